@@ -16,7 +16,8 @@ import tracemalloc
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 
-from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
+from lark_controller.flows.labelled_prefixes import LabelledPrefixes
+from lark_controller.flows.prefixes import Prefix
 
 JOBS = 200_000
 SAMPLE = 5_000

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -21,7 +20,7 @@ from lark_common.endpoint import Endpoint, ProblemError, UnreachableError
 from lark_common.errors import SettingError
 from lark_common.runs import EndedBy
 
-__all__ = ["MAX_ANSWER", "TIMEOUT", "Answer", "Client", "ProblemError", "UnreachableError", "read_token"]
+__all__ = ["MAX_ANSWER", "TIMEOUT", "Answer", "Client", "ProblemError", "UnreachableError"]
 
 Answer = dict[str, Any]
 Value = TypeVar("Value")
@@ -479,14 +478,6 @@ class Client:
                 raise UnreachableError(f"{endpoint.url} does not answer as a Lark controller does.", True) from None
 
         return self._controllers.ask(ask, self._timeout, wait or 0.0, again)
-
-
-def read_token(path: Path) -> str:
-    """The token that a file holds. Raises SettingError."""
-    try:
-        return path.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: the token cannot be read: {error}") from None
 
 
 def _object(data: bytes) -> Answer:

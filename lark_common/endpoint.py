@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -244,3 +245,11 @@ def _problem(data: bytes, status: int) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"status": status, "detail": f"The server answered {status}."}
+
+
+def read_token(path: Path) -> str:
+    """The token that a file holds. Raises SettingError."""
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: the token cannot be read: {error}") from None

@@ -17,9 +17,9 @@ from lark_common.client import (
     Client,
     ProblemError,
     UnreachableError,
-    read_token,
 )
 from lark_common.controllers import urls
+from lark_common.endpoint import read_token
 from lark_common.errors import SettingError
 from lark_common.runs import Address, EndedBy, Network
 from lark_common.scitags import Marks

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from argcomplete.shell_integration import shellcode
 
 from lark_common import log
-from lark_common.client import Client, read_token
+from lark_common.client import Client
+from lark_common.endpoint import read_token
 from lark_common.errors import PolicyError, SettingError
 from lark_controller.cli import instances_table, network_map, own_name, printing
 from lark_controller.cli.text_files import read_text

@@ -19,9 +19,10 @@ from lark_controller.flows.edge import program as edge
 from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_change, slice_flows
 from lark_controller.flows.external import external_flows
+from lark_controller.flows.labelled_prefixes import LabelledPrefixes
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
-from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
+from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.relabel import Followed, Net, enter, fill, move_blocks, relabel, slice_at_port, slice_label
 from lark_controller.flows.tags import JobsByEdge
 from lark_controller.flows.wan import local_networks

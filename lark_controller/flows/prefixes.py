@@ -6,18 +6,14 @@ The cover is exact and minimal, as ``ipaddress.collapse_addresses`` makes it. do
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
 from typing import Final, NamedTuple
 
 from lark_common.runs import Address, Network
 
-_FULL: Final = {4: 32, 6: 128}
-# Up to this size the addresses of a block are looked up one by one; above, the live addresses are gone through.
-_ENUMERABLE: Final = 1 << 12
+FULL: Final = {4: 32, 6: 128}
 
 
 class Prefix(NamedTuple):
@@ -30,13 +26,13 @@ class Prefix(NamedTuple):
     @property
     def mask(self) -> int:
         """The network mask as an integer."""
-        full = _FULL[self.version]
+        full = FULL[self.version]
         return ((1 << self.length) - 1) << (full - self.length)
 
     @property
     def size(self) -> int:
         """The number of addresses that it holds."""
-        return 1 << (_FULL[self.version] - self.length)
+        return 1 << (FULL[self.version] - self.length)
 
     def covers(self, other: Prefix) -> bool:
         """True where every address of ``other`` is in this prefix."""
@@ -95,7 +91,7 @@ class PrefixSet:
         return other
 
     def __iter__(self) -> Iterator[Prefix]:
-        return (_unpack(key) for key in self._members)
+        return (unpack(key) for key in self._members)
 
     def digest(self) -> bytes:
         """A digest of the members, calculated when it is asked for after a change; the same in every process."""
@@ -106,7 +102,7 @@ class PrefixSet:
     def covering(self, prefix: Prefix) -> Prefix | None:
         """The member that holds the whole of ``prefix``, or None."""
         version, value, length = prefix
-        full = _FULL[version]
+        full = FULL[version]
         six = version == 6
         for kind in self._lengths:
             size = kind >> 1
@@ -121,7 +117,7 @@ class PrefixSet:
         if self.covering(prefix) is not None:
             return Delta()
         version, value, length = prefix
-        full = _FULL[version]
+        full = FULL[version]
         gone = []
         while length:
             bit = 1 << (full - length)
@@ -141,7 +137,7 @@ class PrefixSet:
         if member is None:
             return Delta()
         self._take(member)
-        full = _FULL[prefix.version]
+        full = FULL[prefix.version]
         come = []
         for length in range(member.length + 1, prefix.length + 1):
             bit = 1 << (full - length)
@@ -152,12 +148,12 @@ class PrefixSet:
 
     def _put(self, prefix: Prefix) -> None:
         self._digest = None
-        self._members.add(_pack(prefix))
+        self._members.add(pack(prefix))
         kind = prefix.length << 1 | (prefix.version == 6)
         self._lengths[kind] = self._lengths.get(kind, 0) + 1
 
     def _take(self, prefix: Prefix) -> bool:
-        key = _pack(prefix)
+        key = pack(prefix)
         if key not in self._members:
             return False
         self._digest = None
@@ -172,359 +168,14 @@ class PrefixSet:
 def packed(address: tuple[int, int]) -> int:
     """An address (version, value) as one integer."""
     version, value = address
-    return value << 9 | _FULL[version] << 1 | (version == 6)
+    return value << 9 | FULL[version] << 1 | (version == 6)
 
 
-def _pack(prefix: Prefix) -> int:
+def pack(prefix: Prefix) -> int:
+    """The key of a prefix in sets: smaller and faster than the prefix itself."""
     return prefix.value << 9 | prefix.length << 1 | (prefix.version == 6)
 
 
-def _unpack(key: int) -> Prefix:
+def unpack(key: int) -> Prefix:
+    """The prefix of a key."""
     return Prefix(6 if key & 1 else 4, key >> 9, key >> 1 & 0xFF)
-
-
-@dataclass(slots=True)
-class _Block:
-    """A block that at least one live address came from, with the live addresses inside, from any source."""
-
-    prefix: Prefix
-    users: int = 0
-    members: dict[int, None] = field(default_factory=dict)
-    labels: dict[Hashable, int] = field(default_factory=dict)
-
-    @property
-    def whole(self) -> Hashable:
-        """The one label that every live address in the block has, or None."""
-        return next(iter(self.labels)) if len(self.labels) == 1 else None
-
-    def join(self, key: int, label: Hashable) -> None:
-        self.members[key] = None
-        self.labels[label] = self.labels.get(label, 0) + 1
-
-    def leave(self, key: int, label: Hashable) -> None:
-        del self.members[key]
-        self.labels[label] -= 1
-        if not self.labels[label]:
-            del self.labels[label]
-
-
-class LabelledPrefixes:
-    """The prefixes that hold the addresses of each label, where addresses may come from reserved blocks.
-
-    A block counts as a whole for a label while every live address in it, from that block or not, has that label;
-    otherwise each of its halves counts so, down to single addresses. An address with the label None is live and belongs
-    to no label, so it breaks the blocks that it is in. The cover of a label depends on what is there alone, never on
-    the order in which it came. Every live address is covered by its own label's prefixes and by no other's. A change
-    costs at most the live addresses of the largest block around the address, the first of a block of more than 4,096
-    all live addresses. Mutable, for one thread.
-    """
-
-    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets")
-
-    def __init__(self) -> None:
-        self._labels: dict[int, Hashable] = {}
-        self._block_of: dict[int, _Block] = {}
-        self._blocks: dict[int, _Block] = {}
-        self._lengths: dict[int, int] = {}
-        self._sets: dict[Hashable, PrefixSet] = {}
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def copy(self) -> LabelledPrefixes:
-        """The same addresses and labels, to be changed apart."""
-        other = LabelledPrefixes()
-        other._labels, other._lengths = dict(self._labels), dict(self._lengths)
-        other._blocks = {
-            key: _Block(block.prefix, block.users, dict(block.members), dict(block.labels))
-            for key, block in self._blocks.items()
-        }
-        now = {id(block): other._blocks[key] for key, block in self._blocks.items()}
-        other._block_of = {key: now[id(block)] for key, block in self._block_of.items()}
-        other._sets = {label: each.copy() for label, each in self._sets.items()}
-        return other
-
-    def covers(self) -> LabelledPrefixes:
-        """The same covers without the addresses that they are of, so they cannot be changed."""
-        other = LabelledPrefixes()
-        other._sets = {label: each.copy() for label, each in self._sets.items()}
-        return other
-
-    def digest(self, label: Hashable) -> bytes:
-        """A digest of a label's cover; empty for a label without addresses."""
-        found = self._sets.get(label)
-        return b"" if found is None else found.digest()
-
-    def labels(self) -> tuple[Hashable, ...]:
-        """The labels that have an address."""
-        return tuple(self._sets)
-
-    def prefixes(self, label: Hashable) -> tuple[Prefix, ...]:
-        """The cover of a label, sorted; empty for a label without addresses."""
-        found = self._sets.get(label)
-        return () if found is None else tuple(sorted(found))
-
-    def count(self, label: Hashable) -> int:
-        """The number of prefixes in the cover of a label."""
-        found = self._sets.get(label)
-        return 0 if found is None else len(found)
-
-    def put(
-        self, address: tuple[int, int], block: Prefix | None, label: Hashable | None
-    ) -> list[tuple[Hashable, Delta]]:
-        """Add an address (version, value), or change its block and label; returns the changes of the covers.
-
-        Raises ValueError for a block that does not hold the address.
-        """
-        single = Prefix(address[0], address[1], _FULL[address[0]])
-        if block is not None and not block.covers(single):
-            raise ValueError(f"block {block} does not hold {single}")
-        key = _pack(single)
-        old = self._block_of.get(key)
-        live = key in self._labels
-        if live and self._labels[key] == label and (old.prefix if old else None) == block:
-            return []
-        around = [each.prefix for each in self._around(single)]
-        outermost = min([*around, block or single], key=lambda each: each.length)
-        whole = self._blocks.get(_pack(outermost))
-        if not live and whole is not None and whole.labels.keys() == {label}:
-            self._join(key, single, block, label)
-            return []
-        part = None
-        if whole is not None and (block == outermost or self._stays(whole, key)):
-            part = self._part(whole, key)
-        before = self._elements(outermost) if part is None else self._elements_of(part, key)
-        if live:
-            self._leave(key, single)
-        self._join(key, single, block, label)
-        return self._change(before, self._elements(outermost) if part is None else self._elements_of(part, key))
-
-    def fill(self, entries: Iterable[tuple[int, Prefix | None, Hashable | None]]) -> None:
-        """:meth:`put` of many addresses, each :func:`packed`, into an empty set; covers are calculated once, at last.
-        Raises ValueError for a block that does not hold its address."""
-        assert not self._labels, "only an empty set is filled"
-        again = []
-        for key, block, label in entries:
-            if key in self._labels:
-                again.append((key, block, label))
-                continue
-            if block is not None:
-                self._block_of[key] = self._used(block, 6 if key & 1 else 4, key >> 9)
-            self._labels[key] = label
-        outermost: dict[int, _Block] = {}
-        for key, label in self._labels.items():
-            around = self._around(_unpack(key)) if self._lengths else []
-            for each in around:
-                each.join(key, label)
-            if around:
-                outermost[id(around[0])] = around[0]
-            elif label is not None:
-                self._sets.setdefault(label, PrefixSet()).add(_unpack(key))
-        for each in outermost.values():
-            for named, element in self._parts(each):
-                self._sets.setdefault(named, PrefixSet()).add(element)
-        for key, block, label in again:
-            single = _unpack(key)
-            self.put((single.version, single.value), block, label)
-
-    def _used(self, prefix: Prefix, version: int, value: int) -> _Block:
-        """The block of a prefix for an address in it, with one user more."""
-        shift = _FULL[version] - prefix.length
-        if prefix.version != version or value >> shift << shift != prefix.value:
-            raise ValueError(f"block {prefix} does not hold {Prefix(version, value, _FULL[version])}")
-        key = _pack(prefix)
-        block = self._blocks.get(key)
-        if block is None:
-            block = self._blocks[key] = _Block(prefix)
-            kind = prefix.length << 1 | (version == 6)
-            self._lengths[kind] = self._lengths.get(kind, 0) + 1
-        block.users += 1
-        return block
-
-    def relabel(self, labels: Iterable[tuple[tuple[int, int], Hashable | None]]) -> None:
-        """Give addresses that are there other labels, many at a time: what a block counts as is looked up once."""
-        regions: dict[Prefix, list[tuple[int, Prefix, Hashable | None]]] = {}
-        for address, label in labels:
-            single = Prefix(address[0], address[1], _FULL[address[0]])
-            key = _pack(single)
-            if key in self._labels and self._labels[key] != label:
-                around = self._around(single)
-                regions.setdefault(around[0].prefix if around else single, []).append((key, single, label))
-        for region, changes in regions.items():
-            before = self._elements(region)
-            for key, single, label in changes:
-                old = self._labels[key]
-                self._labels[key] = label
-                for block in self._around(single):
-                    block.leave(key, old)
-                    block.join(key, label)
-            self._change(before, self._elements(region))
-
-    def discard(self, address: tuple[int, int]) -> list[tuple[Hashable, Delta]]:
-        """Take an address out; returns the changes of the covers. Nothing for an address that is not there."""
-        single = Prefix(address[0], address[1], _FULL[address[0]])
-        key = _pack(single)
-        if key not in self._labels:
-            return []
-        around = self._around(single)
-        if around and len(around[0].labels) == 1:
-            unlabelled = self._labels[key] is None
-            if unlabelled or (len(around[0].members) > 1 and self._stays(around[0], key)):
-                self._leave(key, single)
-                return []
-        if around and self._stays(around[0], key):
-            part = self._part(around[0], key)
-            before = self._elements_of(part, key)
-            self._leave(key, single)
-            return self._change(before, self._elements_of(part, key))
-        outermost = around[0].prefix if around else single
-        before = self._elements(outermost)
-        self._leave(key, single)
-        return self._change(before, self._elements(outermost))
-
-    def _stays(self, block: _Block, key: int) -> bool:
-        """True where the block goes on being one when the address leaves it."""
-        return block.users > (1 if self._block_of.get(key) is block else 0)
-
-    def _around(self, single: Prefix) -> list[_Block]:
-        """The blocks that hold an address, outermost first."""
-        version, value, full = single
-        six = version == 6
-        found = []
-        for kind in sorted(self._lengths):
-            if kind & 1 == six:
-                shift = full - (kind >> 1)
-                block = self._blocks.get((value >> shift << shift) << 9 | kind)
-                if block is not None:
-                    found.append(block)
-        return found
-
-    def _elements(self, region: Prefix) -> set[tuple[Hashable, Prefix]]:
-        """The elements of a region: the parts of the outermost blocks there, and single addresses in no block."""
-        block = self._blocks.get(_pack(region))
-        if block is not None:
-            return self._parts(block)
-        found: set[tuple[Hashable, Prefix]] = set()
-        outermost: dict[int, _Block] = {}
-        for key in self._live_in(region):
-            around = self._around(_unpack(key))
-            if around:
-                outermost[id(around[0])] = around[0]
-            elif (label := self._labels[key]) is not None:
-                found.add((label, _unpack(key)))
-        return found.union(*map(self._parts, outermost.values()))
-
-    def _parts(self, block: _Block) -> set[tuple[Hashable, Prefix]]:
-        """A whole block, or the largest of its halves, quarters, … in which all live addresses have one label."""
-        if block.whole is not None:
-            return {(block.whole, block.prefix)}
-        return self._halves(block.prefix, sorted(block.members))
-
-    def _part(self, block: _Block, key: int) -> tuple[Prefix, list[int]]:
-        """The part of a block that alone counts as something else when one address comes, goes or has another label,
-        and the other live addresses there: in all larger parts these have labels enough to split them."""
-        version, value, length = block.prefix
-        others = [each for each in block.members if each != key]
-        while len(set(map(self._labels.__getitem__, others))) > 1:
-            length += 1
-            middle = value + (1 << (_FULL[version] - length))
-            upper = key >= middle << 9
-            others = [each for each in others if (each >= middle << 9) == upper]
-            value = middle if upper else value
-        return Prefix(version, value, length), others
-
-    def _elements_of(self, part: tuple[Prefix, list[int]], key: int) -> set[tuple[Hashable, Prefix]]:
-        """The elements of a part, with its one address that changes where that is live."""
-        prefix, others = part
-        return self._halves(prefix, sorted([*others, key] if key in self._labels else others))
-
-    def _halves(self, prefix: Prefix, addresses: list[int]) -> set[tuple[Hashable, Prefix]]:
-        """The largest halves, quarters, … of a prefix in which all of these addresses, in order, have one label."""
-        found: set[tuple[Hashable, Prefix]] = set()
-        parts = [(prefix, addresses)]
-        while parts:
-            (version, value, length), members = parts.pop()
-            labels = {self._labels[key] for key in members}
-            if len(labels) > 1:
-                middle = value + (1 << (_FULL[version] - length - 1))
-                at = bisect_left(members, middle << 9)
-                parts.append((Prefix(version, value, length + 1), members[:at]))
-                parts.append((Prefix(version, middle, length + 1), members[at:]))
-            elif labels and (label := labels.pop()) is not None:
-                found.add((label, Prefix(version, value, length)))
-        return found
-
-    def _live_in(self, region: Prefix) -> list[int]:
-        """The live addresses in a region that is no block yet."""
-        step = _FULL[region.version] << 1 | (region.version == 6)
-        if region.size <= min(_ENUMERABLE, len(self._labels) + 1):
-            keys = ((region.value + offset) << 9 | step for offset in range(region.size))
-            return [key for key in keys if key in self._labels]
-        return [key for key in self._labels if region.covers(_unpack(key))]
-
-    def _join(self, key: int, single: Prefix, block: Prefix | None, label: Hashable) -> None:
-        if block is not None:
-            named = self._blocks.get(_pack(block))
-            if named is None:
-                named = self._open(block)
-            named.users += 1
-            self._block_of[key] = named
-        self._labels[key] = label
-        for around in self._around(single):
-            around.join(key, label)
-
-    def _leave(self, key: int, single: Prefix) -> None:
-        label = self._labels.pop(key)
-        for around in self._around(single):
-            around.leave(key, label)
-        block = self._block_of.pop(key, None)
-        if block is not None:
-            block.users -= 1
-            if not block.users:
-                self._close(block)
-
-    def _open(self, prefix: Prefix) -> _Block:
-        block = _Block(prefix)
-        for key in self._live_in(prefix):
-            block.join(key, self._labels[key])
-        self._blocks[_pack(prefix)] = block
-        kind = prefix.length << 1 | (prefix.version == 6)
-        self._lengths[kind] = self._lengths.get(kind, 0) + 1
-        return block
-
-    def _close(self, block: _Block) -> None:
-        key = _pack(block.prefix)
-        del self._blocks[key]
-        self._lengths[key & 0x1FF] -= 1
-        if not self._lengths[key & 0x1FF]:
-            del self._lengths[key & 0x1FF]
-
-    def _change(
-        self, before: set[tuple[Hashable, Prefix]], after: set[tuple[Hashable, Prefix]]
-    ) -> list[tuple[Hashable, Delta]]:
-        """Apply what a region counted as and counts as now; the net change of every label's cover."""
-        came: dict[Hashable, set[Prefix]] = {}
-        went: dict[Hashable, set[Prefix]] = {}
-
-        def follow(label: Hashable, delta: Delta) -> None:
-            added, removed = came.setdefault(label, set()), went.setdefault(label, set())
-            for prefix in delta.removed:
-                if prefix in added:
-                    added.discard(prefix)
-                else:
-                    removed.add(prefix)
-            for prefix in delta.added:
-                if prefix in removed:
-                    removed.discard(prefix)
-                else:
-                    added.add(prefix)
-
-        for label, prefix in before - after:
-            follow(label, self._sets[label].remove(prefix))
-        for label, prefix in after - before:
-            follow(label, self._sets.setdefault(label, PrefixSet()).add(prefix))
-        for label in came:
-            if not self._sets[label]:
-                del self._sets[label]
-        deltas = [(label, Delta(tuple(sorted(came[label])), tuple(sorted(went[label])))) for label in came]
-        return [(label, delta) for label, delta in deltas if delta]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lark_common.runs import Network
+from lark_controller.flows.labelled_prefixes import LabelledPrefixes
 from lark_controller.flows.placement import Placed
-from lark_controller.flows.prefixes import LabelledPrefixes, Prefix, packed
+from lark_controller.flows.prefixes import Prefix, packed
 from lark_controller.policies.model import SliceKey
 
 LabelOf = Callable[[Placed], SliceKey | int | None]

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark_common.runs import Network
-from lark_controller.flows.prefixes import Delta, LabelledPrefixes, Prefix, PrefixSet, minimal_cover, packed
+from lark_controller.flows.labelled_prefixes import LabelledPrefixes
+from lark_controller.flows.prefixes import Delta, Prefix, PrefixSet, minimal_cover, packed
 
 BASE = {4: int(IPv4Address("10.64.0.0")), 6: int(IPv6Address("2001:db8:64::"))}
 FULL = {4: 32, 6: 128}

@@ -7,8 +7,8 @@ from ipaddress import ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lark_controller.flows.labelled_prefixes import LabelledPrefixes
 from lark_controller.flows.placement import Placed
-from lark_controller.flows.prefixes import LabelledPrefixes
 from lark_controller.flows.relabel import Net, enter, fill, move_blocks, relabel, slice_label
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load

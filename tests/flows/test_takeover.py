@@ -10,8 +10,9 @@ import pytest
 
 from lark_common.runs import NetworkType
 from lark_controller.flows.desired import Desired
+from lark_controller.flows.labelled_prefixes import LabelledPrefixes
 from lark_controller.flows.model import SetQueue
-from lark_controller.flows.prefixes import LabelledPrefixes, Prefix
+from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.transition import Transition, places_alike
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
