@@ -38,8 +38,7 @@ class Desired:
     ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy,
     ``isolated`` those of which nothing passes. ``queues`` are the numbers of the queues that stand for jobs and
     reserved flows. ``ruled`` are the jobs whose workers enforce what is decided. ``group_queues`` are the DSCPs of the
-    groups whose queues stand, by core. What stands is taken over from the desired ``before``. ``networks`` are what is
-    not the WAN.
+    groups whose queues stand, by core. What stands is that of the desired ``before``. ``networks`` are not the WAN.
     """
 
     def __init__(self, policy: Policy, before: Desired | None = None) -> None:
