@@ -235,26 +235,6 @@ def test_a_reserved_flow_has_its_rate_beside_the_rest_of_the_job(ovs: OpenVSwitc
         eventually(lambda: shares(site.lan.port) == [(10, 10)])
 
 
-@KINDS
-def test_who_reserves_is_not_worse_off_than_who_does_not(ovs: OpenVSwitch, net: Net, kind: str) -> None:
-    with shaped(ovs, net) as (pool, site):
-        first, second = pool.starter(1, "alice", kind), pool.starter(2, "bob", kind)
-        said = enforced(pool, first, "alice", 1)
-        jobs = [(first, device(pool, said)), (second, device(pool, enforced(pool, second, "bob", 2)))]
-        made = pool.client.reserve(value(said, "LarkJobId"), LAN, 10)
-        eventually(lambda: shares(site.lan.port) == [(10 + (LINK - 10) / 2, LINK)])
-        (alone,) = rates(pool, site, jobs[:1], down=False)
-        assert 0.8 * LINK <= alone <= 1.1 * LINK, told(site, alone)
-        got, other = rates(pool, site, jobs, down=False)
-        assert got >= 0.9 * LINK / 2, told(site, got, other)
-        assert got + other <= 1.1 * LINK, told(site, got, other)
-        pool.client.change_reservation(made["id"], steady=True)
-        eventually(lambda: shares(site.lan.port) == [(10, 10)])
-        got, other = rates(pool, site, jobs, down=False)
-        assert 0.8 * 10 <= got <= 1.1 * 10, told(site, got, other)
-        assert other >= 0.8 * (LINK - 10), told(site, got, other)
-
-
 def test_what_an_expired_flow_held_is_free_when_its_queue_is_gone(ovs: OpenVSwitch, net: Net) -> None:
     with shaped(ovs, net) as (pool, site):
         starter = pool.starter(1, "alice", BRIDGE)
