@@ -274,8 +274,10 @@ def behind_a_core(ovs: OpenVSwitch, net: Net) -> Iterator[tuple[Pool, Host]]:
 def start(pool: Pool, kind: str, owner: str, number: int, more: str = "") -> str:
     """Start a job; its namespace."""
     said = pool.hook(pool.starter(number, owner, kind), "start", owner, number, more)
-    assert value(said, "LarkState") == "enforced", said
-    return f"{pool.prefix}-{value(said, 'LarkJobId')}"
+    job = value(said, "LarkJobId")
+    # The hook's own wait may be over before a busy worker has its rules in place.
+    wait(lambda: pool.client.job(job)["state"] == "enforced")
+    return f"{pool.prefix}-{job}"
 
 
 @pytest.mark.parametrize("address", ["192.0.2.5", "3fff::5"])
