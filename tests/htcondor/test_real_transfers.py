@@ -145,30 +145,6 @@ def test_what_is_left_for_transfers_is_in_the_pool_as_long_as_the_policy_has_a_c
     pool.lark.client.put_policy(POLICY)
 
 
-def test_what_is_left_falls_while_files_are_moved_and_is_all_again_after(
-    pool: RealPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metering, "HEADROOM_SECONDS", 1.0)
-    names = ("TransferHeadroomAt_ap_test", "TransferHeadroom_users")
-    left: dict[str, list[float]] = {name: [] for name in names}
-
-    def falls() -> bool:
-        for name in names:
-            found = headroom(pool, name)
-            left[name] += [] if found is None else [found]
-        return all(min(each, default=CAPACITY) < CAPACITY for each in left.values())
-
-    # The test before may have left its own.
-    wait(lambda: [headroom(pool, name) for name in names] == [CAPACITY, CAPACITY], limit=60)
-    # Under the rule this takes half a minute.
-    cluster = submit(pool, "bob", 4 * SANDBOX)
-    try:
-        wait(falls, limit=60)
-    finally:
-        pool.machines[0].run(f"condor_rm {cluster}")
-    wait(lambda: [headroom(pool, name) for name in names] == [CAPACITY, CAPACITY], limit=60)
-
-
 def submit(pool: RealPool, user: str, sandbox: int = SANDBOX) -> int:
     """Submit a job that has a sandbox and a URL moved in, and a file out; its cluster."""
     access = pool.machines[0]
@@ -249,3 +225,27 @@ def shown(pool: RealPool, cluster: int) -> tuple[str, bool]:
 def log(pool: RealPool) -> str:
     """The event log of the blocked job."""
     return pool.machines[0].run("cat /home/mallory/log", check=False)
+
+
+def test_what_is_left_falls_while_files_are_moved_and_is_all_again_after(
+    pool: RealPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metering, "HEADROOM_SECONDS", 1.0)
+    names = ("TransferHeadroomAt_ap_test", "TransferHeadroom_users")
+    left: dict[str, list[float]] = {name: [] for name in names}
+
+    def falls() -> bool:
+        for name in names:
+            found = headroom(pool, name)
+            left[name] += [] if found is None else [found]
+        return all(min(each, default=CAPACITY) < CAPACITY for each in left.values())
+
+    # The test before may have left its own.
+    wait(lambda: [headroom(pool, name) for name in names] == [CAPACITY, CAPACITY], limit=60)
+    # Under the rule this takes half a minute.
+    cluster = submit(pool, "bob", 4 * SANDBOX)
+    try:
+        wait(falls, limit=60)
+    finally:
+        pool.machines[0].run(f"condor_rm {cluster}")
+    wait(lambda: [headroom(pool, name) for name in names] == [CAPACITY, CAPACITY], limit=60)
