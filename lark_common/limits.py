@@ -1,4 +1,4 @@
-"""Limits that keep one caller from the others' service: token buckets, places that requests occupy, time to read."""
+"""Limits that keep one caller from the others' service: token buckets, places that requests occupy, turns, time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 _KEYS: Final = 4096
@@ -114,6 +115,41 @@ class Places:
         finally:
             if taken:
                 self.give(caller)
+
+
+class Turns:
+    """Turns at work that many want at the same time: ``most`` of each caller at once, the others wait. Thread-safe.
+
+    The memory is that of the callers who wait or have their turn.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._of: dict[Hashable, _Turn] = {}
+
+    @contextmanager
+    def turn(self, caller: Hashable) -> Iterator[None]:
+        """Wait for a turn, and keep it for the length of the block."""
+        with self._lock:
+            own = self._of.setdefault(caller, _Turn(threading.Semaphore(self._most)))
+            own.wanted += 1
+        try:
+            with own.free:
+                yield
+        finally:
+            with self._lock:
+                own.wanted -= 1
+                if not own.wanted:
+                    del self._of[caller]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The turns of one caller, and how many of its threads wait or have one."""
+
+    free: threading.Semaphore
+    wanted: int = 0
 
 
 class InTime(io.RawIOBase):

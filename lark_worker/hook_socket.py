@@ -23,16 +23,9 @@ from urllib.parse import parse_qs, urlsplit
 from lark_common import log
 from lark_common.errors import AdError, LarkError, SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
-from lark_common.limits import Buckets, InTime, Places
+from lark_common.limits import Buckets, InTime, Places, Turns
 from lark_worker.errors import CallerError, ForgedError, RefusedError
-from lark_worker.identity.processes import (
-    Peer,
-    Process,
-    Programs,
-    find_starter,
-    held,
-    peer_of,
-)
+from lark_worker.identity.processes import Peer, Process, Programs, find_starter, held, peer_of
 from lark_worker.identity.trusted_ad import MAX_AD
 from lark_worker.life.own_reservations import ControllerAnswer
 from lark_worker.network.job_network import resolv_conf
@@ -51,6 +44,8 @@ LOOKS_A_SECOND: Final = 2000.0
 LOOKS_AT_ONCE: Final = 16384
 # The cost of a connection itself, on the same scale.
 CONNECTION_COST: Final = 16
+# A user's callers that are looked at together. Where hundreds are, each read of one waits for all others' threads.
+TOLD_AT_ONCE: Final = 2
 # Connections that are accepted in a row.
 ACCEPTED_AT_ONCE: Final = 256
 # Requests of a job: many of them go on to the controller, with a token that all jobs of the worker share.
@@ -93,6 +88,7 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.rates = Buckets(REQUESTS_A_SECOND, REQUESTS_AT_ONCE)
         self._refusals = Buckets(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
         self.looks = Buckets(LOOKS_A_SECOND, LOOKS_AT_ONCE)
+        self.turns = Turns(TOLD_AT_ONCE)
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             if _is_served(path):
@@ -219,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
         connection: socket.socket = self.connection
         peer = self._peer = peer_of(connection)
         try:
-            with held(connection, peer):
+            with self.server.turns.turn(peer.uid), held(connection, peer):
                 self._job = self._starter(peer)
             caller, most = (self._job.pid, CONNECTIONS_PER_JOB) if self._job else ("root", CONNECTIONS)
             with self.server.places.place(caller, most) as free:

@@ -117,8 +117,11 @@ def peer_of(connection: socket.socket) -> Peer:
 def held(connection: socket.socket, peer: Peer) -> Iterator[None]:
     """Hold the process that connected, so that its id means this process and no other.
 
-    At the end raises CallerError if it has ended meanwhile: values read by its id may then be of another process.
+    Raises CallerError where it has hung up and nobody would read an answer; and at the end if it has ended meanwhile:
+    values read by its id may then be of another process.
     """
+    if _has_hung_up(connection):
+        raise CallerError("the caller has hung up")
     try:
         try:
             fd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
@@ -142,6 +145,13 @@ def has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def _has_hung_up(connection: socket.socket) -> bool:
+    """True if the other end is closed."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def find_starter(pid: int, programs: Programs, look: Callable[[], object] | None = None) -> Process:

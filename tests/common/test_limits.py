@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import threading
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_common.limits import Bucket, Buckets, Places
+from lark_common.limits import Bucket, Buckets, Places, Turns
 
 
 @given(st.floats(0.5, 100), st.integers(1, 20), st.lists(st.floats(0, 3), max_size=60))
@@ -95,3 +98,38 @@ def test_each_caller_has_places_of_its_own() -> None:
     places.give("alice")
     with places.place("alice", 1) as again:
         assert again
+
+
+def test_no_more_of_a_caller_are_at_work_than_may_be_and_all_have_their_turn() -> None:
+    turns, lock = Turns(2), threading.Lock()
+    at_work, most, done = 0, 0, 0
+    together = threading.Barrier(2)
+
+    def work() -> None:
+        nonlocal at_work, most, done
+        with turns.turn("alice"):
+            with lock:
+                at_work += 1
+                most = max(most, at_work)
+            together.wait(10)
+            with lock:
+                at_work -= 1
+                done += 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(10)
+    assert (most, done) == (2, 8)
+
+
+def test_others_do_not_wait_for_a_caller_and_nothing_is_kept_of_who_has_gone() -> None:
+    turns = Turns(1)
+    with turns.turn("alice"), turns.turn("bob"):
+        pass
+    with pytest.raises(ValueError, match="fault"), turns.turn("alice"):
+        raise ValueError("fault")
+    with turns.turn("alice"):
+        pass
+    assert not turns._of

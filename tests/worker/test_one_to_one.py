@@ -20,7 +20,7 @@ def spans(*opened: str) -> list[str]:
 
 
 def test_spans_of_ports_of_one_job_do_not_overlap() -> None:
-    assert spans("tcp/70-90", "tcp/80", "tcp/85-95", "tcp/96", "tcp/70-90") == ["70-95", "96"]
+    assert spans("tcp/70-90", "tcp/80", "tcp/85-95", "tcp/96", "tcp/98", "tcp/70-90") == ["70-96", "98"]
     assert spans("udp/80", "tcp/80") == ["80", "80"]
     assert made("tcp", "tcp/80").sets["in_protocols"].elements == (f"{EXTERNAL} . tcp : {OWN}",)
 
