@@ -17,7 +17,7 @@ from lark_common.errors import AdError, ExternalAddressError, NotFoundError, Sta
 from lark_common.log import WARNING, event
 from lark_controller.api.external import ExternalWish, Given
 from lark_controller.jobs.external import Association, PoolState, listed, refused, size
-from lark_controller.jobs.external_names import label
+from lark_controller.jobs.external_names import WANTED, label
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import decide
 from lark_controller.policies.external import leaves_by, pool_of, rule_of
@@ -86,27 +86,50 @@ class ExternalAddresses:
             if job is None:
                 raise NotFoundError(f"no live job has the id {wish.job}")
             family = wish.family or self._family(job)
-            if (has := self._of_job.get((job.id, family))) is not None and has.live(now):
-                if wish.openings and wish.openings != has.openings:
-                    opened = ", ".join(map(str, has.openings))
-                    raise StateError(f"job {job.called} has {has.address} with {opened}; release that first")
-                if wish.name and wish.name != has.name.partition(".")[0]:
-                    called = has.name or "without a name"
-                    raise StateError(f"job {job.called} has {has.address}, {called}; release that first")
-                # How far its name is, is in the store alone.
-                return Given(self._store.find(has.id) or has, False)
-            self._forget_past(now)
             try:
+                if (has := self._kept(job, family, now)) is not None:
+                    self._check_same(job, has, wish)
+                    return Given(has, False)
+                self._forget_past(now)
                 claim = self._claim(job, replace(wish, family=family), now)
                 made = self._store.associate(claim, now, actor)
             except ExternalAddressError as error:
                 error.idle = self._without() is WithoutExternal.IDLE
                 self.refused(job.id, actor, str(error))
                 raise
+            except StateError as error:
+                self.refused(job.id, actor, str(error))
+                raise
             self._of_job[_place(made)] = made
             self._feed.tell(job.id)
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
+
+    def _kept(self, job: Job, family: int, now: float) -> Association | None:
+        """What a job has as the store has it, how far its name is with it; None where it is over, or the policy gives
+        it no more. The caller holds the lock. Raises StoreError."""
+        has = self._of_job.get((job.id, family))
+        if has is None or not has.live(now):
+            return None
+        self._follow_policy(job, has)
+        found = self._store.find(has.id)
+        if found is None or not found.live(now):
+            self._forget(has if found is None else found)
+            return None
+        return found
+
+    def _check_same(self, job: Job, has: Association, wish: ExternalWish) -> None:
+        """Raise StateError where a job has an address on other terms than it asks for, and ExternalAddressError where
+        the policy gives what it asks for no more."""
+        if wish.openings and wish.openings != has.openings:
+            opened = ", ".join(map(str, has.openings))
+            raise StateError(f"job {job.called} has {has.address} with {opened}; release that first")
+        if wish.name and wish.name != has.name.partition(".")[0]:
+            called = has.name or "without a name"
+            raise StateError(f"job {job.called} has {has.address}, {called}; release that first")
+        if wish.name and has.name_state not in WANTED:
+            full_name(rule_for(self._policy, job, has.address.version)[2], wish.name, job)
+            raise StateError(f"the policy has taken the name {has.name} of {has.address}; release that first")
 
     def asked_in_ad(self, job: Job, job_ad: JobAd, actor: str) -> None:
         """Give a job the external addresses that its ad asks for, once.
@@ -244,18 +267,21 @@ class ExternalAddresses:
 
     def _release_refused(self) -> int:
         """End what the policy gives its job no more; returns how many. The caller holds the lock. Raises StoreError."""
-        count = 0
-        for each in list(self._of_job.values()):
-            job = self._feed.directory.by_id.get(each.job)
-            if job is not None and (reason := why_over(self._policy, job, each.external)):
-                self.release(each.id, "policy", reason)
-                count += 1
-            elif job is not None and (reason := why_nameless(self._policy, job, each.external)):
-                over = self._store.drop_name(each.id, time.time(), reason)
-                if over is not None:
-                    self._of_job[_place(over)] = over
-                    self._feed.tell(job.id)
-        return count
+        live = ((self._feed.directory.by_id.get(each.job), each) for each in list(self._of_job.values()))
+        return sum(self._follow_policy(job, each) for job, each in live if job is not None)
+
+    def _follow_policy(self, job: Job, has: Association) -> bool:
+        """End what the policy gives a job no more, the address or its name alone; returns whether that is the address.
+        The caller holds the lock. Raises StoreError."""
+        if reason := why_over(self._policy, job, has.external):
+            self.release(has.id, "policy", reason)
+            return True
+        if reason := why_nameless(self._policy, job, has.external):
+            over = self._store.drop_name(has.id, time.time(), reason)
+            if over is not None:
+                self._of_job[_place(over)] = over
+                self._feed.tell(job.id)
+        return False
 
     def _forget_past(self, now: float) -> None:
         """Take what is past its end out of the network, before the store may give it to the next job."""

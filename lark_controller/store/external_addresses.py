@@ -58,8 +58,8 @@ class Claim:
 
 
 def associate(connection: Connection, claim: Claim, now: float, actor: str) -> Association:
-    """Give a job an address; it keeps the one that it has. Raises ExternalAddressError where there is none for it, and
-    NotFoundError where the job has ended."""
+    """Give a job an address; it keeps the one that it has, and has again the one of its own that rests. Raises
+    ExternalAddressError where there is none for it, and NotFoundError where the job has ended."""
     job = claim.job
     # It does not end before the transaction does, so that its end finds the address.
     live = select(runs.c.number).where(runs.c.id == job.id, LIVE).with_for_update()
@@ -70,11 +70,15 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
     theirs = table.c.job == job.id, table.c.family == claim.family
     for has in _found(connection, select(*table.c).where(NOT_RELEASED, *theirs)):
         return has
-    _check_counts(connection, claim)
+    _free(connection, now)
+    # Counted no more where it is given again, and where it is not, nothing of this is written.
+    again = _take_back(connection, claim)
+    _check_counts(connection, claim, now)
     if claim.name is not None:
         names.check_free(connection, claim.name)
-    _free(connection, now)
-    address = _chosen(connection, claim)
+    address = _chosen(connection, claim) if again is None else again.address
+    # What it was closed for before holds for others in any case, whatever the site says now.
+    rest = 0.0 if again is None else (again.free or now) - now
     values = {
         "id": secrets.token_hex(8),
         "address": str(address),
@@ -84,7 +88,7 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
         "owner": job.owner,
         "group_name": job.group,
         "openings": " ".join(map(str, claim.openings)),
-        "quarantine": claim.quarantine,
+        "quarantine": max(claim.quarantine, rest),
         "created_at": now,
         "until": claim.until,
         "held": True,
@@ -152,7 +156,6 @@ def prune(connection: Connection, before: float, limit: int) -> int:
 def _chosen(connection: Connection, claim: Claim) -> Address:
     """The address that a job gets: its own, or the pool's next. Raises ExternalAddressError."""
     if claim.own is not None:
-        _take_back(connection, claim)
         row = connection.execute(select(*table.c).where(table.c.held, table.c.address == str(claim.own))).first()
         if row is None:
             return claim.own
@@ -171,25 +174,40 @@ def _chosen(connection: Connection, claim: Claim) -> Address:
     return address
 
 
-def _take_back(connection: Connection, claim: Claim) -> None:
-    """Let a job have again at once what it had opened itself, unless its name is still to be removed."""
-    theirs = table.c.held, table.c.job == claim.job.id, table.c.address == str(claim.own)
-    over = table.c.released_at.is_not(None), table.c.name_state != str(NameState.REMOVING)
-    connection.execute(update(table).where(*theirs, *over).values(held=False))
+def _take_back(connection: Connection, claim: Claim) -> Association | None:
+    """Let a job have again at once what it had itself, in this run or an earlier one, unless a name of that is still to
+    be removed. Asking and releasing in a loop takes one address, however long each rests."""
+    over = table.c.held, table.c.released_at.is_not(None), table.c.name_state != str(NameState.REMOVING)
+    theirs = table.c.family == claim.family, table.c.owner == claim.job.owner
+    same_job = runs.c.global_job_id == claim.job.run.global_job_id
+    query = select(*table.c).join(runs, runs.c.id == table.c.job).where(*over, *theirs, same_job)
+    for each in _found(connection, query.order_by(table.c.number.desc())):
+        if each.address == claim.own or any(each.address in network for network in claim.networks):
+            connection.execute(update(table).where(table.c.number == each.number).values(held=False))
+            return each
+    return None
 
 
-def _check_counts(connection: Connection, claim: Claim) -> None:
+def _check_counts(connection: Connection, claim: Claim, now: float) -> None:
     job = claim.job
+    of_family = table.c.family == claim.family
 
-    def count(whose: Any) -> int:
-        theirs = NOT_RELEASED, table.c.family == claim.family, whose
-        return int(connection.execute(select(func.count()).select_from(table).where(*theirs)).scalar_one())
+    def count(*whose: Any) -> int:
+        return int(connection.execute(select(func.count()).select_from(table).where(of_family, *whose)).scalar_one())
 
-    if (has := count(table.c.owner == job.owner)) >= claim.per_user:
+    if (has := count(NOT_RELEASED, table.c.owner == job.owner)) >= claim.per_user:
         raise ExternalAddressError(f"the jobs of {job.owner} have {has} external addresses; at most {claim.per_user}")
+    # One job after the other takes no more out of the pool than so many at a time twice.
+    resting = table.c.held, table.c.released_at.is_not(None), table.c.owner == job.owner, table.c.pool == claim.pool
+    if claim.own is None and has + (rest := count(*resting)) >= 2 * claim.per_user:
+        soonest = connection.execute(select(func.min(table.c.free_at)).where(*resting)).scalar_one()
+        raise ExternalAddressError(
+            f"the jobs of {job.owner} have {has} external addresses, and {rest} of theirs still rest; at most "
+            f"{2 * claim.per_user} in all; the first has rested in {max(1, round(soonest - now))} s"
+        )
     if claim.per_group is None:
         return
-    if (has := count(table.c.group_name == job.group)) >= claim.per_group:
+    if (has := count(NOT_RELEASED, table.c.group_name == job.group)) >= claim.per_group:
         group = job.group or "no group"
         raise ExternalAddressError(f"the jobs of {group} have {has} external addresses; at most {claim.per_group}")
 

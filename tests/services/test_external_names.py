@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lark_common.errors import ExternalAddressError, NameServerError
+from lark_common.errors import ExternalAddressError, NameServerError, StoreError
 from lark_controller.jobs.external import Association, listed
 from lark_controller.jobs.external_names import FullName, NameState
 from lark_controller.services.dns_updates import DnsUpdates
@@ -335,10 +335,51 @@ def test_asked_for_at_run_time_and_given_no_more_by_the_policy(tmp_path: Path, s
         assert lark.get(f"/v1/jobs/{job['id']}")["external_name"] == ""
         trail = [each["action"] for each in lark.get(f"/v1/audit?subject={job['id']}")["entries"]]
         assert {"name added", "name over"} <= set(trail)
+        # Asked for again: an answer with the reason, and not the address without the name.
+        nameless = ask(name="page")
+        assert (nameless.status, nameless.body["type"]) == (409, "urn:lark:problem:external-address")
+        assert "the policy gives this job's address no name (line 8)" in nameless.body["detail"]
+        assert (ask().status, ask().body["id"]) == (200, made.body["id"])
+        lark.put_policy(POLICY)
+        back = ask(name="page")
+        assert (back.status, back.body["type"]) == (409, "urn:lark:problem:state")
+        assert "the policy has taken the name page.alice" in back.body["detail"]
+        refusals = lark.get(f"/v1/audit?subject={job['id']}")["entries"]
+        assert [each["action"] for each in refusals].count("no external address") == 1
+        lark.request("DELETE", f"/v1/external-addresses/{made.body['id']}")
+        assert (ask(name="page").status, ask(name="page").body["name"]) == (201, f"page.alice.{ZONE}")
+        lark.put_policy(POLICY.replace(', names: "{name}.{owner}.jobs.example.org"', ""))
         other = lark.post(ads(2, "alice"), 0).body
         body = json.dumps({"job": other["id"], "name": "page"})
         refused = lark.request("POST", "/v1/external-addresses", body, "application/json")
         assert "the policy gives this job's address no name (line 8)" in refused.body["detail"]
+
+
+def test_what_the_policy_has_taken_is_not_answered_with_where_the_database_was_away_then(
+    tmp_path: Path, server: Bind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with controller(tmp_path, server) as lark:
+        job = lark.post(ads(1, "alice"), 0).body
+        body = json.dumps({"job": job["id"], "open": ["tcp/80"]})
+
+        def ask() -> Any:
+            return lark.request("POST", "/v1/external-addresses", body, "application/json")
+
+        def away(*_: object) -> None:
+            raise StoreError("the database is away")
+
+        made = ask()
+        assert made.status == 201
+        with monkeypatch.context() as patched:
+            patched.setattr(lark.service.controller.external._store, "release", away)
+            lark.put_policy(POLICY.partition("external:")[0])
+            assert ask().status == 503
+        refused = ask()
+        assert (refused.status, refused.body["type"]) == (409, "urn:lark:problem:external-address")
+        assert refused.body["detail"] == "the policy has no external addresses"
+        assert lark.get(f"/v1/external-addresses/{made.body['id']}")["why"] == "the policy has no external addresses"
+        trail = [each["action"] for each in lark.get(f"/v1/audit?subject={job['id']}")["entries"]]
+        assert {"dissociate", "no external address"} <= set(trail)
 
 
 def test_the_server_is_away_the_address_stands(tmp_path: Path, server: Bind) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lark_common.errors import ExternalAddressError, NotFoundError
+from lark_common.runs import RunKey
 from lark_controller.jobs.external import Association, listed
 from lark_controller.jobs.external_names import FullName
 from lark_controller.jobs.job import Job, JobState
@@ -36,8 +37,14 @@ def run(store: Store, number: int, **changes: Any) -> Job:
     return store.runs.register(a_run(number, **changes), "", "", "hook", NOW).job
 
 
+def again_of(store: Store, job: Job, started: int, owner: str) -> Job:
+    """A later run of the same job, as far as its GlobalJobId says."""
+    key = RunKey(job.run.global_job_id, started, job.run.slot)
+    return run(store, started, run=key, id=key.id, owner=owner)
+
+
 def test_an_address_is_given_kept_released_and_rests(store: Store, store_url: str) -> None:
-    job, external = run(store, 1), store.external_addresses
+    job, other, external = run(store, 1), run(store, 2), store.external_addresses
     made = external.associate(claim(job, until=NOW + 900), NOW, "ops")
     assert (made.address, made.job, made.owner, made.group) == (
         ip_address("198.51.100.0"),
@@ -56,8 +63,49 @@ def test_an_address_is_given_kept_released_and_rests(store: Store, store_url: st
     assert again.release(made.id, NOW + 6, "again", "ops") == over
     assert again.release("0" * 16, NOW, "", "ops") is None
     assert again.held() == [over]
-    assert again.associate(claim(job), NOW + 6, "ops").address == ip_address("198.51.100.1")
+    # Another's it is not before it has rested; its own job's it is again.
+    assert again.associate(claim(other), NOW + 6, "ops").address == ip_address("198.51.100.1")
+    assert again.associate(claim(job), NOW + 7, "ops").address == made.address
+    assert again.find(made.id) == over
     again.database.close()
+
+
+def test_a_job_that_asks_and_releases_in_a_loop_takes_one_address(store: Store) -> None:
+    external, job, other = store.external_addresses, run(store, 1), run(store, 2)
+    for number in range(20):
+        made = external.associate(claim(job), NOW + number, "ops")
+        assert made.address == ip_address("198.51.100.0")
+        external.release(made.id, NOW + number, "released", "ops")
+    # So does the same job when it runs again; another user's job is not it, whatever it says.
+    store.runs.end(job.id, NOW + 20, "ended", "", "hook")
+    next_run = again_of(store, job, 2000, job.owner)
+    foreign = again_of(store, job, 3000, "mallory")
+    assert external.associate(claim(foreign), NOW + 21, "ops").address == ip_address("198.51.100.1")
+    again = external.associate(claim(next_run), NOW + 21, "ops")
+    assert again.address == ip_address("198.51.100.0")
+    # A pool that it is no more in, or a shorter rest, gives nobody anything sooner.
+    external.release(again.id, NOW + 22, "released", "ops")
+    moved = external.associate(claim(next_run, networks=(ip_network("203.0.113.0/31"),)), NOW + 22, "ops")
+    assert moved.address == ip_address("203.0.113.0")
+    external.release(moved.id, NOW + 22, "released", "ops")
+    last = external.release(external.associate(claim(next_run, quarantine=0.0), NOW + 23, "ops").id, NOW + 23, "", "o")
+    assert last is not None
+    assert (last.address, last.free) == (again.address, NOW + 22 + QUARANTINE)
+    with pytest.raises(ExternalAddressError, match="no address left"):
+        external.associate(claim(other), NOW + 24, "ops")
+
+
+def test_one_users_jobs_one_after_the_other_do_not_drain_a_pool(store: Store) -> None:
+    external, pool = store.external_addresses, (ip_network("198.51.100.0/28"),)
+    for number in range(1, 5):
+        made = external.associate(claim(run(store, number, owner="a"), networks=pool, per_user=2), NOW, "ops")
+        external.release(made.id, NOW + number, "released", "ops")
+    fifth = run(store, 5, owner="a")
+    left = "the jobs of a have 0 external addresses, and 4 of theirs still rest; at most 4 in all; the first has"
+    with pytest.raises(ExternalAddressError, match=f"{left} rested in 41 s"):
+        external.associate(claim(fifth, networks=pool, per_user=2), NOW + 20, "ops")
+    external.associate(claim(run(store, 6, owner="b"), networks=pool, per_user=2), NOW + 20, "ops")
+    assert external.associate(claim(fifth, networks=pool, per_user=2), NOW + 1 + QUARANTINE, "ops").live(NOW)
 
 
 def test_none_is_left_until_one_has_rested(store: Store) -> None:
@@ -222,7 +270,7 @@ def test_no_order_of_steps_gives_an_address_to_two_or_before_it_has_rested(
     store.migrate()
     external, now = store.external_addresses, NOW
     jobs = {number: run(store, number) for number in range(1, 7)}
-    last: dict[object, Association] = {}
+    given_before: dict[object, list[Association]] = {}
     holds: dict[int, Association] = {}
     for step, number, seconds in steps:
         job = jobs[number]
@@ -236,17 +284,21 @@ def test_no_order_of_steps_gives_an_address_to_two_or_before_it_has_rested(
             external.release(holds[number].id, now, "released", "ops")
         elif step == "ask":
             try:
-                made = external.associate(claim(job, until=now + 30 if seconds % 2 else None), now, "ops")
+                made = external.associate(claim(job, per_user=1, until=now + 30 if seconds % 2 else None), now, "ops")
             except (ExternalAddressError, NotFoundError):
                 continue
             holds[number] = made
-            before = last.get(made.address)
-            if before is not None and before.id != made.id:
-                was = external.find(before.id)
+            before = given_before.setdefault(made.address, [])
+            for each in before:
+                was = external.find(each.id)
                 assert was is not None
-                assert was.free is not None
-                assert was.free <= now
-            last[made.address] = made
+                # Its own job has it again at once, as often as it asks; nobody else before it has rested.
+                if was.job != made.job:
+                    assert was.free is not None
+                    assert was.free <= now
+            before.append(made)
         held = external.held()
         assert len({each.address for each in held}) == len(held)
+        for owner in {each.owner for each in held}:
+            assert sum(each.owner == owner for each in held) <= 2
     store.close()
