@@ -176,11 +176,19 @@ class Machine:
         assert done.returncode == 0 or not check, done.stdout + self.logs()
         return done.stdout.strip()
 
+    def seen(self, path: str) -> Path:
+        """A file of this machine's, as it is seen from outside."""
+        return Path(f"/proc/{self._master.pid}/root{path}")
+
+    def startd_address(self) -> Path:
+        """The file of the startd's address: it is written anew when the master has started the startd again."""
+        return self.seen(self.run("condor_config_val STARTD_ADDRESS_FILE"))
+
     def logs(self) -> str:
         """The ends of HTCondor's own logs."""
         return "\n".join(
             f"== {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-25:])
-            for path in sorted(Path(f"/proc/{self._master.pid}/root/tmp/condor/log").glob("*Log*"))
+            for path in sorted(self.seen("/tmp/condor/log").glob("*Log*"))
         )
 
     def close(self) -> None:

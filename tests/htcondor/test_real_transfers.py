@@ -79,10 +79,9 @@ class RealPool:
         """Wait for the pool, and have the worker service look at its starters and ask its startd."""
         access, worker = self.machines
         wait(lambda: worker.name in access.run("condor_status -af Machine", check=False), limit=90)
-        worker.run("cp $(condor_config_val STARTD_ADDRESS_FILE) /pool/startd_address")
         lark = self.lark
         lark.stop_service()
-        lark.startd = LocalStartd(lark.folder / "startd_address")  # type: ignore[assignment]  # the real one
+        lark.startd = LocalStartd(worker.startd_address())  # type: ignore[assignment]  # the real one
         lark.environment |= {
             "LARK_WORKER_STARTERS": worker.program("condor_starter"),
             "LARK_WORKER_STARTDS": worker.program("condor_startd"),
