@@ -46,6 +46,8 @@ need haproxy haproxy
 has_postgres || missing="$missing postgresql"
 # With what it needs to start containers in a network: these are recommended alone.
 has podman || missing="$missing podman conmon crun netavark aardvark-dns uidmap"
+# netavark of Debian 12 makes containers' networks by it, and says "No such file or directory" without.
+need iptables iptables
 
 find_python() {
     for python in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do

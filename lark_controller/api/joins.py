@@ -47,6 +47,21 @@ class JoinedWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignJoin:
+    """A token of somebody else's by which one host may join, such as HTCondor's: its SHA-256, the host, and when it was
+    made (seconds since 1970)."""
+
+    sha256: str
+    host: str
+    made: float
+
+    @property
+    def id(self) -> str:
+        """Its name where join tokens have ids."""
+        return f"jwt-{self.sha256[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
 class JoinChanges:
     """Changes since a revision: the join tokens that were made (id to hash and end) and removed, the workers that have
     joined, and the hosts whose tokens were revoked. ``whole`` is True where it is all that there is."""
@@ -84,6 +99,9 @@ class JoinRecords(Protocol):
         Raises NotFoundError where the join token is for other hosts or is gone, StateError where the host has used it
         with another token of its own, or its own token was revoked or is another host's.
         """
+
+    def use_foreign(self, join: ForeignJoin, host: str, peer: str, sha256: str, now: float) -> str:
+        """As :meth:`use`, by a token that was not made here: it must be younger than what the host has joined by."""
 
     def revoke(self, host: str, actor: str, now: float) -> None:
         """Refuse a worker's token from now on. Raises NotFoundError."""

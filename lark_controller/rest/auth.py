@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Final
@@ -10,8 +11,9 @@ from urllib.parse import quote
 from flask import g, request
 
 from lark_common import log, munge
+from lark_controller.api.joins import ForeignJoin
 from lark_controller.rest.context import Context
-from lark_controller.rest.identities.identities import RefusedTokenError, known_callers
+from lark_controller.rest.identities.identities import Identities, RefusedTokenError, known_callers
 from lark_controller.rest.identities.munge import MungeUsers, credential_in
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.tokens import LONGEST, Scope, Token, is_among, secret_in
@@ -60,18 +62,32 @@ def recognise(context: Context) -> None:
         request.environ.get(AUTHENTICATED, lambda: None)()
 
 
-def require_join(context: Context) -> str:
-    """The id of a request's join token, which is good for nothing else. Raises Problem: 401, 429."""
+def require_join(context: Context) -> str | ForeignJoin:
+    """The id of a request's join token, which is good for nothing else; or a JWT by which its host may join. Raises
+    Problem: 401, 429."""
     assert context.joining is not None, "where nobody may join, no join token is looked for"
-    secret = secret_in(request.headers.get("Authorization", ""))
-    join_id = None if secret is None or len(secret) > LONGEST else context.joining.join_tokens.find(secret)
-    if join_id is None:
+    secret = secret_in(request.headers.get("Authorization", "")) or ""
+    join: str | ForeignJoin | None = None
+    if len(secret) <= LONGEST:
+        join = context.joining.join_tokens.find(secret) or _foreign_join(context, secret)
+    if join is None:
         raise _refused(context, "The join token is not known, or has expired; make one: lark join add.", "join token")
     request.environ.get(AUTHENTICATED, lambda: None)()
-    short = context.rates.take(f"join {join_id}")
+    short = context.rates.take(f"join {join if isinstance(join, str) else join.id}")
     if short:
         raise Problem(429, "Too many workers join at once.", "rate", {"Retry-After": _seconds(short)})
-    return join_id
+    return join
+
+
+def _foreign_join(context: Context, secret: str) -> ForeignJoin | None:
+    """The right to join by a JWT; None of what is none. Raises Problem 401."""
+    if context.identities is None or secret.count(".") != _DOTS:
+        return None
+    token = _identified(context, context.identities, secret)
+    if token.joins is None or token.hosts is None:
+        raise _refused(context, "Nobody joins by this token: its issuer lacks `joins: true`.", "no token to join by")
+    (host,) = token.hosts
+    return ForeignJoin(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest(), host, token.joins)
 
 
 def require_host(host: str) -> None:
@@ -119,15 +135,20 @@ def _token(context: Context) -> Token:
         raise _refused(context, "Only bearer tokens are accepted: Authorization: Bearer ….", "no bearer token")
     token = context.tokens.find(secret)
     if token is None and context.identities is not None and secret.count(".") == _DOTS:
-        try:
-            return context.identities.token(secret)
-        except RefusedTokenError as error:
-            raise _refused(context, f"The token is not accepted: {error}.", str(error)) from None
+        return _identified(context, context.identities, secret)
     if token is None:
         raise _refused(context, "The token is not known.", "unknown token")
     if context.tokens.expired(token):
         raise _refused(context, f"The token {token.name} has expired.", "expired token")
     return token
+
+
+def _identified(context: Context, identities: Identities, secret: str) -> Token:
+    """The rights by a JWT. Raises Problem 401, 429."""
+    try:
+        return identities.token(secret)
+    except RefusedTokenError as error:
+        raise _refused(context, f"The token is not accepted: {error}.", str(error)) from None
 
 
 def _munged(context: Context, users: MungeUsers, credential: str) -> Token:

@@ -58,7 +58,8 @@ class Scope(StrEnum):
 class Token:
     """A token as the file has it, or a JWT (then without a hash). ``expires`` is seconds since 1970, None for never;
     ``hosts`` are those whose jobs a hook's token is good for, each a name or a pattern with one ``*``, None for every
-    host; ``user`` is the Owner whose jobs a token with the scope ``self`` is for."""
+    host; ``user`` is the Owner whose jobs a token with the scope ``self`` is for. ``joins`` is when a JWT was made by
+    which its host may join, None of all others."""
 
     name: str
     sha256: str
@@ -66,6 +67,7 @@ class Token:
     expires: float | None = None
     hosts: tuple[str, ...] | None = None
     user: str | None = None
+    joins: float | None = None
 
     @property
     def is_good_for_every_host(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, delete, func, insert, inspect, select, update
 
 from lark_common.errors import BusyError, NotFoundError, StateError
-from lark_controller.api.joins import MOST_TOKENS, JoinChanges, Joined, JoinedWorker, JoinToken, TakenOver
+from lark_controller.api.joins import MOST_TOKENS, ForeignJoin, JoinChanges, Joined, JoinedWorker, JoinToken, TakenOver
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.schema import join_hosts, join_revision, join_tokens, joined_workers
 
@@ -64,8 +64,7 @@ def use(connection: Connection, join_id: str, host: str, peer: str, sha256: str,
             f"the join token was used for {name} already, at {when} from {before.peer}. If that was not this machine, "
             f"refuse it: lark join revoke {name}; for a new installation make another token: lark join add {name}"
         )
-    workers = joined_workers.c
-    known = connection.execute(select(joined_workers).where(workers.folded == folded)).one_or_none()
+    known = _known(connection, name)
     in_force = known is not None and known.sha256 == sha256 and not known.revoked
     if before.sha256 is not None:
         if not in_force:
@@ -74,30 +73,78 @@ def use(connection: Connection, join_id: str, host: str, peer: str, sha256: str,
                 f"join token: lark join add {name}"
             )
         return name
+    _refuse_others(connection, name, sha256, known)
+    connection.execute(update(join_hosts).where(of_host).values(at=now, peer=peer, sha256=sha256))
+    _join(connection, JoinedWorker(name, sha256, now, peer, join_id), revision)
+    return name
+
+
+def use_foreign(connection: Connection, join: ForeignJoin, host: str, peer: str, sha256: str, now: float) -> str:
+    """Let a host join by a token that was not made here. Raises NotFoundError and StateError.
+
+    It is used once: whoever joins leaves a time behind, and so does a revocation, and older tokens are refused.
+    """
+    revision = _locked(connection)
+    name = join.host
+    if host.lower() != name.lower():
+        raise NotFoundError(f"the token is for {name}, not for {host}")
+    if sha256 == join.sha256:
+        # It would be good beyond its own end.
+        raise StateError(
+            f"{name} joins by the token that it has itself; remove /etc/lark/worker.token there, so that it makes one"
+        )
+    known = _known(connection, name)
+    if known is not None and known.sha256 == sha256 and not known.revoked:
+        # An answer that was lost, or a certificate made anew.
+        return name
+    if known is not None and (join.made <= known.at or join.id == known.join_id):
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(known.at))
+        what = "was revoked" if known.revoked else f"has joined from {known.peer}"
+        raise StateError(
+            f"{name} {what} at {when}, and the token is no newer. If that was not this machine, refuse it: lark join "
+            f"revoke {name}; for a new installation make another token"
+        )
+    _refuse_others(connection, name, sha256, known)
+    _join(connection, JoinedWorker(name, sha256, now, peer, join.id), revision)
+    return name
+
+
+def _known(connection: Connection, host: str) -> Row[Any] | None:
+    """The worker that has joined, revoked or not."""
+    query = select(joined_workers).where(joined_workers.c.folded == host.lower())
+    return connection.execute(query).one_or_none()
+
+
+def _refuse_others(connection: Connection, name: str, sha256: str, known: Row[Any] | None) -> None:
+    """Refuse a worker's own token that was revoked, or is another worker's. Raises StateError."""
+    workers = joined_workers.c
     if known is not None and known.sha256 == sha256 and known.revoked:
         raise StateError(
             f"the token that {name} has was revoked; remove /etc/lark/worker.token there, so that it makes another"
         )
-    with_it = select(workers.host).where(workers.sha256 == sha256, workers.folded != folded).limit(1)
+    with_it = select(workers.host).where(workers.sha256 == sha256, workers.folded != name.lower()).limit(1)
     if (other := connection.execute(with_it).scalar_one_or_none()) is not None:
         raise StateError(
             f"{other} has joined with the same token as {name}; remove /etc/lark/worker.token there, so that it makes "
             "another"
         )
-    connection.execute(update(join_hosts).where(of_host).values(at=now, peer=peer, sha256=sha256))
-    connection.execute(delete(joined_workers).where(workers.folded == folded))
-    connection.execute(insert(joined_workers), _row(JoinedWorker(name, sha256, now, peer, join_id), revision))
-    record(connection, now, f"join {join_id}", "worker joined", JOIN_SUBJECT, f"{name} from {peer}")
+
+
+def _join(connection: Connection, worker: JoinedWorker, revision: int) -> None:
+    """Keep a worker's token in place of the one that it had."""
+    connection.execute(delete(joined_workers).where(joined_workers.c.folded == worker.host.lower()))
+    connection.execute(insert(joined_workers), _row(worker, revision))
+    detail = f"{worker.host} from {worker.peer}"
+    record(connection, worker.at, f"join {worker.join_id}", "worker joined", JOIN_SUBJECT, detail)
     _changed(connection, revision)
-    return name
 
 
 def revoke(connection: Connection, host: str, actor: str, now: float) -> None:
-    """Refuse a worker's token from now on. Raises NotFoundError."""
+    """Refuse a worker's token from now on, and what was made before to join by. Raises NotFoundError."""
     revision = _locked(connection)
     columns = joined_workers.c
     change = update(joined_workers).where(columns.folded == host.lower(), ~columns.revoked)
-    name = connection.execute(change.values(revoked=True, revision=revision).returning(columns.host)).scalar()
+    name = connection.execute(change.values(revoked=True, at=now, revision=revision).returning(columns.host)).scalar()
     if name is None:
         raise NotFoundError(f"no worker {host} has joined by a join token")
     record(connection, now, actor, "worker's token revoked", JOIN_SUBJECT, name)

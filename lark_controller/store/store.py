@@ -144,6 +144,7 @@ class Joins(Subject):
     add = Writes(joins.add)
     remove = Writes(joins.remove)
     use = Writes(joins.use)
+    use_foreign = Writes(joins.use_foreign)
     revoke = Writes(joins.revoke)
     take_over = Writes(joins.take_over)
     listed = Reads(joins.listed)

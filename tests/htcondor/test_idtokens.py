@@ -1,7 +1,10 @@
-"""Tokens that HTCondor's own condor_token_create makes, out of the lab's root file system, are verified."""
+"""Tokens that HTCondor's own condor_token_create makes, out of the lab's root file system: they are verified, and a
+worker joins by one."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import subprocess
 import sys
@@ -14,8 +17,13 @@ from lab.__main__ import NO_MIRROR
 from lab.settings import from_environment
 from lark_controller.rest.identities.identities import Identities, RefusedTokenError
 from lark_controller.rest.tokens import Scope
+from lark_controller.store import Store
+from lark_worker.join import Place, has_certificate, read_join_token
+from lark_worker.network.commands import run
 from tests.fixtures import own_network
+from tests.fixtures.databases import sqlite_with_tables
 from tests.fixtures.issuers import write_issuers
+from tests.fixtures.join_api import HOST, JoinApi
 
 _CONFIG = """\
 SEC_PASSWORD_DIRECTORY = /tmp/keys
@@ -91,6 +99,51 @@ def test_tokens_of_condor_token_create(system: Path, tmp_path: Path) -> None:
         (keys / name).write_bytes(os.urandom(64))
         with pytest.raises(RefusedTokenError, match="signature"):
             identities.token(created(system, tmp_path / "root", _old(tmp_path, name), "-identity", "a@b", *lifetime))
+
+
+def test_a_worker_joins_by_a_token_of_condor_token_create(system: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.mkdir(mode=0o700)
+    (keys / "lark").write_bytes(os.urandom(64))
+    (keys / "lark").chmod(0o600)
+    entry = {
+        "issuer": "pool.example", "signing_keys": str(keys), "joins": True,
+        "scopes": {"hook": {"scope": "condor:/ADVERTISE_STARTD"}, "self": "everyone"},
+    }  # fmt: skip
+    identities = Identities.of_file(write_issuers(tmp_path / "jwt.yaml", entry))
+
+    def made(identity: str, *words: str) -> str:
+        given = ("-key", "lark", "-identity", identity, "-lifetime", "7200", *words)
+        return created(system, tmp_path / "root", keys, *given)
+
+    secret = made(f"{HOST}@pool.example", "-authz", "ADVERTISE_STARTD")
+    place = Place(tmp_path / "worker")
+    place.directory.mkdir()
+    run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(place.key)])
+    request = run(["openssl", "req", "-new", "-key", str(place.key), "-subj", f"/CN={HOST}"])
+    store = Store.open(sqlite_with_tables(tmp_path / "lark.db"))
+    try:
+        api = JoinApi(tmp_path, store, identities)
+        pin = base64.urlsafe_b64encode(hashlib.sha256(api.authority.encode()).digest()).decode().rstrip("=")
+        # The worker takes it as any join token, with the hash of the authority before it.
+        given = read_join_token(f"lark1.{pin}.{secret}\n")
+        assert (given.secret, given.pin.hex()) == (secret, hashlib.sha256(api.authority.encode()).hexdigest())
+        answer = api.join(given.secret, request=request)
+        assert answer.status_code == 200, answer.text
+        place.authority.write_text(api.authority)
+        place.certificate.write_text((answer.json or {})["certificate"])
+        assert has_certificate(place)
+        assert [each["host"] for each in api.workers()] == [HOST]
+        for other, words in (
+            (made("worker2.example@pool.example", "-authz", "ADVERTISE_STARTD"), "is for worker2.example"),
+            (made(f"{HOST}@pool.example", "-authz", "READ"), "Nobody joins by this token"),
+            (made("alice@pool.example"), "Nobody joins by this token"),
+        ):
+            refused = api.join(other, "lark_another", request=request)
+            assert refused.status_code in (401, 403), refused.text
+            assert words in refused.text
+    finally:
+        store.close()
 
 
 def _old(directory: Path, name: str) -> Path:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,11 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "ovs-vsctl set-ssl /etc/lark/switch.key /etc/lark/switch.pem /etc/lark/ca.pem": "lark-worker setup does it",
         "ovs-vsctl set-controller br0 tcp:192.0.2.10:6653 \\": "plain OpenFlow, instead of TLS",
         "ovs-vsctl \\": "several controllers: tests/worker/test_several_controllers.py",
+    },
+    "idtokens.md": {
+        "ssh root@cm.example 'umask 077 && mkdir -p lark-keys && cat > lark-keys/lark' < /etc/lark/condor-keys/lark": (
+            "the site has no ssh: the test copies the file"
+        ),
     },
     "jobs.md": {
         "executable = transfer.sh": "its bandwidth needs queues, which a switch in user space has not",
@@ -73,8 +80,11 @@ def test_a_worker_is_installed_while_its_startd_is_off(site: Site, name: str) ->
     machine.run(page.block("condor_off -startd -peaceful"))
     site.copy("lark-worker", name)
     machine.run(page.block("apt install ./lark-worker_*.deb  "))
-    add = page.block("lark join add", (f"worker1.{DOMAIN}", machine.host))
-    token = site["controller"].run(f"{site.operator}\n{add}").stdout.strip()
+    # One worker comes by Lark's token, and the other by HTCondor's.
+    if name == "worker1":
+        token = site["controller"].run(f"{site.operator}\n{page.block('lark join add')}").stdout.strip()
+    else:
+        token = htcondors(site, name)
     # In these containers Open vSwitch runs in user space; one worker's bridge is made by hand.
     kind = "--interface eth0 --kind ovs-userspace --wait 15" if name == "worker1" else ""
     command = page.block("lark-worker setup", ("--interface eth0", kind), ("TOKEN", token))
@@ -90,6 +100,27 @@ def test_a_worker_is_installed_while_its_startd_is_off(site: Site, name: str) ->
     machine.run(page.block("systemctl restart lark-worker"))
     machine.run(page.block("condor_on -startd"))
     wait_until(lambda: name in in_pool(site), 60, f"{name} is in the pool")
+
+
+def htcondors(site: Site, name: str) -> str:
+    """A token by which a worker joins, made by condor_token_create."""
+    controller, central, page = site["controller"], site["central"], site.page("idtokens")
+    controller.run(page.block("install -d -o lark", ("pool.example", DOMAIN)))
+    folder = Path(f"/proc/{central.leader}/root/root/lark-keys")
+    folder.mkdir(0o700)
+    shutil.copy(f"/proc/{controller.leader}/root/etc/lark/condor-keys/lark", folder)
+    folder.joinpath("lark").chmod(0o600)
+    beginning = controller.run(page.block('echo "lark1.')).stdout.strip()
+    # The same command makes workers' tokens and users'.
+    wish = ((f"worker1.{DOMAIN}", site[name].host), ("pool.example", DOMAIN))
+    block = "_CONDOR_SEC_PASSWORD_DIRECTORY=/root/lark-keys condor_token_create -key lark"
+    secret = central.run(page.block(f"{block} \\", *wish)).stdout.strip()
+    alice = central.run(page.block(f"{block} -identity alice", ("pool.example", DOMAIN))).stdout.strip()
+    jobs = (
+        f"export LARK_URL=https://{controller.host}:8443 LARK_CA=/etc/lark/ca.pem LARK_TOKEN={alice}; lark jobs --json"
+    )
+    assert json.loads(controller.run(jobs).stdout)["jobs"] == []
+    return beginning + secret
 
 
 def bridge(site: Site, name: str) -> None:

@@ -108,6 +108,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"scopes": {"operate": {"groups": [True]}}}, "operate"),
     ({"scopes": {"operate": True}}, "operate"),
     ({"scopes": {"hook": {"a": "b"}}, "host": None}, "needs `host:`"),
+    ({"joins": "yes"}, "joins: true or false"),
+    ({"joins": True, "scopes": {"self": "everyone"}}, "joins: needs the scope hook"),
+    ({"joins": True, "scopes": 7}, "scopes"),
 ]
 
 

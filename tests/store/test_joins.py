@@ -10,7 +10,7 @@ from alembic import command
 
 from lark_common.errors import BusyError, FencedError, NotFoundError, StateError
 from lark_controller.api.instances import Identity
-from lark_controller.api.joins import MOST_TOKENS, JoinChanges, Joined, JoinedWorker, JoinToken
+from lark_controller.api.joins import MOST_TOKENS, ForeignJoin, JoinChanges, Joined, JoinedWorker, JoinToken
 from lark_controller.store import Store, migrate
 from lark_controller.store.joins import JOIN_SUBJECT
 from tests.fixtures.databases import NOW
@@ -251,3 +251,74 @@ def test_one_that_stands_by_leaves_the_tables_of_an_older_release_as_they_are(st
     store.instances.meet(me, "standby", "digest")
     assert [(each.name, each.tokens) for each in store.instances.all().instances] == [("a", "digest")]
     assert changes(store, 0).whole
+
+
+def foreign(digit: str = "d", made: float = NOW, host: str = HOST) -> ForeignJoin:
+    return ForeignJoin(digit * 64, host, made)
+
+
+def come(store: Store, join: ForeignJoin, sha256: str, now: float = NOW, host: str = HOST) -> str:
+    return store.joins.use_foreign(join, host, "10.0.0.1", sha256, now)
+
+
+def test_a_host_joins_by_a_token_that_was_made_elsewhere(store: Store) -> None:
+    assert come(store, foreign(), A, host=HOST.upper()) == HOST
+    assert store.joins.workers() == (JoinedWorker(HOST, A, NOW, "10.0.0.1", "jwt-dddddddddddd"),)
+    assert done(store) == [("join jwt-dddddddddddd", "worker joined", f"{HOST} from 10.0.0.1")]
+    seen = changes(store, 0).revision
+    # An answer was lost.
+    assert come(store, foreign(), A, NOW + 9) == HOST
+    assert store.joins.changes(seen) is None
+    assert store.joins.listed(NOW) == ()
+
+
+REFUSED_AFTERWARDS: dict[str, tuple[ForeignJoin, str, str]] = {
+    "the same, with another token of its own": (foreign(), B, "has joined from 10.0.0.1 at .* is no newer"),
+    "the same, of a clock that is ahead": (foreign(made=NOW + 60), B, "is no newer"),
+    "an older one": (foreign("e", NOW - 1), B, "is no newer"),
+    "the one that it has itself": (foreign("f", NOW + 60), "f" * 64, "by the token that it has itself; remove"),
+    "one with another worker's own": (foreign("f", NOW + 60), C, "has joined with the same token"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_AFTERWARDS)
+def test_a_token_that_was_made_elsewhere_is_used_once(store: Store, case: str) -> None:
+    come(store, foreign(), A)
+    come(store, foreign("9", host=OTHER), C, host=OTHER)
+    known = store.joins.workers()
+    join, own, message = REFUSED_AFTERWARDS[case]
+    with pytest.raises(StateError, match=message):
+        come(store, join, own, NOW + 30)
+    assert store.joins.workers() == known
+
+
+def test_of_tokens_that_were_made_elsewhere_the_newest_counts(store: Store) -> None:
+    come(store, foreign(), A)
+    come(store, foreign("e", NOW + 50), B, NOW + 60)
+    for join in (foreign(), foreign("f", NOW + 55)):
+        with pytest.raises(StateError, match="is no newer"):
+            come(store, join, C, NOW + 70)
+    # A token of lark join counts, too, and whoever has that needs no newer one.
+    store.joins.add(a_token(), NOW + 70)
+    use(store, HOST, C, now=NOW + 80)
+    with pytest.raises(StateError, match="is no newer"):
+        come(store, foreign("f", NOW + 75), A, NOW + 90)
+    assert [each.sha256 for each in store.joins.workers()] == [C]
+
+
+def test_whom_a_revocation_locks_out_comes_back_by_a_newer_token_alone(store: Store) -> None:
+    come(store, foreign(), A)
+    store.joins.revoke(HOST, "bob", NOW + 60)
+    for join, own in ((foreign(), A), (foreign("e", NOW + 59), B)):
+        with pytest.raises(StateError, match=r"was revoked at .* is no newer"):
+            come(store, join, own, NOW + 61)
+    with pytest.raises(StateError, match=r"was revoked; remove /etc/lark/worker\.token"):
+        come(store, foreign("f", NOW + 65), A, NOW + 70)
+    assert come(store, foreign("f", NOW + 65), B, NOW + 70) == HOST
+
+
+def test_a_token_that_was_made_elsewhere_is_for_its_own_host(store: Store) -> None:
+    for host in (OTHER, "", "*"):
+        with pytest.raises(NotFoundError, match=f"is for {HOST}, not for"):
+            come(store, foreign(), A, host=host)
+    assert store.joins.workers() == ()

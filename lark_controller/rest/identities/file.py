@@ -35,7 +35,7 @@ EVERYONE: Final = "everyone"
 
 _DEFAULT: Final = ("RS256", "ES256")
 _KEYS: Final = (
-    "issuer", "audience", "algorithms", "keys", "ca", "signing_keys", "user", "domain", "host", "scopes"
+    "issuer", "audience", "algorithms", "keys", "ca", "signing_keys", "user", "domain", "host", "joins", "scopes"
 )  # fmt: skip
 _WORD: Final = re.compile(r"[!-~]{1,512}")
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
@@ -57,7 +57,8 @@ class Issuer:
 
     The keys are in ``keys`` (a file, a JWKS), in ``signing_keys`` (a directory, HTCondor's), or else the issuer is
     asked for them, over TLS by the authorities in ``ca``. The claim ``user`` has the Owner of the bearer's jobs (with
-    ``@domain`` behind it, where a domain is given), the claim ``host`` the worker for which a hook's token is good.
+    ``@domain`` behind it, where a domain is given), the claim ``host`` the worker for which a hook's token is good;
+    that worker may join by it where ``joins`` is true.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Issuer:
     user: str = "sub"
     domain: str | None = None
     host: str | None = None
+    joins: bool = False
 
 
 def read(path: Path) -> tuple[Issuer, ...]:
@@ -121,6 +123,7 @@ def _issuer(entry: Mapping[str, Any]) -> Issuer:
         user=entry.get("user", "sub"),
         domain=entry.get("domain", entry["issuer"] if condor else None),
         host=entry.get("host", "sub" if condor else None),
+        joins=entry.get("joins", False),
     )
 
 
@@ -161,9 +164,13 @@ def _mistakes(entry: Mapping[str, Any]) -> Iterator[str]:
     for name in ("user", "host"):
         if name in entry and not _are_words(entry[name], one=True):
             yield f"{name}: the name of a claim is accepted"
+    if not isinstance(entry.get("joins", False), bool):
+        yield "joins: true or false is accepted"
     if "domain" in entry and not (isinstance(entry["domain"], str) and _NAME.fullmatch(entry["domain"])):
         yield "domain: what stands behind the @ of a user's name is accepted, such as pool.example"
     yield from _scope_mistakes(entry.get("scopes"), has_host=condor or "host" in entry)
+    if entry.get("joins") is True and isinstance(entry.get("scopes"), Mapping) and Scope.HOOK not in entry["scopes"]:
+        yield "joins: needs the scope hook, whose worker may join"
 
 
 def _scope_mistakes(scopes: Any, *, has_host: bool) -> Iterator[str]:

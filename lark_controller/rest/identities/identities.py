@@ -273,14 +273,22 @@ def _token(issuer: Issuer, claims: Mapping[str, Any]) -> Token:
         # Who sees everything is confined to nothing.
         scopes.discard(Scope.SELF)
     who = subject if user in (None, subject) else f"{user} ({subject})"
+    bound = host is not None and Scope.HOOK in scopes
     return Token(
         name=f"{who} by {issuer.name}",
         sha256="",
         scopes=frozenset(scopes),
         expires=float(expires),
-        hosts=(host,) if host is not None and Scope.HOOK in scopes else None,
+        hosts=(host,) if bound and host is not None else None,
         user=user if Scope.SELF in scopes else None,
+        joins=_made(claims) if bound and issuer.joins else None,
     )
+
+
+def _made(claims: Mapping[str, Any]) -> float | None:
+    """The time at which a token was made; None where it does not say it."""
+    made = claims.get("iat")
+    return float(made) if isinstance(made, int | float) and not isinstance(made, bool) and made <= _LAST else None
 
 
 def _has(claims: Mapping[str, Any], claim: str, words: frozenset[str]) -> bool:

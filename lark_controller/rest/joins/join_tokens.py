@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from lark_controller.api.joins import JoinedWorker, JoinRecords, JoinToken
+from lark_controller.api.joins import ForeignJoin, JoinedWorker, JoinRecords, JoinToken
 from lark_controller.rest.joins.joined_workers import JoinedWorkers
 
 # Seconds for which one may be good.
@@ -57,14 +57,18 @@ class JoinTokens:
         database; whether it is good still is decided when it is used."""
         return self._known.join_id(_digest(secret))
 
-    def use(self, join_id: str, host: str, peer: str, sha256: str) -> str:
-        """Let a host join with the hash of its own token, which is good from now on; returns the host's name as it was
-        given.
+    def use(self, join: str | ForeignJoin, host: str, peer: str, sha256: str) -> str:
+        """Let a host join with the hash of its own token, which is good from now on, by the join token of an id or by
+        somebody else's; returns the host's name as it was given.
 
         Raises NotFoundError where the join token is for other hosts or is gone, StateError where the host has used it
         with another token of its own, or its own is refused.
         """
-        name = self._records.use(join_id, host, peer, sha256, self._clock())
+        now = self._clock()
+        if isinstance(join, ForeignJoin):
+            name = self._records.use_foreign(join, host, peer, sha256, now)
+        else:
+            name = self._records.use(join, host, peer, sha256, now)
         self._known.refresh()
         return name
 

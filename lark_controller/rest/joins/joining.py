@@ -12,6 +12,7 @@ from typing import Final
 
 from lark_common.errors import SettingError
 from lark_common.settings_table import lines_of
+from lark_controller.api.joins import ForeignJoin
 from lark_controller.rest import tokens
 from lark_controller.rest.joins import certificates
 from lark_controller.rest.joins.certificates import Authority, Subject
@@ -83,8 +84,9 @@ class Joining:
         """True of a name by which the controller itself is known."""
         return tokens.is_among(host, self._reserved)
 
-    def admit(self, join_id: str, host: str, peer: str, sha256: str, request: str | None) -> Admission:
-        """Let a host join with its own token's hash, and sign its request for a certificate where it has one.
+    def admit(self, join: str | ForeignJoin, host: str, peer: str, sha256: str, request: str | None) -> Admission:
+        """Let a host join with its own token's hash, and sign its request for a certificate where it has one. ``join``
+        is the id of a join token, or somebody else's.
 
         Raises ValueError for a request that cannot be signed, NotFoundError and StateError as :meth:`JoinTokens.use`
         does, StoreError where the database is away, SettingError where a file is at fault. Whatever fails, the host may
@@ -92,7 +94,7 @@ class Joining:
         """
         public = None if request is None else certificates.read_request(request)
         settings = self._worker_settings()
-        name = self.join_tokens.use(join_id, host, peer, sha256)
+        name = self.join_tokens.use(join, host, peer, sha256)
         signed = None
         if public is not None:
             signed = certificates.sign(self._authority, Subject((name,)), public, certificates.now(), DAYS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -9,7 +10,7 @@ from flask import request
 
 from lark_common import log
 from lark_common.errors import NotFoundError, SettingError, StateError
-from lark_controller.api.joins import JoinToken
+from lark_controller.api.joins import ForeignJoin, JoinToken
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_join
 from lark_controller.rest.bodies import read_json
@@ -49,10 +50,7 @@ def add() -> dict[str, object]:
     """Make a join token for some hosts; each may join once by it."""
     joining = _joining()
     wish = read_json(MAX_WISH, JoinWishSchema())
-    others = _other_controllers()
-    for host in wish["hosts"]:
-        if joining.is_own_name(host) or is_among(host, others) or host == _OPERATOR:
-            raise Problem(409, f"{host} is a name of a controller, which no worker may join under.", "join")
+    _refuse_own_names(joining, wish["hosts"])
     made, secret = joining.join_tokens.add(wish["hosts"], wish["seconds"], actor())
     log.event("join token made", id=made.id, actor=made.actor, hosts=len(made.hosts))
     return {**_shown(made), "token": joining.token(secret)}
@@ -148,12 +146,17 @@ def authority() -> dict[str, str]:
     problems=(400, 401, 403, 409, 413, 415, 422, 429),
 )
 def join() -> Admission:
-    """Let a worker join; the bearer token is the last part of its join token."""
+    """Let a worker join; the bearer token is the last part of its join token, or a JWT by whose issuer workers join."""
     joining = _joining()
-    join_id = require_join(current())
+    bearer = require_join(current())
     sent = read_json(MAX_JOIN, JoinSchema())
     peer = request.remote_addr or "unix"
     host = sent["host"]
+    join_id = bearer
+    if isinstance(bearer, ForeignJoin):
+        # Of join tokens that was looked at when they were made.
+        _refuse_own_names(joining, (host,))
+        join_id = bearer.id
     if sent["request"] is not None and not joining.signs:
         raise Problem(
             409,
@@ -163,7 +166,7 @@ def join() -> Admission:
             "join",
         )
     try:
-        admitted = joining.admit(join_id, host, peer, sent["sha256"], sent["request"])
+        admitted = joining.admit(bearer, host, peer, sent["sha256"], sent["request"])
     except ValueError as error:
         detail = f"request: {error}"
         raise Problem(422, detail, "parameters", errors=[{"parameter": "request", "problem": str(error)}]) from None
@@ -175,6 +178,14 @@ def join() -> Admission:
         raise Problem(409, _sentence(error), "join") from None
     log.event("worker joined", id=join_id, host=admitted.host, peer=peer, signed=admitted.certificate is not None)
     return admitted
+
+
+def _refuse_own_names(joining: Joining, hosts: Iterable[str]) -> None:
+    """Refuse names of controllers. Raises Problem 409."""
+    others = _other_controllers()
+    for host in hosts:
+        if joining.is_own_name(host) or is_among(host, others) or host == _OPERATOR:
+            raise Problem(409, f"{host} is a name of a controller, which no worker may join under.", "join")
 
 
 def _other_controllers() -> set[str]:
