@@ -1,4 +1,4 @@
-"""Limits that keep one caller from the others' service: token buckets, places that requests occupy, turns, time."""
+"""Limits that keep one caller from the others' service: token buckets, places that requests occupy, time to read."""
 
 from __future__ import annotations
 
@@ -117,22 +117,22 @@ class Places:
                 self.give(caller)
 
 
-class Turns:
-    """Turns at work that many want at the same time: ``most`` of each caller at once, the others wait. Thread-safe.
+class WaitedPlaces:
+    """Places that are waited for: ``most`` of each caller are occupied at once, the others wait. Thread-safe.
 
-    The memory is that of the callers who wait or have their turn.
+    The memory is that of the callers who wait or have a place.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._of: dict[Hashable, _Turn] = {}
+        self._of: dict[Hashable, _Waited] = {}
 
     @contextmanager
-    def turn(self, caller: Hashable) -> Iterator[None]:
-        """Wait for a turn, and keep it for the length of the block."""
+    def place(self, caller: Hashable) -> Iterator[None]:
+        """Wait for a place, and occupy it for the length of the block."""
         with self._lock:
-            own = self._of.setdefault(caller, _Turn(threading.Semaphore(self._most)))
+            own = self._of.setdefault(caller, _Waited(threading.Semaphore(self._most)))
             own.wanted += 1
         try:
             with own.free:
@@ -145,8 +145,8 @@ class Turns:
 
 
 @dataclass(slots=True)
-class _Turn:
-    """The turns of one caller, and how many of its threads wait or have one."""
+class _Waited:
+    """The places of one caller, and how many of its threads wait or have one."""
 
     free: threading.Semaphore
     wanted: int = 0

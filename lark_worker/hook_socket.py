@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from lark_common import log
 from lark_common.errors import AdError, LarkError, SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
-from lark_common.limits import Buckets, InTime, Places, Turns
+from lark_common.limits import Buckets, InTime, Places, WaitedPlaces
 from lark_worker.errors import CallerError, ForgedError, RefusedError
 from lark_worker.identity.processes import Peer, Process, Programs, find_starter, held, peer_of
 from lark_worker.identity.trusted_ad import MAX_AD
@@ -88,7 +88,7 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.rates = Buckets(REQUESTS_A_SECOND, REQUESTS_AT_ONCE)
         self._refusals = Buckets(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
         self.looks = Buckets(LOOKS_A_SECOND, LOOKS_AT_ONCE)
-        self.turns = Turns(TOLD_AT_ONCE)
+        self.looking = WaitedPlaces(TOLD_AT_ONCE)
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             if _is_served(path):
@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
         connection: socket.socket = self.connection
         peer = self._peer = peer_of(connection)
         try:
-            with self.server.turns.turn(peer.uid), held(connection, peer):
+            with self.server.looking.place(peer.uid), held(connection, peer):
                 self._job = self._starter(peer)
             caller, most = (self._job.pid, CONNECTIONS_PER_JOB) if self._job else ("root", CONNECTIONS)
             with self.server.places.place(caller, most) as free:

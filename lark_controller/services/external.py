@@ -106,8 +106,8 @@ class ExternalAddresses:
         return Given(made, made.created == now)
 
     def _kept(self, job: Job, family: int, now: float) -> Association | None:
-        """What a job has as the store has it, how far its name is with it; None where it is over, or the policy gives
-        it no more. The caller holds the lock. Raises StoreError."""
+        """The address that a job has, as the store has it, with the state of its name; None where it is over, or the
+        policy gives it no more. The caller holds the lock. Raises StoreError."""
         has = self._of_job.get((job.id, family))
         if has is None or not has.live(now):
             return None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_common.limits import Bucket, Buckets, Places, Turns
+from lark_common.limits import Bucket, Buckets, Places, WaitedPlaces
 
 
 @given(st.floats(0.5, 100), st.integers(1, 20), st.lists(st.floats(0, 3), max_size=60))
@@ -100,14 +100,14 @@ def test_each_caller_has_places_of_its_own() -> None:
         assert again
 
 
-def test_no_more_of_a_caller_are_at_work_than_may_be_and_all_have_their_turn() -> None:
-    turns, lock = Turns(2), threading.Lock()
+def test_no_more_of_a_caller_are_at_work_than_may_be_and_all_have_a_place() -> None:
+    places, lock = WaitedPlaces(2), threading.Lock()
     at_work, most, done = 0, 0, 0
     together = threading.Barrier(2)
 
     def work() -> None:
         nonlocal at_work, most, done
-        with turns.turn("alice"):
+        with places.place("alice"):
             with lock:
                 at_work += 1
                 most = max(most, at_work)
@@ -125,11 +125,11 @@ def test_no_more_of_a_caller_are_at_work_than_may_be_and_all_have_their_turn() -
 
 
 def test_others_do_not_wait_for_a_caller_and_nothing_is_kept_of_who_has_gone() -> None:
-    turns = Turns(1)
-    with turns.turn("alice"), turns.turn("bob"):
+    places = WaitedPlaces(1)
+    with places.place("alice"), places.place("bob"):
         pass
-    with pytest.raises(ValueError, match="fault"), turns.turn("alice"):
+    with pytest.raises(ValueError, match="fault"), places.place("alice"):
         raise ValueError("fault")
-    with turns.turn("alice"):
+    with places.place("alice"):
         pass
-    assert not turns._of
+    assert not places._of

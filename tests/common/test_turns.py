@@ -1,0 +1,251 @@
+"""Turns at the processor: who calculates next, and how many do so at a time. Time and processor are counters here."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+from lark_common.turns import (
+    ASKING,
+    AT_ONCE,
+    AT_WORK,
+    LONGEST_REST,
+    SHARE,
+    STEP,
+    Turn,
+    Turns,
+    aside,
+    by_portions,
+    give_way,
+    next_turn,
+)
+
+
+@dataclass
+class Machine:
+    """A processor and a clock that go on when a call says so."""
+
+    used: float = 0.0
+    now: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def turns(self, most: int = 6, most_of_one: int = 2, ahead: Turns | None = None) -> Turns:
+        return Turns(most, most_of_one, lambda: self.used, lambda: self.now, self.sleep, ahead)
+
+    def work(self, turn: Turn, seconds: float) -> None:
+        with turn:
+            self.used += seconds
+            self.now += seconds
+
+
+def ask(turns: Turns, begun: list[tuple[str, Turn]], caller: str, address: str = "") -> None:
+    turns.ask(caller, address, lambda turn: begun.append((caller + address, turn)))
+
+
+def test_few_calculate_at_a_time_and_fewer_of_one() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns(most=3)
+    for caller in "aaaabb":
+        ask(turns, begun, caller)
+    assert [name for name, _ in begun] == ["a", "a", "b"]
+    machine.work(begun[0][1], 0.01)
+    # The one that has had none yet.
+    assert [name for name, _ in begun] == ["a", "a", "b", "b"]
+    while len(begun) < 6:
+        machine.work(begun[len(begun) - 3][1], 0.01)
+    assert Counter(name for name, _ in begun) == {"a": 4, "b": 2}
+
+
+def test_the_next_is_of_the_caller_and_of_the_address_that_has_had_least() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns(most=1)
+    for _ in range(40):
+        ask(turns, begun, "hook", "busy")
+    ask(turns, begun, "hook", "quiet")
+    for _ in range(40):
+        ask(turns, begun, "script")
+    at = 0
+    while at < len(begun):
+        machine.work(begun[at][1], 0.004 if begun[at][0] == "script" else 0.001)
+        at += 1
+    names = [name for name, _ in begun]
+    assert len(names) == 81
+    # By processor time, not by calls: four of the one for one of the other.
+    assert 25 <= names[:40].count("hookbusy") <= 35
+    assert names.index("hookquiet") < 8
+
+
+def test_one_that_was_away_has_no_credit_for_it() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns(most=1)
+    for number in range(50):
+        ask(turns, begun, "always")
+        machine.work(begun[number][1], 0.001)
+    for caller in ("always", "back") * 20:
+        ask(turns, begun, caller)
+    for at in range(50, 90):
+        machine.work(begun[at][1], 0.001)
+    assert 8 <= [name for name, _ in begun[50:70]].count("back") <= 12
+
+
+def test_one_that_uses_much_waits_for_others_and_has_its_share_while_they_ask() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns()
+    for _ in range(3):
+        ask(turns, begun, "much")
+    machine.work(begun[0][1], 2 * AT_ONCE)
+    machine.work(begun[1][1], 0.01)
+    assert machine.slept == []  # nobody else asks
+    ask(turns, begun, "few")
+    assert [name for name, _ in begun] == ["much", "much", "much", "few"]
+    for _ in range(100):
+        ask(turns, begun, "much")
+    assert len(begun) == 4  # while the third calculates, and the other
+    machine.work(begun[3][1], 0.001)
+    assert len(begun) == 4
+    started, worked = machine.now, 0.0
+    while machine.now < started + 4:
+        ask(turns, begun, "few")
+        at = len(begun)
+        machine.work(begun[at - 1][1], 0.0001)
+        much = [turn for name, turn in begun if name == "much"][-1]
+        machine.work(much, 0.05)
+        worked += 0.05
+    assert worked / (machine.now - started) < SHARE * 1.2
+    assert max(machine.slept) <= LONGEST_REST
+
+
+def test_a_caller_alone_is_not_charged_for_it_later() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns()
+    for _ in range(1000):
+        ask(turns, begun, "alone")
+        machine.work(begun[-1][1], 1.0)
+    machine.now += AT_ONCE / SHARE + 0.1
+    ask(turns, begun, "other")
+    ask(turns, begun, "alone")
+    assert [name for name, _ in begun[-2:]] == ["other", "alone"]
+
+
+def test_a_caller_alone_has_two_turns_however_much_it_uses() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns()
+    for _ in range(10):
+        ask(turns, begun, "alone")
+    machine.now += ASKING
+    for number in range(8):
+        assert len(begun) == number + 2
+        machine.work(begun[number][1], 1.0)
+    assert machine.slept == []
+
+
+def test_a_thread_that_waits_leaves_its_turn_and_needs_none_to_come_back() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns(most=1)
+    for caller in "ab":
+        ask(turns, begun, caller)
+    assert len(begun) == 1
+    with begun[0][1], aside(), aside():
+        assert len(begun) == 2
+        # It may hold a lock that the other waits for.
+    with aside():
+        next_turn()  # a thread without a turn
+
+
+def test_where_much_is_left_after_a_wait_another_turn_is_waited_for() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns(most=1)
+    for caller in "abc":
+        ask(turns, begun, caller)
+    came_back = threading.Event()
+
+    def first() -> None:
+        with begun[0][1]:
+            with aside():
+                pass
+            next_turn()
+            came_back.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    # b began during the wait; c and then a again are behind it.
+    while len(begun) < 2 or not any(share.line for share in turns._all.of.values()):
+        pass
+    assert not came_back.wait(0.05)
+    machine.work(begun[1][1], 0.001)
+    at = 2
+    while not came_back.wait(0.01):
+        if at < len(begun):
+            machine.work(begun[at][1], 0.001)
+            at += 1
+    thread.join()
+
+
+def test_callers_without_number_are_forgotten() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns()
+    for number in range(20_000):
+        ask(turns, begun, f"{number % 7}", f"{number}")
+        machine.work(begun.pop()[1], 0.0001)
+    assert sum(len(share.of) for share in turns._all.of.values()) <= 7 * 1025
+
+
+def busy_reader(machine: Machine, turns: Turns, begun: list[tuple[str, Turn]]) -> Turn:
+    """The turn of a caller that has used up what it has at once."""
+    for _ in range(20):
+        ask(turns, begun, "reader")
+        machine.work(begun.pop()[1], AT_ONCE / 4)
+        machine.now += 1e-6
+    ask(turns, begun, "reader")
+    return begun.pop()[1]
+
+
+def test_one_that_uses_much_stands_still_between_portions_while_a_call_ahead_is_at_work() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    ahead = machine.turns()
+    reader = busy_reader(machine, behind := machine.turns(ahead=ahead), begun)
+    with reader:
+        machine.used += 0.01
+        reader.give_way()
+        machine.slept.clear()
+        ask(ahead, begun, "post")
+        reader.give_way()
+        # Neither for ever, whatever goes ahead, nor as long as it would have rested for what it has used.
+        assert 0.0 < sum(machine.slept) <= AT_ONCE + STEP
+    assert not behind.at_work()
+
+
+def test_one_that_uses_little_does_not_stand_still() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    ahead = machine.turns()
+    turns = machine.turns(ahead=ahead)
+    ask(ahead, begun, "post")
+    ask(turns, begun, "dashboard")
+    with begun[-1][1] as turn:
+        for _ in range(5):
+            machine.used += 0.001
+            turn.give_way()
+    assert machine.slept == []
+
+
+def test_a_call_ahead_that_only_waits_for_a_switch_keeps_nobody() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    ahead = machine.turns()
+    reader = busy_reader(machine, machine.turns(ahead=ahead), begun)
+    ask(ahead, begun, "post")
+    machine.now += 2 * AT_WORK
+    with reader:
+        machine.slept.clear()
+        machine.used += 0.01
+        reader.give_way()
+    assert [each for each in machine.slept if each == STEP] == []
+
+
+def test_outside_of_a_turn_portions_are_the_values() -> None:
+    give_way()
+    assert list(by_portions(range(100))) == list(range(100))
