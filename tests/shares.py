@@ -30,7 +30,13 @@ STAGES: Final[Sequence[Mapping[str, Sequence[str]]]] = (
     {
         "alone": (
             "chaos", "bench", "fuzz", "mutation", "e2e/test_demo.py", "switches/test_openflow_floods.py",
-            "worker/test_limits.py", "worker/test_shaping.py", "worker/test_reserved_floor.py", "worker/test_advice.py",
+            "worker/test_limits.py",
+        ),
+    },
+    # Rates on a real kernel, in a network namespace that nothing else has used.
+    {
+        "rates": (
+            "worker/test_shaping.py", "worker/test_reserved_floor.py", "worker/test_advice.py",
         ),
     },
 )  # fmt: skip
