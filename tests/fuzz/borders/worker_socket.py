@@ -8,7 +8,7 @@ import socket
 from typing import Any, Final, cast
 
 from lark_common.classads.ads import parse_post
-from lark_common.limits import Places
+from lark_common.limits import Places, WaitedPlaces
 from lark_worker.errors import CallerError
 from lark_worker.hook_socket import _Handler
 from lark_worker.identity.processes import Peer, Process, Programs, read_process
@@ -64,6 +64,7 @@ class _Server:
     worker = _Worker()
     programs = Programs(frozenset(), frozenset())
     places = Places(8)
+    looking = WaitedPlaces(1)
 
     def log_refusal(self, _peer: Peer, _reason: CallerError) -> None:
         """Nothing is logged."""
