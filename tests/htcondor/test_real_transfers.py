@@ -240,11 +240,11 @@ def test_what_is_left_falls_while_files_are_moved_and_is_all_again_after(
         return all(min(each, default=CAPACITY) < CAPACITY for each in left.values())
 
     # The test before may have left its own.
-    wait(lambda: [headroom(pool, name) for name in names] == [CAPACITY, CAPACITY], limit=60)
+    wait(lambda: [headroom(pool, name) for name in names] == [CAPACITY, CAPACITY], limit=120)
     # Under the rule this takes half a minute.
     cluster = submit(pool, "bob", 4 * SANDBOX)
     try:
-        wait(falls, limit=60)
+        wait(falls, limit=120)
     finally:
         pool.machines[0].run(f"condor_rm {cluster}")
-    wait(lambda: [headroom(pool, name) for name in names] == [CAPACITY, CAPACITY], limit=60)
+    wait(lambda: [headroom(pool, name) for name in names] == [CAPACITY, CAPACITY], limit=120)
