@@ -40,13 +40,39 @@ def table(name: str, prefix: str, rules: WorkerRules, ports: Iterable[Port]) -> 
             continue
         chains[port.chain("f")] = Chain(tuple(_admit(port)))
         sent = (*_solicited(port), *render.decision(port, out=True, arp=True))
-        out = (*sent, *render.set_dscp(port), *render.classed(port), *render.count_and_accept(port, out=True))
+        out = (*sent, *render.set_dscp(port), *render.count_and_accept(port, out=True))
         chains[port.chain("o")] = Chain(out)
         chains[port.chain("t")] = Chain((*_deliver(port), "drop"))
         given = (*_solicits(port), *render.decision(port, out=False, arp=True))
         chains[port.chain("i")] = Chain((*given, *render.count_and_accept(port, out=False)))
+    classes, chosen = _classed(prefix, ports)
+    chains |= chosen
     sets = render.shared_sets(rules, ports, (), ()) | _targets(rules, ports) | _sliced(ports)
-    return Table(FAMILY, name, render.counters(ports), sets | maps, chains)
+    return Table(FAMILY, name, render.counters(ports), sets | maps | classes, chains)
+
+
+def _classed(prefix: str, ports: Iterable[Port]) -> tuple[dict[str, Set], dict[str, Chain]]:
+    """The maps and chains that choose packets' classes, by source, as they leave the bridge.
+
+    Chosen as they come in, it would be lost where this worker is the job's router: the kernel sets the priority of
+    what it routes anew (ip-sysctl, ``ip_forward_update_priority``), and no device of the job is known behind that.
+    """
+    chosen = [(port, tuple(render.classed(port))) for port in ports if not port.rules.isolated]
+    chosen = [(port, rules) for port, rules in chosen if rules]
+    # One chain an address: a map that says two of one is refused, with all that stands beside it.
+    four = {address: port.chain("q") for port, _ in chosen for address in port.ipv4}
+    six = {a: port.chain("q") for port, _ in chosen for a in (*port.ipv6, link_local(port.rules.mac))}
+    maps = {
+        "classes4": Set("type ipv4_addr : verdict;", tuple(f"{a} : goto {q}" for a, q in four.items()), keyed=True),
+        "classes6": Set("type ipv6_addr : verdict;", tuple(f"{a} : goto {q}" for a, q in six.items()), keyed=True),
+    }
+    here = f'oifname != "{prefix}*"'
+    chains = {port.chain("q"): Chain(rules) for port, rules in chosen}
+    chains["classed"] = Chain(
+        (f"{here} ip saddr vmap @classes4", f"{here} ip6 saddr vmap @classes6"),
+        "type filter hook postrouting priority 0; policy accept;",
+    )
+    return maps, chains
 
 
 def _admit(port: Port) -> Iterator[str]:

@@ -18,7 +18,7 @@ from lark_worker.network import commands
 from lark_worker.queues import shaping, tc
 from lark_worker.queues.uplinks import index
 from tests.worker.pool import Pool, Starter, eventually
-from tests.worker.test_bridge_nat import BRIDGE, LAN, NAT, Site, a_site, enforced
+from tests.worker.test_bridge_nat import BESIDE, BRIDGE, LAN, NAT, Site, a_site, enforced
 from tests.worker.test_jobs import value
 
 pytestmark = pytest.mark.ovs
@@ -98,22 +98,30 @@ def shares(name: str) -> list[tuple[float, float]]:
     return sorted(each for minor, each in classes(name).items() if minor != f"{shaping.DEFAULT:x}")
 
 
-def rates(pool: Pool, site: Site, jobs: list[tuple[Starter, str]], *, down: bool, seconds: float = 1.5) -> list[float]:
+def rates(
+    pool: Pool,
+    site: Site,
+    jobs: list[tuple[Starter, str]],
+    *,
+    down: bool,
+    seconds: float = 1.5,
+    address: str = LAN,
+) -> list[float]:
     """Mb/s of L2 frames of one TCP stream for each job, all at the same time, by the counters of the job's device."""
     way, statistic = ("down", "tx_bytes") if down else ("up", "rx_bytes")
     with ExitStack() as stack:
         for place in range(len(jobs)):
-            command = ["python3", "-c", SERVER, LAN, str(FIRST_PORT + place), way]
+            command = ["python3", "-c", SERVER, address, str(FIRST_PORT + place), way]
             process = site.net.start(site.lan, command)
             stack.callback(process.wait)
             stack.callback(process.kill)
-        eventually(lambda: all(f"{LAN}:{FIRST_PORT + n}" in _listening(site) for n in range(len(jobs))))
+        eventually(lambda: all(f"{address}:{FIRST_PORT + n}" in _listening(site) for n in range(len(jobs))))
         threads = []
         for place, (starter, _) in enumerate(jobs):
             script = starter.scratch / "client.py"
             script.write_text(CLIENT)
             script.chmod(0o644)
-            line = f"python3 {script} {LAN} {FIRST_PORT + place} {way} {seconds + 1}"
+            line = f"python3 {script} {address} {FIRST_PORT + place} {way} {seconds + 1}"
             threads.append(threading.Thread(target=pool.inside, args=(starter, line)))
             threads[-1].start()
         counters = [Path("/sys/class/net", name, "statistics", statistic) for _, name in jobs]
@@ -158,6 +166,17 @@ def test_a_capped_job_gets_what_it_requests_and_no_more_either_way(ovs: OpenVSwi
         # With the last job that is limited the queues go, and the link is as it was.
         eventually(lambda: not classes(site.lan.port))
         assert "htb" not in run(["tc", "qdisc", "show", "dev", site.lan.port]).stdout
+
+
+@pytest.mark.parametrize("address", [LAN, BESIDE], ids=["routed by the worker", "past it"])
+def test_a_bridge_job_has_its_share_whether_this_worker_is_its_router_or_not(
+    ovs: OpenVSwitch, net: Net, address: str
+) -> None:
+    with shaped(ovs, net) as (pool, site):
+        starter = pool.starter(1, "alice", BRIDGE)
+        own = device(pool, enforced(pool, starter, "alice", 1, asks()))
+        (got,) = rates(pool, site, [(starter, own)], down=False, address=address)
+        assert 0.8 * RATE <= got <= 1.1 * RATE, told(site, got)
 
 
 @KINDS
