@@ -127,7 +127,7 @@ class Story:
             f"at {self.relay.url}). Its policy:"
         )
         text = self.service.policy_file.read_text()
-        self.report.lines((line[2:] for line in text[text.index("policies:") :].splitlines()[1:]), "      ")
+        self.report.lines(text[text.index("policies:") :].splitlines(), "    ")
         self.service.wait_for("three switches in sync", lambda: self.service.in_sync(3))
         self.report.check("three switches have connected and hold what the policy wants", True)
         self.frame = self.topology.flows()

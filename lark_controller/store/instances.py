@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Connection, Float, delete, insert, inspect, literal, literal_column, select, text, update
+from sqlalchemy import ColumnElement, Connection, Float, delete, insert, inspect, literal, literal_column, select, text, update
 
 from lark_controller.api.instances import AWAY_SECONDS, Identity, Instance, Instances, Look, Why
 from lark_controller.store.schema import instances, term
@@ -84,8 +84,7 @@ def register(connection: Connection, me: Identity) -> None:
     _keep_brief(connection)
     now = _NOW[connection.dialect.name]
     holder = select(term.c.holder).scalar_subquery()
-    mine = (instances.c.name == me.name) & (instances.c.url == me.url)
-    gone = mine | (instances.c.at < now - _FORGOTTEN_SECONDS)
+    gone = _replaced(me) | (instances.c.at < now - _FORGOTTEN_SECONDS)
     connection.execute(delete(instances).where(gone, instances.c.id != holder, instances.c.id != me.id))
     values = {"name": me.name, "url": me.url, "version": me.version, "boot": me.boot}
     found = connection.execute(update(instances).where(instances.c.id == me.id).values(values))
@@ -159,8 +158,14 @@ def take(connection: Connection, me: Identity, seen: int, why: Why) -> int | Non
     if generation is None:
         return None
     hold(connection, generation)
+    # The one that it was before it was started again had the term until now, and so is in the table still.
+    connection.execute(delete(instances).where(_replaced(me), instances.c.id != me.id))
     beat(connection, me, STARTING)
     return int(generation)
+
+
+def _replaced(me: Identity) -> ColumnElement[bool]:
+    return (instances.c.name == me.name) & (instances.c.url == me.url)
 
 
 def _keep_brief(connection: Connection) -> None:

@@ -196,6 +196,8 @@ def test_killed_stopped_and_drained(two: tuple[Instance, Instance]) -> None:
     b.stop()
     b.start()
     follows(b, "restarted")
+    # What it replaces is no instance any more, and is not shown as a lost one.
+    assert [each["name"] for each in b.ask("/v1/instances")[1]["instances"]].count("b") == 1
     assert generations == sorted(set(generations))
     assert [each["detail"].split(":")[0].split(",")[0] for each in took_over(b)] == ["b", "b", "a", "b", "a"]
 
