@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import changes, external, hostile, ovsdb, posts, reactive, report, scale, usage, views
+from bench import changes, external, hostile, ovsdb, posts, reactive, report, scale, takeovers, usage, views
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
@@ -30,6 +30,7 @@ SUBJECTS: Final = (
     "scale",
     "hostile",
     "external",
+    "takeovers",
 )
 
 
@@ -47,6 +48,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "scale": lambda: scale.measure(2_000, 32, 5.0, day_seconds=10.0),
             "hostile": lambda: hostile.measure(1.0, 4),
             "external": lambda: external.measure(1, 0.5, 500),
+            "takeovers": lambda: takeovers.measure(2_000, 32, 2, 1.0),
         }
     return {
         "reactive": lambda: reactive.measure(3, 3.0),
@@ -67,6 +69,7 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
         "scale": scale.measure,
         "hostile": lambda: hostile.measure(8.0, 16),
         "external": external.measure,
+        "takeovers": takeovers.measure,
     }
 
 
@@ -101,6 +104,10 @@ def main() -> None:
         translated = report.translated(found["machine"], found["external"])
         report.replace(PAGE, translated, report.EXTERNAL_BEGIN, report.EXTERNAL_END)
         print(translated)
+    if "takeovers" in found and not chosen.quick:
+        taken_over = report.taken_over(found["machine"], found["takeovers"])
+        report.replace(PAGE, taken_over, report.TAKEOVERS_BEGIN, report.TAKEOVERS_END)
+        print(taken_over)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,23 @@
-"""Thousands of played switches in a process of their own: ``python -m bench.fleet PORT WORKERS JOB_PORTS``.
+"""Thousands of played switches in a process of their own: ``python -m bench.fleet PORTS WORKERS JOB_PORTS``.
 
 They keep and check every flow (:mod:`fake_switch.stored`), connect again when they lose the controller, and do what
 lines on the standard input say, each answered by a line of JSON: ``connect`` begins to connect them; ``counts`` tells
 how many are connected, what they hold and what they were sent since ``forget``; ``digests N ...`` tells digests of what
-these hold; ``port P`` is where the controller listens from now on; ``busy`` lets flows' counters grow.
+these hold; ``port P`` is where the controller listens from now on; ``busy`` lets flows' counters grow; ``masters``
+tells when (``time.monotonic``) each has got a master since ``forget``. PORTS are those of several controllers, with
+commas between them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from bench.population import CORE, FIRST_PORT
@@ -26,6 +31,10 @@ CORES: Final = (CORE, CORE + 1)
 # How many connect at the same moment, and how long a switch waits before it tries again, in seconds.
 AT_ONCE: Final = 64
 PAUSE: Final = 0.2
+# The same where it has several controllers: as docs/how-to/open-vswitch.md sets it (max_backoff).
+BACKOFF: Final = 1.0
+# Where a flow-mod has its table (OpenFlow 1.3.5, section 7.3.4.1).
+_TABLE: Final = 24
 
 
 def edge_ports(count: int) -> dict[int, str]:
@@ -49,14 +58,37 @@ def port_infos(named: dict[int, str]) -> dict[int, PortInfo]:
     }
 
 
-class Fleet:
-    """All switches, on one event loop."""
+class Mastered(StoredSwitch):
+    """A switch that notes, since its counts were forgotten, when it got a master and how many flow-mods changed what it
+    does with packets: tries of what it can, and markers, change nothing."""
 
-    def __init__(self, port: int, workers: int, job_ports: int) -> None:
-        self.port = port
+    mastered = 0.0
+    changed = 0
+
+    def forget_counts(self) -> None:
+        """Count from now on, and forget when it got a master."""
+        super().forget_counts()
+        self.mastered, self.changed = 0.0, 0
+
+    def _flow_mod(self, xid: int, message: bytes) -> None:
+        super()._flow_mod(xid, message)
+        # Of both, the table is the last one, which no packet comes to.
+        self.changed += message[_TABLE] != self._n_tables - 1
+
+    def _role_request(self, xid: int, message: bytes) -> None:
+        super()._role_request(xid, message)
+        if not self.mastered and self.masters.is_master(self):
+            self.mastered = time.monotonic()
+
+
+class Fleet:
+    """All switches, on one event loop; each tries the controllers' ports in turn."""
+
+    def __init__(self, ports: list[int], workers: int, job_ports: int) -> None:
+        self.ports = ports
         edge, core = port_infos(edge_ports(job_ports)), port_infos(CORE_PORTS)
-        self.switches = {number: StoredSwitch(number, edge) for number in range(1, workers + 1)}
-        self.switches |= {number: StoredSwitch(number, core) for number in CORES}
+        self.switches = {number: Mastered(number, edge) for number in range(1, workers + 1)}
+        self.switches |= {number: Mastered(number, core) for number in CORES}
         self._tasks: list[asyncio.Task[None]] = []
         self._places = asyncio.Semaphore(AT_ONCE)
 
@@ -66,14 +98,12 @@ class Fleet:
 
     async def _stay(self, switch: StoredSwitch) -> None:
         while True:
-            try:
-                async with self._places:
-                    await switch.connect("127.0.0.1", self.port, own=own_address(switch.datapath))
-            except OSError:
-                await asyncio.sleep(PAUSE)
-                continue
-            await switch.closed.wait()
-            await asyncio.sleep(PAUSE)
+            for port in self.ports:
+                with contextlib.suppress(OSError):
+                    async with self._places:
+                        await switch.connect("127.0.0.1", port, own=own_address(switch.datapath))
+                    await switch.closed.wait()
+            await asyncio.sleep(PAUSE if len(self.ports) == 1 else BACKOFF)
 
     def counts(self) -> dict[str, int]:
         """The contents of all of them, and what they were sent."""
@@ -85,9 +115,14 @@ class Fleet:
             "core": len(self.switches[CORE].flows),
             "flow_mods": sum(switch.flow_mods for switch in every),
             "asked": sum(switch.asked for switch in every),
+            "changed": sum(switch.changed for switch in every),
             "untouched": sum(not switch.flow_mods for switch in every),
             "refused": sum(switch.refused for switch in every),
         }
+
+    def masters(self) -> dict[str, list[float]]:
+        """When each of them got a master, since the counts were forgotten; 0 for those that have none yet."""
+        return {"at": [switch.mastered for switch in self.switches.values()]}
 
     def forget(self) -> None:
         """Count from now on."""
@@ -95,10 +130,10 @@ class Fleet:
             switch.forget_counts()
 
 
-async def serve(port: int, workers: int, job_ports: int) -> None:
+async def serve(ports: list[int], workers: int, job_ports: int) -> None:
     """Do what the standard input says until it ends."""
     raise_open_files()
-    fleet = Fleet(port, workers, job_ports)
+    fleet = Fleet(ports, workers, job_ports)
     # A collection here would stop every switch for a moment, and be taken for the controller's latency.
     gc.freeze()
     gc.disable()
@@ -116,7 +151,9 @@ async def serve(port: int, workers: int, job_ports: int) -> None:
             for switch in fleet.switches.values():
                 switch.busy = True
         elif command == "port":
-            fleet.port = int(arguments[0])
+            fleet.ports = [int(arguments[0])]
+        elif command == "masters":
+            found = fleet.masters()
         elif command == "digests":
             found = {number: fleet.switches[int(number)].digest() for number in arguments}
         print(json.dumps(found), flush=True)
@@ -125,8 +162,9 @@ async def serve(port: int, workers: int, job_ports: int) -> None:
 class PlayedSwitches(Switches):
     """The process, from the side of the measurement; its switches connect when they are told to."""
 
-    def __init__(self, port: int, workers: int, job_ports: int) -> None:
-        self._command = [sys.executable, "-m", "bench.fleet", str(port), str(workers), str(job_ports)]
+    def __init__(self, ports: int | Sequence[int], workers: int, job_ports: int) -> None:
+        listed = str(ports) if isinstance(ports, int) else ",".join(map(str, ports))
+        self._command = [sys.executable, "-m", "bench.fleet", listed, str(workers), str(job_ports)]
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -134,4 +172,4 @@ class PlayedSwitches(Switches):
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(*map(int, sys.argv[1:4])))
+    asyncio.run(serve([int(port) for port in sys.argv[1].split(",")], int(sys.argv[2]), int(sys.argv[3])))

@@ -17,6 +17,7 @@ from lark_controller.rest.tokens import Scope, add
 START_SECONDS: Final = 300.0
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _RUNNING: Final = re.compile(r" running openflow=\S+?:(\d+) rest=\S+?:(\d+)")
+STANDS_BY: Final = re.compile(r" stands by active=\S")
 
 
 class Lark:
@@ -53,18 +54,32 @@ class Lark:
 
     def __enter__(self) -> Self:
         started = time.perf_counter()
+        self.begin()
+        self.serves()
+        self.seconds = time.perf_counter() - started
+        return self
+
+    def begin(self) -> None:
+        """Start the process, and wait for nothing."""
         self._begin = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self._module, "run"], env=self._environment, stderr=log
             )
-        while not (found := _RUNNING.search(self.log())):
-            if self._process.poll() is not None or time.perf_counter() - started > START_SECONDS:
+
+    def serves(self) -> None:
+        """Wait until it listens for hooks and switches, and note where."""
+        found = self.until(_RUNNING)
+        self.openflow, self.rest = int(found[1]), int(found[2])
+
+    def until(self, line: re.Pattern[str]) -> re.Match[str]:
+        """Wait for a line of the log since the last start. Raises RuntimeError."""
+        started = time.perf_counter()
+        while not (found := line.search(self.log())):
+            if not self.running or time.perf_counter() - started > START_SECONDS:
                 raise RuntimeError(f"lark run did not start: {self.log()[-2000:]}")
             time.sleep(0.01)
-        self.seconds = time.perf_counter() - started
-        self.openflow, self.rest = int(found[1]), int(found[2])
-        return self
+        return found
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

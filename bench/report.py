@@ -16,6 +16,8 @@ HOSTILE_END: Final = "<!-- end of hostile -->"
 
 EXTERNAL_BEGIN: Final = "<!-- external: written by `python -m bench --only external` -->"
 EXTERNAL_END: Final = "<!-- end of external -->"
+TAKEOVERS_BEGIN: Final = "<!-- takeovers: written by `python -m bench --only takeovers` -->"
+TAKEOVERS_END: Final = "<!-- end of takeovers -->"
 
 MIB: Final = 1 << 20
 
@@ -86,6 +88,33 @@ def translated(about: dict[str, Any], found: dict[str, Any]) -> str:
             f"| {words[row['action']]} | {row['mtu']} | {row['called']} | {row['addresses']:,} | {row['flows']:,} "
             f"| {one} | {other} | {row['ratio']:.2f} ({row['ratios'][0]:.2f} to {row['ratios'][1]:.2f}) |"
         )
+    return "\n".join(lines)
+
+
+def taken_over(about: dict[str, Any], found: dict[str, Any]) -> str:
+    """The table of takeovers after the active controller was killed."""
+    words = {
+        "first": ("until the first switch has a master again", "s"),
+        "median": ("until half of them have", "s"),
+        "last": ("until all have", "s"),
+        "in_sync": ("until all are known to be in sync", "s"),
+        "changed": ("flow-mods that changed what a switch does", ""),
+        "processor": ("processor time of the controller that takes over", "s"),
+        "memory": ("its memory", "MiB"),
+    }
+    lines = [
+        f"Machine: {about['cores']} cores, Linux {about['kernel']}, Python {about['python']}; load average "
+        f"{about['load']:.1f} of others when the run began. {found['jobs']:,} jobs, {found['workers']:,} workers' "
+        f"switches and two cores, two controllers; the active one was killed {found['kills']} times.",
+        "",
+        "| what | p50 | p99 | worst |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, (text, unit) in words.items():
+        values = (
+            f"{found[name][each]:,.{0 if unit in ('', 'MiB') else 1}f} {unit}" for each in ("p50", "p99", "worst")
+        )
+        lines.append(f"| {text} | {' | '.join(value.rstrip() for value in values)} |")
     return "\n".join(lines)
 
 

@@ -11,7 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from bench import attacks, changes, external, hostile, load, ovsdb, posts, reactive, report, scale, usage, views
+from bench import (
+    attacks,
+    changes,
+    external,
+    hostile,
+    load,
+    ovsdb,
+    posts,
+    reactive,
+    report,
+    scale,
+    takeovers,
+    usage,
+    views,
+)
 from bench.changes import Calculated
 from bench.population import CORE
 from fake_switch import switchside
@@ -208,6 +222,15 @@ def test_a_whole_pool_is_measured_and_its_switches_hold_what_is_calculated_anew(
     assert "no_time_for" not in found
     rows = list(report._scale(found))
     assert len({row[0] for row in rows}) == len(rows)
+
+
+def test_switches_have_a_master_again_after_each_kill_and_nothing_is_changed() -> None:
+    found = takeovers.measure(200, 6, 2, 0.0)
+    assert (found["kills"], found["jobs"]) == (2, 200)
+    assert 0 < found["first"]["p50"] <= found["last"]["p50"] <= found["in_sync"]["worst"]
+    assert found["changed"]["worst"] == 0
+    about = {"cores": 2, "kernel": "6.1", "python": "3.11", "load": 0.1}
+    assert "| until all have |" in report.taken_over(about, found)
 
 
 def test_a_measurement_whose_time_is_over_has_the_figures_that_it_found(tmp_path: Path) -> None:
