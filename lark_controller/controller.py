@@ -5,6 +5,7 @@ Operations are on its subjects (``jobs``, ``switches``, …), as :class:`lark_co
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
+from lark_controller.services.described_job import Names
 from lark_controller.services.dns_updates import DnsUpdates
 from lark_controller.services.drops import Drops
 from lark_controller.services.external import ExternalAddresses
@@ -161,22 +163,12 @@ class Controller:
         became the active one. Raises StoreError, SettingError."""
         names = needed_attributes(self.policy.policy)
         refresh_facts(self._store, names)
-        self._store.runs.begin_leases(self._registration.clock() + self._lease)
-        decider = self._reconciler.decider
-        self._registration.use(
-            self.policy.policy,
-            names,
-            ((_sharing(decider, job), standing) for job, standing in self._store.runs.loaded()),
-        )
-        self.external.load()
-        self.external.use(self.policy.policy)
-        jobs = self._feed.open()
-        self._reconciler.load(jobs)
-        if risk := self._store.replication_risk():
-            event(risk, level=WARNING)
-        decided = ((job, decider.decide(job.facts)) for job in jobs)
-        self._account_writer.load((job, decision.group) for job, decision in decided if decision.accounted)
-        event("directory loaded", jobs=len(jobs))
+        until = self._registration.clock() + self._lease
+        # The database writes 200,000 leases for seconds; the directory is loaded meanwhile.
+        with ThreadPoolExecutor(1, "begin-leases") as aside:
+            begun = aside.submit(self._store.runs.begin_leases, until)
+            self._load(names, until)
+            begun.result()
         self._journal.start(takeover)
         self._ovsdb.start()
         self._openflow.start()
@@ -192,6 +184,24 @@ class Controller:
         if self._pool is not None:
             self.health.needs(*self._pool.threads)
         self.health.start()
+
+    def _load(self, names: Names, lease_until: float) -> None:
+        """Take in the live jobs of the store, with what they have and have used."""
+        decider = self._reconciler.decider
+        self._registration.use(
+            self.policy.policy,
+            names,
+            ((_sharing(decider, job), standing) for job, standing in self._store.runs.loaded(lease_until)),
+        )
+        self.external.load()
+        self.external.use(self.policy.policy)
+        jobs = self._feed.open()
+        self._reconciler.load(jobs)
+        if risk := self._store.replication_risk():
+            event(risk, level=WARNING)
+        decided = ((job, decider.decide(job.facts)) for job in jobs)
+        self._account_writer.load((job, decision.group) for job, decision in decided if decision.accounted)
+        event("directory loaded", jobs=len(jobs))
 
     def release(self) -> None:
         """Answer those who wait for changes, before the REST server stops."""

@@ -44,6 +44,7 @@ need zsh zsh
 need fish fish
 need haproxy haproxy
 has_postgres || missing="$missing postgresql"
+{ has patroni && /usr/bin/python3 -c 'import pysyncobj' 2>/dev/null; } || missing="$missing patroni python3-pysyncobj"
 # With what it needs to start containers in a network: these are recommended alone.
 has podman || missing="$missing podman conmon crun netavark aardvark-dns uidmap"
 # netavark of Debian 12 makes containers' networks by it, and says "No such file or directory" without.

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Float, delete, insert, inspect, literal, literal_column, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    delete,
+    insert,
+    inspect,
+    literal,
+    literal_column,
+    select,
+    text,
+    update,
+)
 
 from lark_controller.api.instances import AWAY_SECONDS, Identity, Instance, Instances, Look, Why
 from lark_controller.store.schema import instances, term

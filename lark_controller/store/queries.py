@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Float, Row, bindparam, func, literal, or_, select, text
 
 from lark_controller.api.jobs import JobFilter, JobPage
 from lark_controller.jobs.job import Job, Standing
 from lark_controller.store.cursors import cursor_for, number_in
-from lark_controller.store.rows import JOB_COLUMNS, job_from, live_job_from
+from lark_controller.store.rows import JOB_COLUMNS, columns_with, job_from, live_job_from
 from lark_controller.store.schema import LIVE, leases, run_ads, runs
 
 _ROWS_AT_ONCE: Final = 2_000
@@ -62,16 +62,17 @@ def called(connection: Connection, ids: Collection[str]) -> list[Called]:
 
 def live_jobs(connection: Connection) -> Iterator[Job]:
     """The live runs in order of number, read piece by piece."""
-    return map(job_from, _live_rows(connection))
+    return map(job_from, _live_rows(connection, JOB_COLUMNS))
 
 
-def loaded_jobs(connection: Connection) -> Iterator[tuple[Job, Standing]]:
-    """As :func:`live_jobs`, each as live jobs are held, with how far it was."""
-    return map(live_job_from, _live_rows(connection))
+def loaded_jobs(connection: Connection, lease_until: float) -> Iterator[tuple[Job, Standing]]:
+    """As :func:`live_jobs`, each as live jobs are held, with how far it was; its lease as one that begins anew."""
+    columns = columns_with(literal(lease_until, Float(53)).label("lease_until"))
+    return map(live_job_from, _live_rows(connection, columns))
 
 
-def _live_rows(connection: Connection) -> Iterator[Row[Any]]:
-    query = select(*JOB_COLUMNS).where(LIVE).order_by(runs.c.number)
+def _live_rows(connection: Connection, columns: Sequence[ColumnElement[Any]]) -> Iterator[Row[Any]]:
+    query = select(*columns).where(LIVE).order_by(runs.c.number)
     for part in connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query).partitions():
         yield from part
 

@@ -28,9 +28,14 @@ _LEASE: Final = func.coalesce(
     select(leases.c.lease_until).where(leases.c.number == runs.c.number).correlate(runs).scalar_subquery(),
     runs.c.lease_until,
 ).label("lease_until")
-JOB_COLUMNS: Final[tuple[ColumnElement[Any], ...]] = tuple(
-    _LEASE if name == "lease_until" else runs.c[name] for name in _NAMES
-)
+
+
+def columns_with(lease: ColumnElement[Any]) -> tuple[ColumnElement[Any], ...]:
+    """The columns of a job, with ``lease`` as the end of its lease."""
+    return tuple(lease if name == "lease_until" else runs.c[name] for name in _NAMES)
+
+
+JOB_COLUMNS: Final = columns_with(_LEASE)
 
 _STATE: Final = _NAMES.index("state")
 _REASON: Final = _NAMES.index("reason")

@@ -71,16 +71,16 @@ class WritesMany(Generic[T, P]):
         return operation
 
 
-class Streams(Generic[T]):
+class Streams(Generic[P, T]):
     """A function that reads piece by piece."""
 
-    def __init__(self, work: Callable[[Connection], Iterator[T]]) -> None:
+    def __init__(self, work: Callable[Concatenate[Connection, P], Iterator[T]]) -> None:
         self._work = work
 
-    def __get__(self, subject: Subject, owner: type[Subject]) -> Callable[[], Generator[T, None, None]]:
-        def operation() -> Generator[T, None, None]:
+    def __get__(self, subject: Subject, owner: type[Subject]) -> Callable[P, Generator[T, None, None]]:
+        def operation(*args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
             with subject.database.stream() as connection:
-                yield from self._work(connection)
+                yield from self._work(connection, *args, **kwargs)
 
         return operation
 

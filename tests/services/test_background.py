@@ -147,7 +147,7 @@ def test_a_clock_that_jumps_or_a_machine_that_stood_still_ends_no_job(
     with kept_up(tmp_path, clock=lambda: time.time() + ahead[0], lease=2.0) as (store, upkeep):
         job = put(store, a_run(1, lease_until=time.time() + 20)).job
         registration = upkeep._registration
-        registration.use(load(POLICY), needed_attributes(load(POLICY)), store.runs.loaded())
+        registration.use(load(POLICY), needed_attributes(load(POLICY)), store.runs.loaded(0.0))
         # A renewal by the clock of before, which is not in the store yet.
         registration.renew(job.id)
         ahead[0] = 10_000.0
