@@ -16,7 +16,7 @@ from lab.inside.topology import DOMAIN
 from lark_controller import __version__
 from tests.install.jobs import Job, start
 from tests.install.machine import wait_until
-from tests.install.site import WORKERS, Site, in_pool, network_of_a_bridge
+from tests.install.site import WORKERS, Site, distribution, in_pool, network_of_a_bridge
 
 # Blocks that are not run, by their first lines, each with the reason.
 NOT_RUN: dict[str, dict[str, str]] = {
@@ -197,14 +197,15 @@ def go_on(running: dict[str, Job]) -> None:
 
 
 def test_an_upgrade_while_jobs_run(site: Site, running: dict[str, Job]) -> None:
-    """The controller first, as the pages say; then a worker."""
-    for machine, package in (("controller", "lark-controller"), ("worker1", "lark-worker")):
+    """The controller first, as the pages say; then the workers."""
+    for machine, package in (("controller", "lark-controller"), *((name, "lark-worker") for name in WORKERS)):
         show = f"systemctl show -P MainPID {package}"
         before = site[machine].run(show).stdout
         site.copy(package, machine, build=1)
         page = site.page("controller" if machine == "controller" else "worker")
         site[machine].run(page.block(f"apt install ./{package}_*.deb"))
-        assert site[machine].run(f"dpkg-query -Wf '${{Version}}' {package}").stdout == f"{__version__}-2~debian12"
+        version = site[machine].run(f"dpkg-query -Wf '${{Version}}' {package}").stdout
+        assert version == f"{__version__}-2~{distribution(machine)}"
         assert site[machine].run(show).stdout != before
         go_on(running)
     wait_until(lambda: all(each["in_sync"] for each in site.lark("switches")), 60, "the switches are in sync")
