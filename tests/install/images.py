@@ -17,8 +17,8 @@ _SYSTEM: Final = (
     "apt", "ca-certificates", "curl", "dbus", "ethtool", "iproute2", "iputils-ping", "libnss-myhostname", "netbase",
     "openssl", "procps", "systemd", "systemd-sysv",
 )  # fmt: skip
-# Machines with HTCondor are of Debian testing, which has 24.7.3 or newer; their Python 3.11 is of Debian 12. 3.13, that of
-# Debian 13, is their own.
+# Machines with HTCondor are of Debian testing, which has 24.7.3 or newer; their Python 3.11 is of Debian 12, and 3.13
+# (that of Debian 13) their own.
 _POOL: Final = (*_SYSTEM, "condor")
 _NEEDS: Final = "libc6 libgcc-s1 libstdc++6 zlib1g"
 _WORKER_NEEDS: Final = f"python3.11 python3.13 {_NEEDS} python3 iproute2 nftables openvswitch-switch sudo"
