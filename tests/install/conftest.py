@@ -16,7 +16,7 @@ from tests.install.site import DEBIAN12, DISTRIBUTIONS, Site, running
 
 ROOT = Path(__file__).parents[2]
 # Fixtures that build, download or start whole systems.
-NEEDS = {"site", "composed", "rpms"}
+NEEDS = {"site", "composed", "rpms", "tutorial"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
