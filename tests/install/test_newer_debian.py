@@ -91,3 +91,26 @@ def test_removed_it_is_as_it_was_once_it_is_back_and_purged_it_is_gone(newer: Ma
     newer.run("! test -e /var/lib/lark && ! test -e /etc/lark/lark.env && ! test -e /usr/lib/lark-controller")
     # Certificates and the authority are the site's.
     newer.run("test -e /etc/lark/ca/ca.key && test -e /etc/lark/rest.pem")
+
+
+def test_it_is_one_of_several_with_keys_of_its_own(site: Site, newer: Machine) -> None:
+    """Its database is a file of its own here: PostgreSQL is tests/cluster's."""
+    page = Page("several-controllers.md", {"lark2.example": newer.host, "192.0.2.11": ADDRESS})
+    newer.run("rm -r /etc/lark")
+    newer.run(PAGE.block("apt install ./lark-controller_*.deb"))
+    # There is no ssh at the site, and no database but the file.
+    shared = "tar -C /etc/lark -cf - ca ca.pem join.env operator.token policy.yaml tokens.yaml"
+    copied = site["controller"].run(f"{shared} | base64").stdout
+    changes = (
+        (f"ssh root@lark1.example {shared}", "base64 --decode"),
+        (" \\\n    --database-url 'postgresql://lark@db.example/lark?passfile=/etc/lark/pgpass'", ""),
+    )
+    newer.run(page.block("ssh root@lark1.example", *changes), stdin=copied)
+    newer.run(PAGE.block("systemctl enable --now lark-controller"))
+    operators(newer)
+    assert (
+        newer.run("sha256sum < /etc/lark/ca.pem").stdout
+        == site["controller"].run("sha256sum < /etc/lark/ca.pem").stdout
+    )
+    keys = [machine.run("sha256sum < /etc/lark/rest.key").stdout for machine in (newer, site["controller"])]
+    assert keys[0] != keys[1]
