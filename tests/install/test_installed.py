@@ -80,15 +80,15 @@ def test_a_worker_is_installed_while_its_startd_is_off(site: Site, name: str) ->
     machine.run(page.block("condor_off -startd -peaceful"))
     site.copy("lark-worker", name)
     machine.run(page.block("apt install ./lark-worker_*.deb  "))
-    # One worker comes by Lark's token, and the other by HTCondor's.
+    # One comes by Lark's token, and the other by HTCondor's. In these containers Open vSwitch runs in user space; the
+    # other's bridge is made beforehand.
     if name == "worker1":
         token = site["controller"].run(f"{site.operator}\n{page.block('lark join add')}").stdout.strip()
+        kind = "--interface eth0 --kind ovs-userspace --wait 15"
+        command = page.block("lark-worker setup", ("--interface eth0", kind), ("TOKEN", token))
     else:
-        token = htcondors(site, name)
-    # In these containers Open vSwitch runs in user space; one worker's bridge is made by hand.
-    kind = "--interface eth0 --kind ovs-userspace --wait 15" if name == "worker1" else ""
-    command = page.block("lark-worker setup", ("--interface eth0", kind), ("TOKEN", token))
-    if name != "worker1":
+        wish = (("--interface eth0", ""), ("BEGINNINGIDTOKEN", htcondors(site, name)))
+        command = site.page("idtokens").block("lark-worker setup", *wish)
         bridge(site, name)
     said = machine.run(command).stdout
     assert "joined https://" in said, said
