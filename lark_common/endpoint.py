@@ -251,5 +251,7 @@ def read_token(path: Path) -> str:
     """The token that a file holds. Raises SettingError."""
     try:
         return path.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: the token cannot be read: {error}") from None
+    except OSError as error:
+        raise SettingError(f"{path}: the token cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"{path}: the token cannot be read: it is no text in UTF-8") from None

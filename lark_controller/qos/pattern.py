@@ -10,18 +10,18 @@ from types import MappingProxyType
 from typing import Final
 
 from lark_common.errors import AdError
-from lark_controller.qos.topology import KILO, MAX_RATE, requested_rate
+from lark_controller.policies.rates import ACCEPTED_MEGABITS, megabits
+from lark_controller.qos.topology import requested_rate
 
 ATTRIBUTE: Final = "RequestMpiBandwidth"
 ACCEPTED: Final = (
     'accepted: "all RATE", "ring RATE", "neighbours 2x4 RATE" or "neighbours 2x4 periodic RATE", or a table such as '
-    '"0>1 RATE, 1>0 RATE", in Mb/s; "steady" at the end'
+    '"0>1 RATE, 1>0 RATE", with RATE as 40Mbit, or in Mb/s; "steady" at the end'
 )
 # Flows of a pattern. Each is a reservation, and any user may ask for them.
 MOST: Final = 4_096
 _STEADY: Final = "steady"
 # Each with a length of its own at most, so that numbers stay numbers.
-_RATE: Final = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,3})?")
 _GRID: Final = re.compile(r"[0-9]{1,6}(?:x[0-9]{1,6}){0,7}")
 _ROW: Final = re.compile(r"([0-9]{1,6})\s*>\s*([0-9]{1,6})\s+(\S+)")
 
@@ -107,9 +107,9 @@ def _only_rate(words: list[str]) -> int:
 
 def _rate(text: str) -> int:
     """A rate in kb/s."""
-    kbps = requested_rate(float(text)) if _RATE.fullmatch(text) else 0
-    if not 0 < kbps <= MAX_RATE:
-        raise AdError(ATTRIBUTE, f"{text[:60]!a} is no rate; 0.001 to {MAX_RATE / KILO:g} Mb/s are accepted")
+    kbps = requested_rate(megabits(text) or 0)
+    if not kbps:
+        raise AdError(ATTRIBUTE, f"{text[:60]!a} is no rate; accepted: {ACCEPTED_MEGABITS}")
     return kbps
 
 

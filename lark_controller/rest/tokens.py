@@ -196,8 +196,10 @@ def read(path: Path) -> tuple[Token, ...]:
             _refuse_shared(path, os.fstat(file.fileno()).st_mode)
             text = file.read().decode("utf-8")
         document = yaml.load(text, LOADER)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise SettingError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"{path}: cannot be read: it is no text in UTF-8") from None
     except yaml.YAMLError as error:
         raise SettingError(f"{path}: not YAML: {error}") from None
     except (ValueError, RecursionError) as error:

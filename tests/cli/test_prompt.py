@@ -139,6 +139,13 @@ def test_a_token_that_is_missing_or_refused_is_said_with_where_it_is_from(
         server.stop()
 
 
+def test_a_tokens_file_that_cannot_be_read_is_said_in_words(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff")
+    for name, reason in (("nowhere", "No such file or directory"), ("token", "it is no text in UTF-8")):
+        assert cli.main(["jobs", "--url", "http://127.0.0.1:1", "--token-file", f"{tmp_path}/{name}"]) == cli.USAGE
+        assert capsys.readouterr().err == f"lark: {tmp_path}/{name}: the token cannot be read: {reason}\n"
+
+
 def test_a_watched_table_goes_on_while_the_controller_is_away() -> None:
     command = [
         sys.executable,

@@ -439,3 +439,12 @@ def test_it_says_what_to_do_next(
         assert word in out
     secrets = [setup.directory / "operator.token", *setup.directory.glob("workers/*/worker.token")]
     assert all(secret.read_text().strip() not in out for secret in secrets)
+
+
+def test_where_workers_join_by_tokens_later_runs_say_so_too(setup: SetUp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert setup("--joins") == cli.OK
+    capsys.readouterr()
+    assert setup() == cli.OK
+    out = capsys.readouterr().out
+    assert "lark join add --hosts hosts.txt" in out
+    assert "--workers" not in out

@@ -1,7 +1,7 @@
 """Container images under the names that the Dockerfile and docker-compose.yml use, made of Debian packages.
 
 They stand in for the published ones, since no registry of images is asked, so that the files can be run unchanged:
-the same programs, in Debian's versions.
+the same programs, from the Debian release that has the version nearest to the published one.
 """
 
 from __future__ import annotations
@@ -60,21 +60,25 @@ exec haproxy -W -db -f /usr/local/etc/haproxy/haproxy.cfg
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """An image by its published name: Debian packages, its entry point, and the text of that where it is a script."""
+    """An image by its published name: packages of a Debian release, and its entry point with its text if a script."""
 
     name: str
+    suite: str
     packages: tuple[str, ...]
     entry: tuple[str, ...]
     script: str = ""
 
 
 BASES: Final = (
-    Base("docker.io/library/python:3.12-slim-bookworm", ("ca-certificates", "python3", "python3-venv"), ("/bin/sh",)),
-    Base("docker.io/library/postgres:17-bookworm", ("postgresql", "util-linux"), ("/entry",), _POSTGRES),
-    Base("docker.io/library/haproxy:3.2", ("haproxy",), ("/entry",), _HAPROXY),
-    Base("docker.io/prom/prometheus:v3.5.0", ("prometheus", "ca-certificates"), ("/usr/bin/prometheus",)),
-    Base("docker.io/grafana/grafana:12.1.1", ("python3",), ("/entry",), _GRAFANA),
-)
+    Base(
+        "docker.io/library/python:3.12-slim-bookworm", "bookworm", ("ca-certificates", "python3", "python3-venv"),
+        ("/bin/sh",),
+    ),
+    Base("docker.io/library/postgres:17-bookworm", "trixie", ("postgresql", "util-linux"), ("/entry",), _POSTGRES),
+    Base("docker.io/library/haproxy:3.2", "forky", ("haproxy",), ("/entry",), _HAPROXY),
+    Base("docker.io/prom/prometheus:v3.5.0", "forky", ("prometheus", "ca-certificates"), ("/usr/bin/prometheus",)),
+    Base("docker.io/grafana/grafana:12.1.1", "bookworm", ("python3",), ("/entry",), _GRAFANA),
+)  # fmt: skip
 # `python` is the name of the program in the published image; the build trusts the authorities that the machine trusts.
 _SETUP: Final = """set -e
 ! [ -e "$1/usr/bin/python3" ] || ln -sf python3 "$1/usr/bin/python"
@@ -83,7 +87,7 @@ rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"
 
 _UNWANTED: Final = ("--exclude=./var/cache/apt", "--exclude=./var/lib/apt/lists")
 # Health checks call pg_isready, which Debian has there.
-_PATH: Final = "/usr/lib/postgresql/15/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH: Final = "/usr/lib/postgresql/17/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TRUST: Final = """\
 COPY ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt
@@ -92,10 +96,10 @@ ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt
 
 def made(settings: LabSettings, base: Base) -> Path:
     """The root file system of an image; made once, and kept in ``LAB_CACHE``."""
-    key = hashlib.sha256("\0".join((*base.packages, _SETUP, settings.mirror)).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join((base.suite, *base.packages, _SETUP, settings.mirror)).encode()).hexdigest()[:16]
     path = settings.cache / f"image-{key}"
     options = [f"--customize-hook={_SETUP}"]
-    return rootfs.bootstrap(settings, path, base.packages, "bookworm", options=options, check=lambda found: None)
+    return rootfs.bootstrap(settings, path, base.packages, base.suite, options=options, check=lambda found: None)
 
 
 def build(engine: Engine, settings: LabSettings, image: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -45,10 +46,11 @@ def until(question: Callable[[], Any], seconds: float) -> Any:
     return found
 
 
-def secrets_commands() -> str:
-    """The commands in the file's first lines, up to the start."""
-    lines = re.findall(r"(?m)^#   (.*)$", (ROOT / "docker-compose.yml").read_text())
-    return "\n".join(lines[: next(place for place, line in enumerate(lines) if "compose up" in line)])
+def commands() -> tuple[str, str]:
+    """The commands in the file's first lines: those before the start, and those after it."""
+    text = "".join(line[4:] for line in re.findall(r"(?m)^#   .*\n", (ROOT / "docker-compose.yml").read_text()))
+    before, _, after = text.partition("docker compose up --build --detach\n")
+    return before, after.partition("docker compose --profile")[0]
 
 
 class Started:
@@ -57,6 +59,7 @@ class Started:
     def __init__(self, engine: Engine, *profiles: str) -> None:
         self.engine = engine
         self.place = engine.folder / "site"
+        self._before, self._after = commands()
         self._compose = [sys.executable, "-m", "podman_compose"]
         for profile in profiles:
             self._compose += ["--profile", profile]
@@ -66,7 +69,7 @@ class Started:
         for name in ("docker-compose.yml", "Dockerfile"):
             shutil.copy(ROOT / name, self.place)
         self.engine.run(["ip", "link", "set", "lo", "up"])
-        self.engine.run(["sh", "-ec", secrets_commands()], cwd=self.place)
+        self.engine.run(["sh", "-ec", self._before], cwd=self.place)
         self.run("up", "--no-build", "--detach")
         return self
 
@@ -77,8 +80,13 @@ class Started:
         """What compose prints."""
         return self.engine.run([*self._compose, *words], cwd=self.place, check=check).stdout
 
+    def give_tokens(self) -> str:
+        """Give Prometheus its token by the file's commands, and return the one for hooks that they print."""
+        docker = f'docker() {{ shift; {shlex.join(self._compose)} "$@"; }}\n'
+        return self.engine.run(["sh", "-ec", docker + self._after], cwd=self.place).stdout.strip().splitlines()[-1]
+
     def token(self, name: str, scope: str) -> str:
-        """A token, by the command of the file's first lines."""
+        """A token, by the same command."""
         return self.run("exec", "-T", "controller", "lark", "token", name, "--scope", scope).strip().splitlines()[-1]
 
     def runs(self) -> str:
@@ -90,8 +98,7 @@ def one(started: Started) -> Iterator[tuple[str, Any]]:
     """What the services of one controller answer."""
     yield "readyz", until(lambda: answer(f"{CONTROLLER}/readyz"), 90)
     yield "healthz", answer(f"{CONTROLLER}/healthz")
-    (started.place / "secrets/prometheus_token").write_text(started.token("prometheus", "read"))
-    yield "job", answer(f"{CONTROLLER}/v1/jobs", started.token("worker", "hook"), post_body())
+    yield "job", answer(f"{CONTROLLER}/v1/jobs", started.give_tokens(), post_body())
     yield "health", started.engine.run(["podman", "healthcheck", "run", "lark_controller_1"], check=False).returncode
     asked = "http://127.0.0.1:9090/api/v1/query?query=up%7Bjob%3D%22lark%22%7D%3D%3D1"
     yield "up", until(lambda: (answer(asked) or {}).get("data", {}).get("result"), 90)
@@ -132,10 +139,8 @@ def main() -> None:
             for name, found in two(started) if profiles else one(started):
                 said[name] = found
         finally:
-            logs = (
-                started.run("logs", each, check=False)[-2000:]
-                for each in ("controller", *["controller2"] * len(profiles))
-            )
+            services = ("controller", "prometheus", *(["controller2", "haproxy"] if profiles else []))
+            logs = (started.run("logs", each, check=False)[-2000:] for each in services)
             said["log"] = "\n".join(logs)
             print(said["log"], file=sys.stderr)
     print(json.dumps(said))

@@ -12,11 +12,11 @@ import pytest
 
 from lab.settings import from_environment
 from tests.fixtures import own_network
-from tests.install.site import Site, running
+from tests.install.site import DEBIAN12, DISTRIBUTIONS, Site, running
 
 ROOT = Path(__file__).parents[2]
 # Fixtures that build, download or start whole systems.
-NEEDS = {"site", "composed", "rpms"}
+NEEDS = {"site", "composed", "rpms", "tutorial"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,14 +27,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Directories of the packages' first build and of the second; ``INSTALL_BUILDS`` keeps both for the next run."""
-    return built(tmp_path_factory, "debian12")["debian12"]
+def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Directories of the Debian packages' first build and of the second, by distribution.
+
+    ``INSTALL_BUILDS`` keeps them for the next run.
+    """
+    return built(tmp_path_factory, *sorted({DEBIAN12, *DISTRIBUTIONS.values()}))
 
 
 @pytest.fixture(scope="session")
 def rpms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """The same of RPMs, by distribution."""
+    """The same of RPMs."""
     return built(tmp_path_factory, "el9", "el10")
 
 
@@ -56,7 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, *distributions: str) -> dict
 
 @pytest.fixture(scope="session")
 def site(
-    request: pytest.FixtureRequest, builds: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, builds: dict[str, tuple[Path, Path]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     """The site, for all tests: each goes on where the one before it has ended. Failed, its disks stay."""
     made = own_network.run_outside([sys.executable, "-m", "tests.install.images"])

@@ -17,10 +17,11 @@ _SYSTEM: Final = (
     "apt", "ca-certificates", "curl", "dbus", "ethtool", "iproute2", "iputils-ping", "libnss-myhostname", "netbase",
     "openssl", "procps", "systemd", "systemd-sysv",
 )  # fmt: skip
-# Machines with HTCondor are of Debian testing, which has 24.7.3 or newer; their Python 3.11 is of Debian 12.
+# Machines with HTCondor are of Debian testing, which has 24.7.3 or newer; their Python 3.11 is of Debian 12, and 3.13
+# (that of Debian 13) their own.
 _POOL: Final = (*_SYSTEM, "condor")
-_CONTROLLER_NEEDS: Final = "python3.11 libc6 libgcc-s1 libstdc++6 zlib1g"
-_WORKER_NEEDS: Final = f"{_CONTROLLER_NEEDS} python3 iproute2 nftables openvswitch-switch sudo"
+_NEEDS: Final = "libc6 libgcc-s1 libstdc++6 zlib1g"
+_WORKER_NEEDS: Final = f"python3.11 python3.13 {_NEEDS} python3 iproute2 nftables openvswitch-switch sudo"
 _DOWNLOAD: Final = (
     'rm -f "$1"/var/cache/apt/archives/*.deb; '
     "APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-get -qq -y --no-install-recommends --download-only install {packages}"
@@ -38,11 +39,16 @@ chroot "$1" systemctl enable -q systemd-networkd.service"""
 
 def controller(settings: LabSettings) -> Path:
     """Debian 12."""
-    return _made(settings, "controller", _SYSTEM, _CONTROLLER_NEEDS, "bookworm")
+    return _made(settings, "controller", _SYSTEM, f"python3.11 {_NEEDS}", "bookworm")
+
+
+def newer(settings: LabSettings) -> Path:
+    """Debian 13, for another controller."""
+    return _made(settings, "newer", _SYSTEM, f"python3.13 {_NEEDS}", "trixie")
 
 
 def pool(settings: LabSettings) -> Path:
-    """Debian testing with HTCondor, and with Debian 12's packages beside, for Python 3.11."""
+    """Debian testing with HTCondor, and with Debian 12's packages beside."""
     return _made(settings, "pool", _POOL, _WORKER_NEEDS, settings.suite, "bookworm")
 
 
@@ -55,9 +61,9 @@ def _made(settings: LabSettings, name: str, packages: tuple[str, ...], needs: st
 
 
 def main() -> None:
-    """Make those that are named, or both: a program of its own, since the tests' network leads to no mirror."""
+    """Make those that are named, or all: a program of its own, since the tests' network leads to no mirror."""
     settings = from_environment()
-    made = {"controller": controller, "pool": pool}
+    made = {"controller": controller, "newer": newer, "pool": pool}
     for name in sys.argv[1:] or made:
         print(made[name](settings))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ def blocks(text: str) -> list[str]:
     """The indented blocks of a page in their order, without the indentation."""
     # A list's second line is indented by less; a block stands after an empty line.
     found = re.findall(r"(?m)(?:\A|\n\n)((?: {4}.*\n|\n(?= {4}))+)", text)
-    return [re.sub(r"(?m)^ {4}", "", block).strip("\n") + "\n" for block in found]
+    return [textwrap.dedent(block).strip("\n") + "\n" for block in found]
 
 
 @dataclass

@@ -19,6 +19,9 @@ from tests.install.pages import Page
 
 WORKERS: Final = ("worker1", "worker2")
 ROUTER: Final = "10.0.0.1"
+# Whose packages the machines get; the others those of Debian 12. What makes them is scripts/packages.sh.
+DISTRIBUTIONS: Final = {"worker2": "debian13", "newer": "debian13"}
+DEBIAN12: Final = "debian12"
 # What stands in the pages for the site's own.
 NAMES: Final = {
     "lark.example": f"controller.{DOMAIN}",
@@ -43,10 +46,10 @@ LinkLocalAddressing=no
 
 @dataclass
 class Site:
-    """The machines by name, the two builds of the packages, and the pages."""
+    """The machines by name, the two builds of the packages by distribution, and the pages."""
 
     machines: dict[str, Machine]
-    builds: tuple[Path, Path]
+    builds: dict[str, tuple[Path, Path]]
     pages: dict[str, Page]
 
     def __getitem__(self, name: str) -> Machine:
@@ -59,7 +62,7 @@ class Site:
     def copy(self, package: str, machine: str, build: int = 0) -> None:
         """Copy a package to a machine's home of root, in place of an earlier one."""
         self[machine].run(f"rm -f /root/{package}_*.deb")
-        (found,) = self.builds[build].glob(f"{package}_*.deb")
+        (found,) = self.builds[distribution(machine)][build].glob(f"{package}_*.deb")
         folder = Path(f"/proc/{self[machine].leader}/root/root")
         shutil.copy(found, folder / found.name)
 
@@ -73,8 +76,13 @@ class Site:
         return self.page("controller").block("export LARK_URL").rpartition("lark switches")[0]
 
 
+def distribution(machine: str) -> str:
+    """The distribution whose packages a machine gets."""
+    return DISTRIBUTIONS.get(machine, DEBIAN12)
+
+
 @contextmanager
-def running(settings: LabSettings, builds: tuple[Path, Path], folder: Path) -> Iterator[Site]:
+def running(settings: LabSettings, builds: dict[str, tuple[Path, Path]], folder: Path) -> Iterator[Site]:
     """The site with its machines on and the pool running, without Lark; all is gone at the end."""
     make_lan(f"{ROUTER}/16", "10.64.0.1/16")
     roots = {"controller": images.controller(settings), "central": images.pool(settings)}
@@ -85,18 +93,22 @@ def running(settings: LabSettings, builds: tuple[Path, Path], folder: Path) -> I
     site = Site(machines, builds, {})
     try:
         for name, machine in machines.items():
-            disk = machine.folder / "upper"
-            _put(disk / "etc/hosts", hosts_file())
-            _put(disk / "etc/hostname", f"{machine.host}\n")
-            _put(disk / "etc/resolv.conf", f"nameserver {ROUTER}\n")
-            network = _NETWORK.format(device="eth0", address=BY_NAME[name].address)
-            _put(disk / "etc/systemd/network/10-site.network", network)
+            prepare(machine, BY_NAME[name].address)
             machine.boot()
         _start_pool(site)
         yield site
     finally:
         for machine in machines.values():
             machine.stop()
+
+
+def prepare(machine: Machine, address: str, hosts: str = "") -> None:
+    """Write the files of a machine that is not on yet: its name, its network, and the names of others."""
+    disk = machine.folder / "upper"
+    _put(disk / "etc/hosts", hosts_file() + hosts)
+    _put(disk / "etc/hostname", f"{machine.host}\n")
+    _put(disk / "etc/resolv.conf", f"nameserver {ROUTER}\n")
+    _put(disk / "etc/systemd/network/10-site.network", _NETWORK.format(device="eth0", address=address))
 
 
 def network_of_a_bridge(machine: Machine) -> None:

@@ -16,7 +16,7 @@ from lab.inside.topology import DOMAIN
 from lark_controller import __version__
 from tests.install.jobs import Job, start
 from tests.install.machine import wait_until
-from tests.install.site import WORKERS, Site, in_pool, network_of_a_bridge
+from tests.install.site import WORKERS, Site, distribution, in_pool, network_of_a_bridge
 
 # Blocks that are not run, by their first lines, each with the reason.
 NOT_RUN: dict[str, dict[str, str]] = {
@@ -80,15 +80,15 @@ def test_a_worker_is_installed_while_its_startd_is_off(site: Site, name: str) ->
     machine.run(page.block("condor_off -startd -peaceful"))
     site.copy("lark-worker", name)
     machine.run(page.block("apt install ./lark-worker_*.deb  "))
-    # One worker comes by Lark's token, and the other by HTCondor's.
+    # One comes by Lark's token, and the other by HTCondor's. In these containers Open vSwitch runs in user space; the
+    # other's bridge is made beforehand.
     if name == "worker1":
         token = site["controller"].run(f"{site.operator}\n{page.block('lark join add')}").stdout.strip()
+        kind = "--interface eth0 --kind ovs-userspace --wait 15"
+        command = page.block("lark-worker setup", ("--interface eth0", kind), ("TOKEN", token))
     else:
-        token = htcondors(site, name)
-    # In these containers Open vSwitch runs in user space; one worker's bridge is made by hand.
-    kind = "--interface eth0 --kind ovs-userspace --wait 15" if name == "worker1" else ""
-    command = page.block("lark-worker setup", ("--interface eth0", kind), ("TOKEN", token))
-    if name != "worker1":
+        wish = (("--interface eth0", ""), ("BEGINNINGIDTOKEN", htcondors(site, name)))
+        command = site.page("idtokens").block("lark-worker setup", *wish)
         bridge(site, name)
     said = machine.run(command).stdout
     assert "joined https://" in said, said
@@ -119,7 +119,7 @@ def htcondors(site: Site, name: str) -> str:
     jobs = (
         f"export LARK_URL=https://{controller.host}:8443 LARK_CA=/etc/lark/ca.pem LARK_TOKEN={alice}; lark jobs --json"
     )
-    assert json.loads(controller.run(jobs).stdout)["jobs"] == []
+    assert json.loads(controller.run(jobs).stdout) == []
     return beginning + secret
 
 
@@ -197,14 +197,15 @@ def go_on(running: dict[str, Job]) -> None:
 
 
 def test_an_upgrade_while_jobs_run(site: Site, running: dict[str, Job]) -> None:
-    """The controller first, as the pages say; then a worker."""
-    for machine, package in (("controller", "lark-controller"), ("worker1", "lark-worker")):
+    """The controller first, as the pages say; then the workers."""
+    for machine, package in (("controller", "lark-controller"), *((name, "lark-worker") for name in WORKERS)):
         show = f"systemctl show -P MainPID {package}"
         before = site[machine].run(show).stdout
         site.copy(package, machine, build=1)
         page = site.page("controller" if machine == "controller" else "worker")
         site[machine].run(page.block(f"apt install ./{package}_*.deb"))
-        assert site[machine].run(f"dpkg-query -Wf '${{Version}}' {package}").stdout == f"{__version__}-2~debian12"
+        version = site[machine].run(f"dpkg-query -Wf '${{Version}}' {package}").stdout
+        assert version == f"{__version__}-2~{distribution(machine)}"
         assert site[machine].run(show).stdout != before
         go_on(running)
     wait_until(lambda: all(each["in_sync"] for each in site.lark("switches")), 60, "the switches are in sync")

@@ -29,6 +29,9 @@ from lark_controller.qos.pattern import MOST, node_pattern
         ("neighbours 3 periodic 1", 3, {(a, b): 1000 for a in range(3) for b in range(3) if a != b}, False),
         ("0>1 20, 1>0 5.125,2 > 0 7", 3, {(0, 1): 20_000, (1, 0): 5125, (2, 0): 7000}, False),
         ("0>1 20 steady", 2, {(0, 1): 20_000}, True),
+        # As the policy has rates.
+        ("ring 40Mbit", 2, {(0, 1): 40_000, (1, 0): 40_000}, False),
+        ("0>1 1.5Gbit, 1>0 800kbit steady", 2, {(0, 1): 1_500_000, (1, 0): 800}, True),
     ],
 )  # fmt: skip
 def test_the_flows_of_a_pattern(text: str, nodes: int, rates: dict[tuple[int, int], int], steady: bool) -> None:
@@ -44,11 +47,14 @@ def test_the_flows_of_a_pattern(text: str, nodes: int, rates: dict[tuple[int, in
         ("star 20", 2, "'star 20' is not understood; accepted: \"all RATE\""),
         ("ring", 2, "accepted:"),
         ("ring 20 30", 2, "accepted:"),
-        ("ring 0", 2, "'0' is no rate; 0.001 to 1e+07 Mb/s are accepted"),
+        ("ring 0", 2, "'0' is no rate; accepted: more than 0 and at most 1000000 Mb/s, as 250Mbit"),
         ("ring -1", 2, "is no rate"),
         ("ring 1e3", 2, "is no rate"),
         ("ring nan", 2, "is no rate"),
         ("ring 99999999", 2, "is no rate"),
+        ("ring 0.000000001kbit", 2, "is no rate"),
+        ("ring 40Mb", 2, "'40Mb' is no rate"),
+        ("ring 40 Mbit", 2, "accepted:"),
         ("ring \u0665", 2, "is no rate"),
         ("neighbours 20", 4, "accepted:"),
         ("neighbours 2x3 20", 4, "a grid of 2x3 has 6 nodes, and the job has 4"),

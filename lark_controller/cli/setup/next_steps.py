@@ -56,7 +56,8 @@ def steps(request: Request, planned: Plan) -> tuple[Step, ...]:
             ),
         ),
     ]
-    if request.joins and not request.workers:
+    # Also where an earlier run was the one with --joins.
+    if planned.settings.join_settings and not request.workers:
         steps_of_join = (
             Step(
                 "On this host",

@@ -84,8 +84,10 @@ def read(path: Path) -> tuple[Issuer, ...]:
         if len(text) > _BYTES:
             raise SettingError(f"{path}: longer than {_BYTES} bytes")
         document = yaml.load(text.decode("utf-8"), LOADER)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise SettingError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"{path}: cannot be read: it is no text in UTF-8") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not YAML: {error}") from None
     entries = document.get("issuers") if isinstance(document, dict) and set(document) == {"issuers"} else None
