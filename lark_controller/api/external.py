@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
+from typing import NamedTuple, Protocol
 
 from lark_controller.jobs.external import Association, Opening, PoolState
 
@@ -29,6 +30,23 @@ class Given:
     created: bool
 
 
+class ExternalState(StrEnum):
+    """The state of an external address: ``pending`` until its job's switches have confirmed, ``open``, ``closed`` where a
+    switch does not have it, ``over``."""
+
+    PENDING = "pending"
+    OPEN = "open"
+    CLOSED = "closed"
+    OVER = "over"
+
+
+class ExternalStanding(NamedTuple):
+    """The state of an external address, and the reason where it is not open."""
+
+    state: ExternalState
+    reason: str = ""
+
+
 class ExternalControls(Protocol):
     """Operations on external addresses. Thread-safe; every call raises StoreError where the database is away."""
 
@@ -51,6 +69,9 @@ class ExternalControls(Protocol):
     def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
         """The associations that are not over, of all, of one job or of one user's jobs, in the order in which they were
         made."""
+
+    def standing(self, association: Association) -> ExternalStanding:
+        """The state of an association in the network."""
 
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy."""

@@ -60,11 +60,12 @@ def _addresses(found: Sequence[dict[str, Any]]) -> None:
             each["job_name"] or each["job"],
             each["owner"],
             " ".join(each["open"]),
+            each["state"] if not each["reason"] or each["released"] else f"{each['state']}: {each['reason']}",
             f"over: {each['why']}" if each["released"] else each["until"] or "its job ends",
         )
         for each in found
     ]
-    printing.table(("ID", "ADDRESS", "NAME", "POOL", "JOB", "OWNER", "OPEN", "UNTIL"), rows)
+    printing.table(("ID", "ADDRESS", "NAME", "POOL", "JOB", "OWNER", "OPEN", "STATE", "UNTIL"), rows)
 
 
 def _name(found: dict[str, Any]) -> str:

@@ -15,10 +15,10 @@ from typing import Final
 from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
 from lark_common.log import WARNING, event
-from lark_controller.api.external import ExternalWish, Given
+from lark_controller.api.external import ExternalStanding, ExternalState, ExternalWish, Given
 from lark_controller.jobs.external import Association, PoolState, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
-from lark_controller.jobs.job import Job
+from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide
 from lark_controller.policies.external import leaves_by, pool_of, rule_of
 from lark_controller.policies.external_spec import ExternalSpec, WithoutExternal
@@ -201,6 +201,21 @@ class ExternalAddresses:
             mine = {each.id for each in self._of_job.values() if each.live(now)}
         chosen = (each for each in found if each.id in mine and job in (None, each.job) and owner in (None, each.owner))
         return tuple(sorted(chosen, key=lambda each: each.number))
+
+    def standing(self, association: Association) -> ExternalStanding:
+        """The state of an association in the network."""
+        directory = self._feed.directory
+        job = directory.by_id.get(association.job)
+        if job is None or not association.live(time.time()):
+            return ExternalStanding(ExternalState.OVER, association.why)
+        state, reason = directory.standing(job.number)
+        if why := directory.closed.get(job.number, {}).get(association.address):
+            return ExternalStanding(ExternalState.CLOSED, why)
+        if state is JobState.QUARANTINED:
+            return ExternalStanding(ExternalState.CLOSED, f"the job is in quarantine: {reason}")
+        if state is JobState.ENFORCED:
+            return ExternalStanding(ExternalState.OPEN)
+        return ExternalStanding(ExternalState.PENDING, reason)
 
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy. Raises StoreError."""

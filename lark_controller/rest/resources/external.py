@@ -10,7 +10,7 @@ from flask import Response, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import AmbiguousError, NotFoundError
-from lark_controller.api.external import ExternalWish
+from lark_controller.api.external import ExternalState, ExternalWish
 from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
 from lark_controller.policies.external import FAMILIES
@@ -82,6 +82,12 @@ class ExternalAddressSchema(Schema):
     owner = fields.String(required=True, metadata=meta("That job's owner"))
     group = fields.String(required=True, metadata=meta("That job's accounting group"))
     open = fields.List(fields.String(), required=True, metadata=meta("The protocols and ports that are open"))
+    state = fields.String(
+        required=True,
+        validate=validate.OneOf([str(each) for each in ExternalState]),
+        metadata=meta("Pending until the job's switches have confirmed, open, closed where a switch lacks it, or over"),
+    )
+    reason = fields.String(required=True, metadata=meta("The reason why it is not open, empty where it is"))
     created = Time("Time when it was given")
     until = Time("Time when it ends, null where the job ends it", allow_none=True)
     released = Time("Time when it has ended, null where it has not", allow_none=True)
@@ -270,6 +276,7 @@ def _inside(association: Association) -> str | None:
 
 def _shown(found: Collection[Association]) -> list[dict[str, object]]:
     names = current().controls.jobs.names({each.job for each in found})
+    standings = {each.id: current().controls.external.standing(each) for each in found}
     return [
         {
             "id": each.id,
@@ -281,6 +288,8 @@ def _shown(found: Collection[Association]) -> list[dict[str, object]]:
             "owner": each.owner,
             "group": each.group,
             "open": [str(one) for one in each.openings],
+            "state": str(standings[each.id].state),
+            "reason": standings[each.id].reason,
             "created": each.created,
             "until": each.until,
             "released": each.released,
