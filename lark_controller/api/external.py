@@ -31,8 +31,8 @@ class Given:
 
 
 class ExternalState(StrEnum):
-    """The state of an external address: ``pending`` until its job's switches have confirmed, ``open``, ``closed`` where a
-    switch does not have it, ``over``."""
+    """The state of an external address: ``pending`` until its job's switches have confirmed, ``open``, ``closed`` where
+    a switch does not have it, ``over``."""
 
     PENDING = "pending"
     OPEN = "open"
@@ -45,6 +45,14 @@ class ExternalStanding(NamedTuple):
 
     state: ExternalState
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalPage:
+    """One page of associations, and the cursor of the next (None: this is the last); it may be empty before that."""
+
+    associations: tuple[Association, ...]
+    next_cursor: str | None = None
 
 
 class ExternalControls(Protocol):
@@ -66,9 +74,11 @@ class ExternalControls(Protocol):
     def find(self, association_id: str) -> Association:
         """An association, also one that is over. Raises NotFoundError."""
 
-    def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
-        """The associations that are not over, of all, of one job or of one user's jobs, in the order in which they were
-        made."""
+    def page(
+        self, job: str | None = None, owner: str | None = None, cursor: str | None = None, limit: int = 1000
+    ) -> ExternalPage:
+        """A page of the associations that are not over, of all, of one job or of one user's jobs, in the order in which
+        they were made. Raises NotFoundError for a cursor that is none."""
 
     def standing(self, association: Association) -> ExternalStanding:
         """The state of an association in the network."""

@@ -21,7 +21,8 @@ def add(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """List the external addresses of live jobs, and what is left in each pool."""
-    found = connected(arguments).external_addresses(arguments.job)
+    client = connected(arguments)
+    found = {"addresses": list(client.external_addresses(arguments.job)), "pools": client.external_pools()}
     if arguments.json:
         printing.json_out(found)
         return OK

@@ -208,7 +208,8 @@ class Reconciler(LoopState):
     def _close_external(self, datapath: int, number: int, reason: str) -> None:
         """Take a job's external address off a switch that refuses it; the job itself stays."""
         before = self._held(number)
-        self.send(self.pair.refuse_external(datapath, number, reason), number)
+        # Nothing is missing of the job while the rest of its address goes.
+        self.send(self.pair.refuse_external(datapath, number, reason), None)
         self._sending.forget_connections(before)
 
     def _try_refused(self, gone: Placed | None) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
 from lark_common.log import WARNING, event
-from lark_controller.api.external import ExternalStanding, ExternalState, ExternalWish, Given
+from lark_controller.api.external import ExternalPage, ExternalStanding, ExternalState, ExternalWish, Given
 from lark_controller.jobs.external import Association, PoolState, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
 from lark_controller.jobs.job import Job, JobState
@@ -26,6 +26,7 @@ from lark_controller.policies.model import Policy
 from lark_controller.services.external_rules import full_name, no_pool, rule_for, why_nameless, why_not, why_over
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
+from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.external_addresses import Claim
 
 PORTS, FAMILY, NAME = "ExternalPorts", "ExternalFamily", "ExternalName"
@@ -194,13 +195,16 @@ class ExternalAddresses:
             raise _missing(association_id)
         return found
 
-    def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
-        """The associations that are not over. Raises StoreError."""
-        now, found = time.time(), self._store.held()
+    def page(
+        self, job: str | None = None, owner: str | None = None, cursor: str | None = None, limit: int = 1000
+    ) -> ExternalPage:
+        """A page of the associations that are not over. Raises NotFoundError, StoreError."""
+        after = 0 if cursor is None else number_in(cursor)
+        found, now = self._store.held(after, limit, job, owner), time.time()
         with self._lock:
-            mine = {each.id for each in self._of_job.values() if each.live(now)}
-        chosen = (each for each in found if each.id in mine and job in (None, each.job) and owner in (None, each.owner))
-        return tuple(sorted(chosen, key=lambda each: each.number))
+            live = {each.id for each in map(self._of_job.get, map(_place, found)) if each and each.live(now)}
+        more = cursor_for(found[-1].number) if len(found) == limit else None
+        return ExternalPage(tuple(each for each in found if each.id in live), more)
 
     def standing(self, association: Association) -> ExternalStanding:
         """The state of an association in the network."""

@@ -16,12 +16,13 @@ from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, 
 from lark_controller.policies.external import FAMILIES
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
-from lark_controller.rest.bodies import read_json
+from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import job_among, named_job
 from lark_controller.rest.own_jobs import is_own, own_user
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources.jobs import check_wait, confirm
+from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.members import meta
 from lark_controller.rest.schemas.queries import ExternalQuery, WaitQuery
 from lark_controller.rest.schemas.times import Time
@@ -119,13 +120,15 @@ class ExternalPoolListSchema(Schema):
     pools = fields.List(fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy"))
 
 
-class ExternalListSchema(Schema):
-    """External addresses of live jobs, and the pools."""
+class ExternalListSchema(Page):
+    """A page of external addresses of live jobs, and the pools."""
 
     addresses = fields.List(
         fields.Nested(ExternalAddressSchema), required=True, metadata=meta("The addresses, the oldest first")
     )
-    pools = fields.List(fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy"))
+    pools = fields.List(
+        fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy, on the first page")
+    )
 
 
 @operation(
@@ -173,9 +176,15 @@ def associate(query: dict[str, Any]) -> Response:
 )
 def index(query: dict[str, Any]) -> dict[str, object]:
     """List the external addresses of live jobs, and the state of each pool."""
-    controls = current().controls.external
-    found = controls.held(job_among(query), own_user())
-    return {"addresses": _shown(found), "pools": [_pool(each) for each in controls.pools()]}
+    controls, cursor = current().controls.external, query.get("cursor")
+    page = controls.page(job_among(query), own_user(), cursor, query["limit"])
+    pools = () if cursor is not None else controls.pools()
+    return {
+        "addresses": _shown(page.associations),
+        "pools": [_pool(each) for each in pools],
+        "next": next_url(page.next_cursor),
+        "next_cursor": page.next_cursor,
+    }
 
 
 @operation(
