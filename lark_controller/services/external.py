@@ -23,7 +23,15 @@ from lark_controller.policies.decide import decide
 from lark_controller.policies.external import leaves_by, pool_of, rule_of
 from lark_controller.policies.external_spec import ExternalSpec, WithoutExternal
 from lark_controller.policies.model import Policy
-from lark_controller.services.external_rules import full_name, no_pool, rule_for, why_nameless, why_not, why_over
+from lark_controller.services.external_rules import (
+    awaits_lease,
+    full_name,
+    no_pool,
+    rule_for,
+    why_nameless,
+    why_not,
+    why_over,
+)
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 from lark_controller.store.cursors import cursor_for, number_in
@@ -157,6 +165,9 @@ class ExternalAddresses:
     def _asked(self, job: Job, wish: ExternalWish, actor: str) -> None:
         """As :meth:`asked_in_ad`, of one family."""
         family = wish.family or self._family(job)
+        if family == 4 and awaits_lease(job):
+            # The post with its lease asks again.
+            return
         if (job.id, family) in self._of_job or self._store.had(job.id, family):
             return
         try:
