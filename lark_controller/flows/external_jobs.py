@@ -50,10 +50,14 @@ class ExternalJobs(PlacedJobs):
                 found[each.address] = reason
         return found
 
+    def with_room(self, datapath: int) -> Collection[int]:
+        """The jobs whose external addresses have room at a core whose rules are limited."""
+        room = self._rooms.get(datapath)
+        return () if room is None else room.has
+
     def _empty_room(self, datapath: int, open_there: Collection[int]) -> None:
         """Let no external address have room at a core; those that have it now get it first."""
-        held = self._rooms.get(datapath)
-        self._rooms[datapath] = Room({*open_there, *(() if held is None else held.has)})
+        self._rooms[datapath] = Room({*open_there, *self.with_room(datapath)})
 
     def _fill_room(self, switch: Switch, policys: int) -> None:
         """Share out what the policy's rules leave of an empty room."""

@@ -73,6 +73,8 @@ class Room:
                     self.used += flows
                     opened.append(number)
             self._least = min(self.waits.values(), default=_ENDLESS)
+        # From now on age alone counts.
+        self._first = frozenset()
         both = set(closed) & set(opened)
         return Moved(tuple(n for n in opened if n not in both), tuple(n for n in closed if n not in both))
 

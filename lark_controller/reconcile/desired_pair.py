@@ -119,10 +119,9 @@ class DesiredPair:
         return True in news
 
     def external_moved(self) -> Iterator[int]:
-        """Take the jobs of which an external address may be open or closed unlike before."""
-        for desired, _ in self.all():
-            while desired.moved:
-                yield desired.moved.pop()
+        """Take the jobs of which an external address may be open or closed unlike before, by the policy in force."""
+        while self.desired.moved:
+            yield self.desired.moved.pop()
 
     async def prepare(self, policy: Policy, switches: Callable[[], Mapping[int, Callable[[], PlacedSwitch]]]) -> None:
         """Build the desired state of a new policy beside the one in force; jobs that come meanwhile enter both.
@@ -143,7 +142,7 @@ class DesiredPair:
             connected = switches()
             for datapath, place in connected.items():
                 if not follows:
-                    desired.place_switch(*place())
+                    desired.place_switch(*place(), self.desired.with_room(datapath))
                     await pace.step()
                 elif desired.switches[datapath].max_rules:
                     desired.fit(datapath)

@@ -160,6 +160,13 @@ def test_a_core_without_room_is_given_what_fits_also_after_a_restart(tmp_path: P
         assert external_flows(core) == has == {jobs[1].job.number, jobs[2].job.number}
         until(lambda: standing(controller, again).state == "closed")
         assert "has no room" in controller.jobs.found(again.job.id).reason
+        # A policy that knows of more room, and one that knows of less: those that have room keep it.
+        controller.policy.put(limited.replace(limit, "max_rules: 10000"), "ops")
+        until(lambda: standing(controller, again).state == "open")
+        controller.policy.put(limited.replace(limit, f"max_rules: {frame + size}"), "ops")
+        until(lambda: [standing(controller, each).state for each in jobs[1:]] == ["open", "closed"])
+        until(lambda: external_flows(core) == {jobs[1].job.number})
+        assert standing(controller, again).state == "closed"
 
 
 def test_an_edge_without_room_keeps_the_job_and_leaves_its_address_closed(tmp_path: Path, network: FakeNetwork) -> None:
