@@ -190,7 +190,7 @@ class Story:
         pages = [pages_of.serve(self.topology, self.ends[number], self.directory) for number in (0, 2)]
         self.report.lines(self.service.lark("external", "add", "101.0", pages_of.OPEN).splitlines())
         client, outside = self.service.client, self.topology.internet
-        (given,) = client.external_addresses()["addresses"]
+        (given,) = client.external_addresses()
         address = str(given["address"])
         self.service.wait_for("the core switch to translate", lambda: self.service.in_sync(3))
         self.service.wait_for("the page", lambda: bool(pages_of.fetch(self.topology, outside, address)))

@@ -300,9 +300,9 @@ class Client:
         body = json.dumps({"job": job, "open": list(opened), "seconds": seconds, **more})
         return self._json("POST", "/v1/external-addresses", None, body, "application/json", wait=wait)
 
-    def external_addresses(self, job: str | None = None) -> Answer:
-        """The external addresses of live jobs, of all or of one, and the state of each pool."""
-        return self._json("GET", "/v1/external-addresses", None if job is None else {"job": job})
+    def external_addresses(self, job: str | None = None) -> Iterator[Answer]:
+        """The external addresses of live jobs, of all or of one, page by page."""
+        return self._pages("/v1/external-addresses", "addresses", {"job": job})
 
     def external_pools(self) -> list[Answer]:
         """The state of each pool of external addresses."""

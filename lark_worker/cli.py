@@ -88,16 +88,25 @@ def run_gateway(settings: Settings, given: argparse.Namespace) -> int:
     if given.counters:
         print(json.dumps(gateway.totals()))
         return 0
-    if not given.wan or not given.pool or not given.jobs:
-        raise NetworkError("--wan, --pool and --jobs are needed, --pool and --jobs as often as there are networks")
+    wan = given.wan or settings.gateway_wan
+    pools = given.pool or [str(network) for network in settings.gateway_pools]
+    jobs = given.jobs or [str(network) for network in settings.networks if network.version == 4]
+    if not wan or not pools or not jobs:
+        raise NetworkError(
+            "--wan, --pool and --jobs are needed, --pool and --jobs as often as there are networks; or the settings "
+            "LARK_WORKER_GATEWAY_WAN, LARK_WORKER_GATEWAY_POOLS and LARK_WORKER_NETWORKS"
+        )
     log.configure(settings.log_level, settings.log_format)
-    place = gateway.Place(given.wan, gateway.networks(given.pool), gateway.networks(given.jobs))
+    place = gateway.Place(wan, gateway.networks(pools), gateway.networks(jobs))
     signals = Signals()
     signals.catch(signal.SIGTERM, signal.SIGINT)
     translation, stopping = gateway.Gateway(place, ControllerLink(settings)), threading.Event()
     thread = threading.Thread(target=translation.repeat, args=(stopping.wait, given.seconds))
     thread.start()
+    notices = Notices(thread.is_alive)
+    notices.ready()
     signals.wait()
+    notices.stopping()
     stopping.set()
     thread.join()
     return 0
@@ -280,13 +289,27 @@ def parser() -> argparse.ArgumentParser:
         "--pool", action="append", default=[], metavar="NETWORK", help="external addresses of here"
     )
     made_gateway.add_argument("--jobs", action="append", default=[], metavar="NETWORK", help="a network of jobs")
-    made_gateway.add_argument("--seconds", type=float, default=2.0, help="between two questions to the controller [2]")
+    made_gateway.add_argument(
+        "--seconds", type=_seconds, default=2.0, help="between two questions to the controller, 0.1 to 3600 [2]"
+    )
     made_gateway.add_argument(
         "--counters", action="store_true", help="print what each address has carried, as JSON; end"
     )
     _add_setup(actions.add_parser("setup", help="join a controller, make the bridge, and start the service"))
     _add_bridge(actions.add_parser("bridge", help="make the worker's bridge with an interface in it, or undo that"))
     return made
+
+
+def _seconds(word: str) -> float:
+    """Seconds out of a word. Raises ArgumentTypeError."""
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
+    # Not a number is in no range.
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{word!a:.40} is not accepted; accepted: 0.1 to 3600")
+    return seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -297,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.action == "setup":
             return join_and_start(given)
         # A service has its settings from its unit; a command on a shell has none, and is to see what the service sees.
-        service = given.action in ("run", "leaves", "gateway", "settings")
+        service = given.action in ("run", "leaves", "settings")
         settings = settings_module.load(os.environ if service else settings_module.with_file(os.environ))
         if given.action == "run":
             return run(settings)

@@ -63,6 +63,14 @@ class Settings:
     gateways: Annotated[
         tuple[Address, ...], About("Comma-separated routers of those networks, at most one for IPv4 and one for IPv6.")
     ] = ()
+    gateway_wan: Annotated[
+        str,
+        About("The interface that leads outside, on a Linux gateway of external addresses: `lark-worker gateway`."),
+    ] = ""
+    gateway_pools: Annotated[
+        tuple[Network, ...],
+        About("Comma-separated IPv4 networks of the external addresses of that gateway; its jobs are in `networks`."),
+    ] = ()
     nameservers: Annotated[
         tuple[Address, ...], About("Comma-separated DNS servers for jobs. Empty: jobs use the worker's resolv.conf.")
     ] = ()
@@ -243,7 +251,7 @@ def _together(settings: Settings) -> Iterator[str]:
         if not SYSCTL.fullmatch(word):
             yield f"{PREFIX}JOB_SYSCTLS={word}: accepted: net.core.NAME=VALUE, net.ipv4.NAME=VALUE, net.ipv6.NAME=VALUE"
     # A bridge's name is part of a file's, too.
-    for name in ("external_interface", "linux_bridge", "bridge"):
+    for name in ("external_interface", "linux_bridge", "bridge", "gateway_wan"):
         if not re.fullmatch(r"[!#-.0-~]{0,15}", getattr(settings, name)):
             yield f"{PREFIX}{name.upper()}={getattr(settings, name)}: accepted: an interface's name"
 

@@ -78,7 +78,7 @@ case $role in
         program lark-worker lark-worker lark_worker.cli
         manual lark-worker 8
         manual lark-base-flows 8
-        for unit in lark-worker lark-base-flows lark-leaves; do
+        for unit in lark-worker lark-base-flows lark-leaves lark-gateway; do
             place 644 "etc/systemd/$unit.service" "/usr/lib/systemd/system/$unit.service"
         done
         place 755 scripts/lark-base-flows /usr/sbin/lark-base-flows

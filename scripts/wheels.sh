@@ -20,7 +20,7 @@ cp etc/lark.env etc/policy.yaml etc/policy.schema.json etc/scitags.json etc/prom
     etc/prometheus/prometheus.yml etc/grafana/lark.json etc/haproxy/lark.cfg etc/systemd/lark-controller.service etc/condor/51-lark-access-point.conf \
     etc/condor/lark-submit-help.txt etc/condor/lark-jobs.cpf etc/condor/lark-slots.cpf "$copy/share"
 cp etc/worker.env etc/vlan-names.sh etc/condor/50-lark.conf etc/systemd/lark-worker.service \
-    etc/systemd/lark-base-flows.service etc/systemd/lark-leaves.service scripts/starter_hook.sh scripts/lark_job_wrapper.sh \
+    etc/systemd/lark-base-flows.service etc/systemd/lark-leaves.service etc/systemd/lark-gateway.service scripts/starter_hook.sh scripts/lark_job_wrapper.sh \
     scripts/lark-enter scripts/lark-bandwidth scripts/lark-base-flows "$copy/lark_worker/share"
 cp etc/sudoers.d/lark "$copy/lark_worker/share/sudoers"
 "$python" -m pip --disable-pip-version-check wheel --quiet --no-index --no-deps --no-build-isolation \

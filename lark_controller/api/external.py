@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
+from typing import NamedTuple, Protocol
 
 from lark_controller.jobs.external import Association, Opening, PoolState
 
@@ -29,6 +30,31 @@ class Given:
     created: bool
 
 
+class ExternalState(StrEnum):
+    """The state of an external address: ``pending`` until its job's switches have confirmed, ``open``, ``closed`` where
+    a switch does not have it, ``over``."""
+
+    PENDING = "pending"
+    OPEN = "open"
+    CLOSED = "closed"
+    OVER = "over"
+
+
+class ExternalStanding(NamedTuple):
+    """The state of an external address, and the reason where it is not open."""
+
+    state: ExternalState
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalPage:
+    """One page of associations, and the cursor of the next (None: this is the last); it may be empty before that."""
+
+    associations: tuple[Association, ...]
+    next_cursor: str | None = None
+
+
 class ExternalControls(Protocol):
     """Operations on external addresses. Thread-safe; every call raises StoreError where the database is away."""
 
@@ -48,9 +74,14 @@ class ExternalControls(Protocol):
     def find(self, association_id: str) -> Association:
         """An association, also one that is over. Raises NotFoundError."""
 
-    def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
-        """The associations that are not over, of all, of one job or of one user's jobs, in the order in which they were
-        made."""
+    def page(
+        self, job: str | None = None, owner: str | None = None, cursor: str | None = None, limit: int = 1000
+    ) -> ExternalPage:
+        """A page of the associations that are not over, of all, of one job or of one user's jobs, in the order in which
+        they were made. Raises NotFoundError for a cursor that is none."""
+
+    def standing(self, association: Association) -> ExternalStanding:
+        """The state of an association in the network."""
 
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy."""

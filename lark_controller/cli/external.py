@@ -21,7 +21,8 @@ def add(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """List the external addresses of live jobs, and what is left in each pool."""
-    found = connected(arguments).external_addresses(arguments.job)
+    client = connected(arguments)
+    found = {"addresses": list(client.external_addresses(arguments.job)), "pools": client.external_pools()}
     if arguments.json:
         printing.json_out(found)
         return OK
@@ -60,11 +61,12 @@ def _addresses(found: Sequence[dict[str, Any]]) -> None:
             each["job_name"] or each["job"],
             each["owner"],
             " ".join(each["open"]),
+            each["state"] if not each["reason"] or each["released"] else f"{each['state']}: {each['reason']}",
             f"over: {each['why']}" if each["released"] else each["until"] or "its job ends",
         )
         for each in found
     ]
-    printing.table(("ID", "ADDRESS", "NAME", "POOL", "JOB", "OWNER", "OPEN", "UNTIL"), rows)
+    printing.table(("ID", "ADDRESS", "NAME", "POOL", "JOB", "OWNER", "OPEN", "STATE", "UNTIL"), rows)
 
 
 def _name(found: dict[str, Any]) -> str:

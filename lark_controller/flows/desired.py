@@ -7,56 +7,42 @@ holds the two against each other on random histories. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from lark_common.runs import NetworkType
 from lark_common.worker_rules import WorkerRules
 from lark_controller.flows import core
 from lark_controller.flows.diff import diff
 from lark_controller.flows.edge import program as edge
 from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_change, slice_flows
-from lark_controller.flows.external import external_flows
+from lark_controller.flows.external_jobs import ExternalJobs, no_room
 from lark_controller.flows.labelled_prefixes import LabelledPrefixes
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
 from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.relabel import Followed, Net, enter, fill, move_blocks, relabel, slice_at_port, slice_label
-from lark_controller.flows.tags import JobsByEdge
 from lark_controller.flows.wan import local_networks
-from lark_controller.flows.worker_rules import Ruled, worker_rules
+from lark_controller.flows.worker_rules import worker_rules
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, WanAction
 from lark_controller.qos.worker_queues import Claim
 
 
-class Desired:
+class Desired(ExternalJobs):
     """The jobs that are admitted, the switches that are known, and one policy.
 
-    ``rules`` counts the flows that each known switch should hold, ``groups`` the jobs of each group of the policy,
-    ``isolated`` those of which nothing passes. ``queues`` are the numbers of the queues that stand for jobs and
-    reserved flows. ``ruled`` are the jobs whose workers enforce what is decided. ``group_queues`` are the DSCPs of the
-    groups whose queues stand, by core. What stands is that of the desired ``before``. ``networks`` are not the WAN.
+    ``group_queues`` are the DSCPs of the groups whose
+    queues stand, by core. What stands is that of the desired ``before``. ``networks`` are not the WAN.
     """
 
     def __init__(self, policy: Policy, before: Desired | None = None) -> None:
-        self.policy = policy
-        self.switches: dict[int, Switch] = {}
-        self.placed: dict[int, Placed] = {}
-        self.rules: dict[int, int] = {}
-        self.groups: Counter[str] = Counter()
-        self.isolated = 0
-        self.ruled = Ruled()
-        self._local = JobsByEdge()
+        super().__init__(policy)
         self._slices: LabelledPrefixes = LabelledPrefixes()
         self._classes: LabelledPrefixes = LabelledPrefixes()
-        self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
-        self._homeless: dict[str, set[int]] = {}
-        # The jobs with external addresses, by number.
-        self._external: set[int] = set()
-        self.queues: dict[Claim, int] = {} if before is None else dict(before.queues)
+        if before is not None:
+            self.queues = dict(before.queues)
+            self._refusals = before._refusals.copy()
         self.group_queues: dict[int, frozenset[int]] = {} if before is None else dict(before.group_queues)
         self._inbound: LabelledPrefixes = LabelledPrefixes()
         controls = {spec.group_control for spec in policy.switches.values()}
@@ -64,7 +50,6 @@ class Desired:
         self.networks = local_networks(policy)
         self._dscp = {group.name: group.dscp for group in policy.groups}
         self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
-        self._dropping = frozenset(rule.position for rule in policy.wans if rule.action is WanAction.DROP)
         self._edge_rules: dict[bool, tuple[Flow, ...]] = {}
         # Label sets in use that were taken over, and whether the labels in them were: see :meth:`following`.
         self._followed: list[Followed] = []
@@ -102,11 +87,7 @@ class Desired:
     @classmethod
     def _with_jobs_of(cls, policy: Policy, before: Desired) -> Desired:
         after = cls(policy, before)
-        after.switches, after.placed, after.rules = dict(before.switches), dict(before.placed), dict(before.rules)
-        after.groups, after.ruled, after.isolated = before.groups.copy(), before.ruled.copy(), before.isolated
-        after._local = before._local.copy()
-        after._hosts, after._external = dict(before._hosts), set(before._external)
-        after._homeless = {host: set(numbers) for host, numbers in before._homeless.items()}
+        after._take_over(before)
         return after
 
     def decide_anew(self, number: int, decision: Decision) -> None:
@@ -129,36 +110,6 @@ class Desired:
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
-    def datapath_of(self, job: Job) -> int | None:
-        """The datapath of the edge where a job is attached: as its ad says, or by its host's name; None: not known."""
-        if job.network_type is not NetworkType.OVS_BRIDGE:
-            return None
-        return self._hosts.get(job.host) if job.datapath is None else job.datapath
-
-    def jobs_at(self, datapath: int) -> list[Placed]:
-        """The jobs that belong to an edge, by number."""
-        return [self.placed[number] for number in sorted(self._local.at(datapath).numbers)]
-
-    def present_at(self, datapath: int) -> Iterator[Placed]:
-        """The jobs that belong to an edge, in any order."""
-        return (self.placed[number] for number in self._local.at(datapath).numbers)
-
-    def count_at(self, datapath: int) -> int:
-        """The number of jobs of an edge."""
-        return len(self._local.at(datapath).numbers)
-
-    def edges(self) -> Iterator[int]:
-        """The edges that have jobs."""
-        return self._local.edges()
-
-    def tag_at(self, datapath: int, key: SliceKey | None) -> int:
-        """A slice's tag on a switch; 0 where it has none."""
-        return 0 if key is None else self.tags_at(datapath).get(key, 0)
-
-    def slices_at(self, datapath: int) -> dict[int, SliceKey]:
-        """The slices of a switch by tag."""
-        return {tag: key for key, tag in list(self.tags_at(datapath).items())}
-
     def class_prefixes(self, position: int) -> list[Prefix]:
         """The prefixes of the jobs that come under a WAN rule."""
         return list(self._classes.prefixes(position))
@@ -170,23 +121,6 @@ class Desired:
     def is_classed(self, placed: Placed) -> bool:
         """True where cores need the job's addresses, because a WAN rule drops or steers its traffic."""
         return placed.job.has_pool_address and self._class_label(placed) is not None
-
-    def where(self, job: Job, decision: Decision) -> Placed:
-        """A job at its port, as far as its edge is known."""
-        datapath = self.datapath_of(job)
-        switch = None if datapath is None else self.switches.get(datapath)
-        port = None if switch is None else switch.job_port(job.port)
-        limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
-        queue = self.queues.get(Claim.of_job(job.number)) if limited and port is not None else None
-        if not job.reserved or port is None:
-            return Placed(job, decision, datapath, port, queue)
-        sent = ((flow.target, Claim.of_flow(flow.number)) for flow in job.reserved if not flow.incoming)
-        stand = tuple((target, number) for target, of in sent if (number := self.queues.get(of)) is not None)
-        return Placed(job, decision, datapath, port, queue, stand)
-
-    def ruled_at(self, host: str) -> list[Placed]:
-        """The jobs of a host whose policy their worker enforces, by number."""
-        return [self.placed[number] for number in sorted(self.ruled.numbers(host))]
 
     def worker_rules(self, host: str, speeds: Mapping[str, float | None] | None = None) -> WorkerRules:
         """The rules that a worker enforces for its jobs that are at no switch; ``speeds`` as in
@@ -209,7 +143,8 @@ class Desired:
             for position, rule in self._classed.items():
                 yield from core.class_flows(rule, self._classes.prefixes(position))
             for number in self._external:
-                yield from external_flows(self.placed[number], switch, self._dropping, self.policy.external)
+                if self._opens(switch.datapath, self.placed[number]):
+                    yield from self._external_flows(self.placed[number], switch)
             return
         yield from edge.frame(switch)
         yield from self.edge_rules(switch.tracks)
@@ -218,10 +153,6 @@ class Desired:
         for key, tag in self._local.at(switch.datapath).tags.items():
             yield from slice_flows(tag, self._slices.prefixes(key))
         yield from announcements(self.present_at(switch.datapath), switch)
-
-    def tags_at(self, datapath: int) -> Mapping[SliceKey, int]:
-        """The tags of the slices of an edge."""
-        return self._local.at(datapath).tags
 
     def slice_prefixes(self, key: SliceKey) -> tuple[Prefix, ...]:
         """The prefixes of a slice's jobs."""
@@ -271,13 +202,16 @@ class Desired:
         self.place_switch(switch, hosts)
         return diff(self.program(switch.datapath), before)
 
-    def place_switch(self, switch: Switch, hosts: Iterable[str] = ()) -> set[int]:
+    def place_switch(self, switch: Switch, hosts: Iterable[str] = (), open_there: Collection[int] = ()) -> set[int]:
         """As :meth:`set_switch`, without calculating what changes, for callers that need the whole program or none.
 
         Returns the numbers of the jobs whose switch was not known until now. ``rules`` has the switch at once only
-        where its rules are limited, else from :meth:`program` on.
+        where its rules are limited, else from :meth:`program` on. ``open_there`` are the jobs whose external addresses
+        a core has already: they keep their room before others.
         """
         self.switches[switch.datapath] = switch
+        # It is compared as a whole, and so asked again.
+        self._refusals.forget_at(switch.datapath)
         found: set[int] = set()
         if switch.is_edge:
             for host in hosts:
@@ -287,8 +221,21 @@ class Desired:
             placed = self.placed[number]
             self._index(placed, self.where(placed.job, placed.decision))
         if switch.max_rules:
-            self.program(switch.datapath)
+            self.fit(switch.datapath, open_there)
         return found
+
+    def fit(self, datapath: int, open_there: Collection[int] = ()) -> None:
+        """Share out anew the room for external addresses at a switch whose rules are limited, and count its rules.
+        Those that have room keep it first."""
+        if not (switch := self.switches[datapath]).is_edge:
+            self._empty_room(datapath, open_there)
+            self._fill_room(switch, len(self.build(datapath).flows))
+        opened = sorted(number for number in self._external if self.placed[number].datapath == datapath)
+        while len(self.program(datapath).flows) > switch.max_rules and opened:
+            placed = self.placed[opened.pop()]
+            self._refusals.note(datapath, placed.job, no_room(switch))
+            self._index(placed, self.where(placed.job, placed.decision))
+            self.moved.add(placed.job.number)
 
     def program(self, datapath: int) -> Program:
         """:meth:`build`, and count its rules."""
@@ -360,6 +307,8 @@ class Desired:
             return Changes()
         before = self.build(datapath)
         self.group_queues[datapath] = dscps
+        if self.switches[datapath].max_rules:
+            self.fit(datapath)
         return diff(self.program(datapath), before)
 
     def _inbound_at(self, switch: Switch) -> Iterator[int]:
@@ -387,6 +336,7 @@ class Desired:
         touched = {dp: self._touched(dp, old, new) for dp in edges}
         announcing = any(placed is not None and announced(placed) for placed in (old, new))
         before = {dp: list(self._part(dp, old, keys, announcing)) for dp, keys in touched.items()}
+        was_open = {dp: self._opens(dp, old) for dp in self._cores()} if old is not None and old.job.external else {}
         self._index(old, new)
         slices = relabel(self._slices, old, new, slice_label) if self.policy.slices else {}
         classes = relabel(self._classes, old, new, self._class_label) if self._classed else {}
@@ -420,12 +370,10 @@ class Desired:
                 moved = inbound.get(dscp, Net())
                 after.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.added))
                 before.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.removed))
-        if any(each is not None and each.job.external for each in (old, new)):
+        if any(each is not None and each.job.external for each in (old, new)) or self._rooms:
             for datapath in self._cores():
-                switch = self.switches[datapath]
-                for flows, placed in ((after, new), (before, old)):
-                    found = external_flows(placed, switch, self._dropping, self.policy.external)
-                    flows.setdefault(datapath, []).extend(found)
+                come, go = after.setdefault(datapath, []), before.setdefault(datapath, [])
+                self._move_external(self.switches[datapath], (old, was_open.get(datapath, False)), new, come, go)
         for datapath in before.keys() | after.keys():
             wanted, there = Program.of(after.get(datapath, ())), Program.of(before.get(datapath, ()))
             self._count_rules(datapath, len(wanted.flows) - len(there.flows))
@@ -433,17 +381,45 @@ class Desired:
                 changes[datapath] = change
         return changes
 
-    def _count_rules(self, datapath: int, more: int) -> None:
-        # One that was never counted is counted as a whole.
-        if datapath in self.rules:
-            self.rules[datapath] += more
+    # -- external addresses ------------------------------------------------------------------------------------------
 
-    def _cores(self) -> Iterator[int]:
-        # Declared switches are few, whatever the number of workers.
-        for datapath in self.policy.switches:
-            switch = self.switches.get(datapath)
-            if switch is not None and not switch.is_edge:
-                yield datapath
+    def refuse_external(self, datapath: int, number: int, reason: str) -> dict[int, Changes]:
+        """A switch refuses a job's external address: nothing of it is to stand there; returns the changes."""
+        placed, switch = self.placed.get(number), self.switches.get(datapath)
+        if placed is None or switch is None or self._refusals.why(datapath, placed.job):
+            return {}
+        return self._refusal_moved(switch, placed, lambda: self._refusals.note(datapath, placed.job, reason))
+
+    def try_external(self, datapath: int, number: int) -> dict[int, Changes]:
+        """Forget that a switch refused a job's external address; returns the changes."""
+        placed, switch = self.placed.get(number), self.switches.get(datapath)
+        if placed is None or switch is None:
+            self._refusals.forget(number, datapath)
+            return {}
+        return self._refusal_moved(switch, placed, lambda: self._refusals.forget(number, datapath))
+
+    def refused_external(self) -> dict[int, int]:
+        """The oldest job of which each switch has refused an external address."""
+        return self._refusals.oldest()
+
+    def expect_refusal(self, datapath: int, job: Job, reason: str) -> bool:
+        """Let a job that is to be put have no external address at a switch; False where that is so already."""
+        known = bool(self._refusals.why(datapath, job))
+        self._refusals.note(datapath, job, reason)
+        return not known
+
+    def _refusal_moved(self, switch: Switch, placed: Placed, move: Callable[[], None]) -> dict[int, Changes]:
+        self.moved.add(placed.job.number)
+        if switch.is_edge:
+            move()
+            return self.put(placed.job, placed.decision)
+        come, go = list[Flow](), list[Flow]()
+        was_open = self._opens(switch.datapath, placed)
+        move()
+        self._move_external(switch, (placed, was_open), placed, come, go)
+        wanted, there = Program.of(come), Program.of(go)
+        self._count_rules(switch.datapath, len(wanted.flows) - len(there.flows))
+        return {switch.datapath: diff(wanted, there)}
 
     def _touched(self, datapath: int, old: Placed | None, new: Placed | None) -> frozenset[SliceKey]:
         """The slices whose tag on an edge comes, goes or changes when ``old`` becomes ``new``."""
@@ -472,28 +448,6 @@ class Desired:
                     yield from self.job_flows(placed, switch)
         if announcing:
             yield from announcements(self.present_at(datapath), switch)
-
-    def _index(self, old: Placed | None, new: Placed | None) -> None:
-        self.ruled.move(old, new)
-        if old is not None:
-            del self.placed[old.job.number]
-            self._external.discard(old.job.number)
-            self.groups[old.decision.group] -= 1
-            self.isolated -= old.decision.isolated
-            if old.datapath is not None:
-                self._local.take(old.datapath, old.job.number, slice_at_port(old))
-            else:
-                self._homeless.get(old.job.host, set()).discard(old.job.number)
-        if new is not None:
-            self.placed[new.job.number] = new
-            if new.job.external:
-                self._external.add(new.job.number)
-            self.groups[new.decision.group] += 1
-            self.isolated += new.decision.isolated
-            if new.datapath is not None:
-                self._local.add(new.datapath, new.job.number, slice_at_port(new))
-            elif new.job.network_type is NetworkType.OVS_BRIDGE:
-                self._homeless.setdefault(new.job.host, set()).add(new.job.number)
 
     def _class_label(self, placed: Placed) -> int | None:
         wan = placed.decision.wan

@@ -62,5 +62,5 @@ def _job(placed: Placed, desired: Desired) -> tuple[object, ...]:
     return (
         job.number, placed.port, placed.queue, placed.reserved, job.mac, job.ipv4, job.ipv6, job.vlan, job.address_type,
         decision.isolated, decision.accounted, decision.inbound, decision.outbound, decision.slice is None,
-        *desired.marks(placed),
+        None if placed.opened is None else placed.opened[:2], *desired.marks(placed),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from lark_common.runs import Network, link_local_number
 from lark_controller.flows.model import PORT_LOCAL, PORT_MAX
+from lark_controller.jobs.external import External
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupControl, Policy, SwitchRole, SwitchSpec
 
@@ -98,6 +99,7 @@ class Placed:
 
     ``queue`` is the number of its own queue at the uplinks, None as long as none stands there. ``reserved`` are the
     queues of its reserved flows that stand there: the addresses that a flow goes to (empty: the WAN), and the number.
+    ``closed`` is the reason why its edge does not open the job's own IPv6 address, where that was asked for.
     """
 
     job: Job
@@ -106,6 +108,7 @@ class Placed:
     port: int | None = None
     queue: int | None = None
     reserved: tuple[tuple[tuple[Network, ...], int], ...] = ()
+    closed: str = ""
 
     @property
     def mac(self) -> int | None:
@@ -113,19 +116,19 @@ class Placed:
         return None if self.job.mac is None else mac_number(self.job.mac)
 
     @property
+    def opened(self) -> External | None:
+        """The job's own IPv6 address as its edge opens it to the WAN; None where it does not."""
+        return None if self.closed else self.job.opened
+
+    @property
     def tracked(self) -> bool:
-        """True where the job's edge must track its connections."""
-        return needs_tracking(self.job, self.decision)
+        """True where answers to the job must be told from calls: one direction is open, or only some ports are."""
+        return self.decision.one_way or (self.opened is not None and not self.decision.isolated)
 
     @property
     def link_local(self) -> int | None:
         """The job's IPv6 link-local address as an integer."""
         return None if self.job.mac is None else link_local_number(mac_number(self.job.mac))
-
-
-def needs_tracking(job: Job, decision: Decision) -> bool:
-    """True where answers to a job must be told from calls: one direction is open, or only some ports are."""
-    return decision.one_way or (job.opened is not None and not decision.isolated)
 
 
 def same_for_switches(old: Job, new: Job) -> bool:

@@ -97,11 +97,13 @@ def refused(wanted: Collection[Opening], allowed: Collection[Opening]) -> tuple[
 
 
 class External(NamedTuple):
-    """An external address as switches need it, the address and its openings; and its name in the DNS (``""``: none)."""
+    """An external address as switches need it, the address and its openings; its name in the DNS (``""``: none), and
+    the number of its association, which is higher for later ones."""
 
     address: Address
     openings: tuple[Opening, ...]
     name: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class Association:
     @property
     def external(self) -> External:
         """The part that switches need."""
-        return External(self.address, self.openings, self.name if self.name_state in WANTED else "")
+        return External(self.address, self.openings, self.name if self.name_state in WANTED else "", self.number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,8 +172,8 @@ _SHARED: Final = 4_096
 class Directory:
     """The live jobs, each once, and how far each is.
 
-    Jobs are changed under the feed's lock, standings by the reconcile loop. Readers on any thread see single
-    dictionary look-ups, which Python makes atomic.
+    Jobs are changed under the feed's lock, standings and closed addresses by the reconcile loop. Readers on any thread
+    see single dictionary look-ups, which Python makes atomic.
     """
 
     def __init__(self) -> None:
@@ -181,6 +181,8 @@ class Directory:
         self.by_address: dict[Address, Job] = {}
         self.by_external: dict[Address, Job] = {}
         self.standings: dict[int, Standing] = {}
+        # By job, its external addresses that no switch opens, each with the reason.
+        self.closed: dict[int, dict[Address, str]] = {}
         self.states: Counter[JobState] = Counter()
         self._shared: dict[Standing, Standing] = {}
 
@@ -218,7 +220,7 @@ class Directory:
 
     def set_standing(self, number: int, state: JobState, reason: str = "") -> None:
         """Set a job's standing."""
-        self.forget(number)
+        self._forget_standing(number)
         if len(self._shared) >= _SHARED:
             self._shared.clear()
         standing = Standing(state, reason)
@@ -227,14 +229,20 @@ class Directory:
 
     def forget(self, number: int) -> None:
         """Removes the standing of a job that is over."""
+        self.closed.pop(number, None)
+        self._forget_standing(number)
+
+    def _forget_standing(self, number: int) -> None:
         old = self.standings.pop(number, None)
         if old is not None:
             self.states[old.state] -= 1
 
     def now(self, job: Job) -> Job:
-        """A live job in the state that it has."""
+        """A live job in the state that it has, without external addresses that are closed."""
         state, reason = self.standing(job.number)
-        return replace(job, state=state, reason=reason)
+        closed = self.closed.get(job.number, {})
+        external = tuple(each for each in job.external if each.address not in closed) if closed else job.external
+        return replace(job, state=state, reason=reason, external=external)
 
     def live(self, job_id: str) -> Job | None:
         """The live job of that id in the state that it has."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.desired import Desired
+from lark_controller.flows.external_jobs import no_room
 from lark_controller.flows.model import Changes
-from lark_controller.flows.placement import Placed, Switch, needs_tracking
+from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import places_alike
 from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Job
@@ -92,6 +93,36 @@ class DesiredPair:
         """Take a job out of every desired state."""
         return {place: desired.remove(number) for place, (desired, _) in enumerate(self.all())}
 
+    def refuse_external(self, datapath: int, number: int, reason: str) -> PairChanges:
+        """Let a job's external address be none of a switch, which refuses it."""
+        return {
+            place: desired.refuse_external(datapath, number, reason) for place, (desired, _) in enumerate(self.all())
+        }
+
+    def try_external(self, datapath: int, number: int) -> PairChanges:
+        """Let a switch have a job's external address that it refused before, if it has room by now."""
+        changes: PairChanges = {}
+        for place, (desired, _) in enumerate(self.all()):
+            changes[place] = desired.try_external(datapath, number)
+            switch = desired.switches.get(datapath)
+            if switch is not None and 0 < switch.max_rules < desired.rules.get(datapath, 0):
+                desired.refuse_external(datapath, number, no_room(switch))
+                changes[place] = {}
+        return changes
+
+    def expect_refusal(self, job: Job, reason: str) -> bool:
+        """Let a job's edge not open the address that it is to be put with; False where that is so already."""
+        datapath = self.desired.datapath_of(job)
+        if job.opened is None or datapath is None:
+            return False
+        news = {desired.expect_refusal(datapath, job, reason) for desired, _ in self.all()}
+        return True in news
+
+    def external_moved(self) -> Iterator[int]:
+        """Take the jobs of which an external address may be open or closed unlike before, by the policy in force."""
+        while self.desired.moved:
+            yield self.desired.moved.pop()
+
     async def prepare(self, policy: Policy, switches: Callable[[], Mapping[int, Callable[[], PlacedSwitch]]]) -> None:
         """Build the desired state of a new policy beside the one in force; jobs that come meanwhile enter both.
 
@@ -111,10 +142,10 @@ class DesiredPair:
             connected = switches()
             for datapath, place in connected.items():
                 if not follows:
-                    desired.place_switch(*place())
+                    desired.place_switch(*place(), self.desired.with_room(datapath))
                     await pace.step()
                 elif desired.switches[datapath].max_rules:
-                    desired.program(datapath)
+                    desired.fit(datapath)
             _check_whole(desired, connected)
         except BaseException:
             self._coming = None
@@ -148,8 +179,6 @@ def _check_support(desired: Desired, job: Job, decision: Decision) -> None:
         raise UnsupportedError(why)
     datapath = desired.datapath_of(job)
     switch = None if datapath is None else desired.switches.get(datapath)
-    if switch is not None and not decision.one_way and needs_tracking(job, decision) and not switch.tracks:
-        raise UnsupportedError(f"switch {switch.name} has no connection tracking, which an open IPv6 address needs")
     if switch is not None and decision.one_way and not switch.tracks:
         raise UnsupportedError(
             f"switch {switch.name} has no connection tracking, which one-way connectivity "

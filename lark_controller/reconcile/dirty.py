@@ -15,10 +15,11 @@ class Dirty:
         self._jobs: dict[int, None] = {}
         self._switches: dict[int, None] = {}
         self._refused: dict[int, str] = {}
+        self._closed: dict[tuple[int, int], str] = {}
         self._waking = False
 
     def __bool__(self) -> bool:
-        return bool(self._jobs or self._switches or self._refused)
+        return bool(self._jobs or self._switches or self._refused or self._closed)
 
     def job(self, number: int) -> None:
         """Mark a job that may wait for something else than before."""
@@ -35,6 +36,11 @@ class Dirty:
         self._refused.setdefault(number, reason)
         self.wake()
 
+    def close(self, datapath: int, number: int, reason: str) -> None:
+        """Mark a job whose external address a switch refuses; the first reason counts."""
+        self._closed.setdefault((datapath, number), reason)
+        self.wake()
+
     def jobs(self) -> Iterator[int]:
         """Take the marked jobs, one after the other."""
         while self._jobs:
@@ -49,6 +55,12 @@ class Dirty:
         """Take the refusals, one after the other."""
         while self._refused:
             yield self._refused.popitem()
+
+    def closed(self) -> Iterator[tuple[int, int, str]]:
+        """Take the refusals of external addresses, one after the other: switch, job, reason."""
+        while self._closed:
+            (datapath, number), reason = self._closed.popitem()
+            yield datapath, number, reason
 
     def wake(self) -> None:
         """Schedule the step for the next turn; before the loop runs, the caller works off its marks."""

@@ -102,6 +102,7 @@ class PolicyChange:
         loop.pair.finish()
         changed = {number: each for number, each in after.placed.items() if before.placed.get(number) is not each}
         for what, follow in (
+            ("external addresses are not judged anew", self._judge_external),
             ("workers are not told of the policy", self._update_workers),
             ("accounts are not grouped anew", lambda: self._counters.regroup(changed)),
             ("decisions of the policy before are not forgotten", self._forget_decisions),
@@ -111,6 +112,10 @@ class PolicyChange:
             except Exception as error:  # a failed step must not keep the others from being done
                 failure(what, error)
         return sent
+
+    async def _judge_external(self) -> None:
+        for number in self._loop.pair.external_moved():
+            self._loop.dirty.job(number)
 
     async def _update_workers(self) -> None:
         self._workers.policy_changed()

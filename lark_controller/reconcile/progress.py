@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from lark_common.runs import NetworkType
+from lark_common.log import WARNING, event
+from lark_common.runs import Address, NetworkType
+from lark_controller.api.audit import Happening
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.confirmations import NO_SWITCH, Awaited, FlowsAt, NoSwitch, QueuesAt, RulesAt
@@ -68,9 +70,31 @@ class Progress:
         waiting = self._loop.confirmations.waiting(number)
         moving = all(self._moves(what, why) for what, why in waiting.items()) and not self._blocked(number)
         state, reason = state_of(job, waiting, moving=moving, label=self._label)
-        if (state, reason) != self._loop.directory.standing(number):
-            self._loop.directory.set_standing(number, state, reason)
-            self._on_state(self._loop.directory.now(job))
+        directory, closed = self._loop.directory, self._loop.desired.why_closed(number)
+        if state is JobState.ENFORCED:
+            reason = "; ".join(f"external address {address} is closed: {why}" for address, why in closed.items())
+        if self._note_closed(job, closed) or (state, reason) != directory.standing(number):
+            directory.set_standing(number, state, reason)
+            self._on_state(directory.now(job))
+
+    def _note_closed(self, job: Job, closed: Mapping[Address, str]) -> bool:
+        """Note the external addresses of a job that are closed; returns whether they are others than before."""
+        directory = self._loop.directory
+        before = directory.closed.get(job.number, {})
+        if closed == before:
+            return False
+        directory.closed[job.number] = dict(closed)
+        if not closed:
+            del directory.closed[job.number]
+        has = set(job.external_addresses)
+        for address, why in closed.items():
+            if before.get(address) != why:
+                event("external address closed", level=WARNING, job=job.id, address=address, reason=why)
+                self._loop.note(Happening(job.id, "external address closed", f"{address}: {why}"))
+        for address in before.keys() & has - closed.keys():
+            event("external address open", job=job.id, address=address)
+            self._loop.note(Happening(job.id, "external address open", f"{address}: there is room for it now"))
+        return True
 
     def lost(self, state: SwitchState) -> None:
         """Let all jobs of a switch wait: nothing can be sent to it now, for the reason in its state."""

@@ -112,10 +112,9 @@ class Reconciler(LoopState):
         try:
             changes = self.pair.admit(job, old)
         except (RuleLimitError, UnsupportedError) as refusal:
-            if job.external:
+            if self.pair.expect_refusal(job, str(refusal)):
                 # The job runs, or may: it is not to end for want of its address.
-                self.note_problem(job, f"the job's external address is in no switch: {refusal}")
-                self.put(replace(job, external=()))
+                self.put(job)
                 return
             self.refuse(job, str(refusal))
             return
@@ -130,6 +129,8 @@ class Reconciler(LoopState):
         self._sending.forget_connections(before)
         self._progress.expect(job)
         self.dirty.job(job.number)
+        if old is not None and old.external and old.external != job.external:
+            self._try_refused(before)
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Take in the store's live jobs, before anything is sent to any switch."""
@@ -180,6 +181,10 @@ class Reconciler(LoopState):
     def act(self) -> None:
         """Follow up what was marked: refusals, then the queues of switches, then what each job waits for."""
         while self.dirty:
+            for number in self.pair.external_moved():
+                self.dirty.job(number)
+            for datapath, number, reason in self.dirty.closed():
+                self._close_external(datapath, number, reason)
             for number, reason in self.dirty.refused():
                 if (placed := self.desired.placed.get(number)) is not None:
                     self.refuse(placed.job, reason)
@@ -193,10 +198,27 @@ class Reconciler(LoopState):
     def send(self, changes: PairChanges, number: int | None) -> None:
         """Send each switch the changes of the state that it holds, and tell workers; the job ``number`` waits."""
         self._sending.send(changes, number)
+        for moved in self.pair.external_moved():
+            self.dirty.job(moved)
 
     def send_to(self, datapath: int, change: Changes, number: int | None) -> None:
         """Send one switch a change, if it takes changes now; ``number`` is the job that waits for it."""
         self._sending.send_to(datapath, change, number)
+
+    def _close_external(self, datapath: int, number: int, reason: str) -> None:
+        """Take a job's external address off a switch that refuses it; the job itself stays."""
+        before = self._held(number)
+        # Nothing is missing of the job while the rest of its address goes.
+        self.send(self.pair.refuse_external(datapath, number, reason), None)
+        self._sending.forget_connections(before)
+
+    def _try_refused(self, gone: Placed | None) -> None:
+        """Try the oldest external address that a switch refused, where another has gone from it, or a job."""
+        if gone is None:
+            return
+        for datapath, number in self.desired.refused_external().items():
+            if (datapath == gone.datapath or gone.job.external) and number != gone.job.number:
+                self.send(self.pair.try_external(datapath, number), number)
 
     def _remove(self, number: int) -> None:
         """Take a job off all switches, with every decision and connection of its addresses: a later job with one of
@@ -212,6 +234,7 @@ class Reconciler(LoopState):
         self.workers.states.forget(placed.job.host, number)
         if placed.datapath is not None:
             self.dirty.switch(placed.datapath)
+        self._try_refused(placed)
 
     def _forget_addresses(self, addresses: Iterable[Address], number: int | None) -> None:
         for datapath, keys in self._reactions.forget(addresses).items():

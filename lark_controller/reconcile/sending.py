@@ -81,7 +81,7 @@ class Sending:
         now = self._loop.desired_of(before.datapath).placed.get(before.job.number)
         stays = now is not None and now.datapath == before.datapath and now.tracked
         gone = set(before.job.addresses).difference(now.job.addresses if now is not None and stays else ())
-        if (was := before.job.opened) is not None and (now is None or now.job.opened != was):
+        if (was := before.opened) is not None and (now is None or now.opened != was):
             # What came in by what is open no longer ends with it.
             gone.add(was.address)
         if (state := self._loop.switches.get(before.datapath)) is not None:
@@ -124,7 +124,8 @@ class Sending:
             self._loop.dirty.job(number)
 
     def refused(self, state: SwitchState, errors: Sequence[FlowError]) -> str:
-        """Log the flows or meters that a switch refused; a job that one belongs to is refused as a whole.
+        """Log the flows or meters that a switch refused; a job that one belongs to is refused as a whole, but where it
+        is of an external address, which is closed then.
 
         Returns a sentence if there are any that belong to no job, else ``""``.
         """
@@ -133,10 +134,10 @@ class Sending:
         self._metrics.flow_errors.inc(len(errors))
         desired = self._loop.desired_of(state.datapath)
         flows = desired.build(state.datapath).flows
-        refused: dict[Job, str] = {}
+        refused: dict[tuple[Job, bool], str] = {}
         nobodys = []
         for count, error in enumerate(errors):
-            flow, job = blamed(desired, flows, error)
+            flow, job, external = blamed(desired, flows, error)
             job_id = None if job is None else job.id
             state.problems.append(SwitchProblem(time.time(), error.text, flow, job_id))
             where = dpid_text(state.datapath)
@@ -145,9 +146,12 @@ class Sending:
             if job is None:
                 nobodys.append(error.text)
             else:
-                refused.setdefault(job, f"switch {state.label(desired)} refused {flow}: {error.text}")
+                refused.setdefault((job, external), f"switch {state.label(desired)} refused {flow}: {error.text}")
         if len(errors) > _LOGGED:
             event("switch refused more", level=WARNING, datapath=dpid_text(state.datapath), times=len(errors) - _LOGGED)
-        for job, reason in refused.items():
-            self._loop.dirty.refuse(job.number, reason)
+        for (job, external), reason in refused.items():
+            if external:
+                self._loop.dirty.close(state.datapath, job.number, reason)
+            else:
+                self._loop.dirty.refuse(job.number, reason)
         return f"refused {len(nobodys)} flows or meters of the policy: {nobodys[0]}" if nobodys else ""

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_common.log import WARNING, event
 from lark_common.runs import Address
@@ -18,6 +18,7 @@ from lark_controller.flows.cookies import Category, counted_by, parse
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey
 from lark_controller.flows.placement import Switch, mac_number, place_switch
+from lark_controller.flows.tables import Edge
 from lark_controller.flows.text import flow_text, key_text
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy
@@ -202,16 +203,30 @@ def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
     )
 
 
-def blamed(desired: Desired, flows: Mapping[FlowKey, FlowData], error: FlowError) -> tuple[str, Job | None]:
-    """The flow or meter of an error in words, and the live job that it belongs to; ``flows`` are those desired."""
+class Blamed(NamedTuple):
+    """The flow or meter of an error in words, and the live job that it belongs to, or that job's external address
+    alone."""
+
+    text: str
+    job: Job | None = None
+    external: bool = False
+
+
+def blamed(desired: Desired, flows: Mapping[FlowKey, FlowData], error: FlowError) -> Blamed:
+    """The flow or meter of an error; ``flows`` are those desired."""
     key = error.subject
     if not isinstance(key, FlowKey):
-        return "" if key is None else f"meter={key}", None
+        return Blamed("" if key is None else f"meter={key}")
     data = flows.get(key)
     if data is None:
-        return key_text(key), None
+        return Blamed(key_text(key))
     parts = parse(data.cookie)
     whose = counted_by(data.cookie)
-    number = whose[0] if whose is not None else parts.number if parts.category == Category.JOB else None
+    of_job = parts.category in (Category.JOB, Category.EXTERNAL)
+    number = whose[0] if whose is not None else parts.number if of_job else None
     placed = None if number is None else desired.placed.get(number)
-    return flow_text(key, data), None if placed is None else placed.job
+    if placed is None:
+        return Blamed(flow_text(key, data))
+    # A job's own flows in the table that judges connections are its open IPv6 address.
+    opening = parts.category == Category.JOB and key.table == Edge.CONNECT
+    return Blamed(flow_text(key, data), placed.job, opening or parts.category == Category.EXTERNAL)

@@ -16,6 +16,7 @@ from typing import Final
 from lark_common.log import event
 from lark_controller.api.audit import Happening
 from lark_controller.api.switches import SwitchProblem
+from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.diff import diff
 from lark_controller.flows.model import Changes, FlowKey
 from lark_controller.flows.tracked import tracked
@@ -100,16 +101,17 @@ class SwitchEvents:
     def leftovers(self, link: SwitchLink, dump: Dump) -> list[FlowKey]:
         """The flows of a dump that a switch should not hold; it is not reported as connected yet."""
         state = self._loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
-        self._place(state, link)
+        self._place(state, link, dump)
         wanted = self._loop.desired_of(link.datapath).program(link.datapath).flows
         return sorted(key for key in dump.program.flows if key not in wanted)
 
-    def _place(self, state: SwitchState, link: SwitchLink) -> None:
+    def _place(self, state: SwitchState, link: SwitchLink, dump: Dump | None = None) -> None:
         state.address = link.features.address
         state.description = link.features.description
         # The one in force stands first. Whatever the switch holds is compared with the whole program afterwards.
+        open_there = frozenset[int]() if dump is None else _external_in(dump)
         arrived, *_ = [
-            desired.place_switch(placed_switch(desired.policy, link), state.hosts)
+            desired.place_switch(placed_switch(desired.policy, link), state.hosts, open_there)
             for desired, _ in self._loop.pair.all()
         ]
         state.arrived |= arrived
@@ -124,7 +126,7 @@ class SwitchEvents:
         state.since = time.time()
         state.reason = "is being compared"
         if dump is not None:
-            self._place(state, link)
+            self._place(state, link, dump)
         arrived, state.arrived = state.arrived, set()
         switch = loop.desired_of(link.datapath).switches[link.datapath]
         if left is not None:
@@ -297,6 +299,12 @@ class SwitchEvents:
         """The state of a link's switch, unless another link has taken its place."""
         state = self._loop.switches.get(link.datapath)
         return state if state is not None and state.link is link else None
+
+
+def _external_in(dump: Dump) -> frozenset[int]:
+    """The jobs whose external addresses a switch has flows of."""
+    whose = (parse(data.cookie) for data in dump.program.flows.values())
+    return frozenset(each.number for each in whose if each.category == Category.EXTERNAL and each.number)
 
 
 def _host(address: str) -> str:

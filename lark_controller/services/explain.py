@@ -7,8 +7,9 @@ on a first packet (an echo request, so a new connection); tests hold it against 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Final
 
 from lark_common.errors import AdError, NotFoundError
@@ -59,7 +60,8 @@ class Ends:
     """The two ends of the question: addresses of one version, and the jobs behind them.
 
     ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves. ``inward`` is the
-    external address of the receiving job where that is what is called, ``outward`` that of the sending one.
+    external address of the receiving job where that is what is called, ``outward`` that of the sending one. ``closed``
+    are those of either that no switch opens, with the reasons.
     """
 
     src: Address
@@ -69,6 +71,7 @@ class Ends:
     rules: Mapping[str, WorkerRules]
     inward: External | None = None
     outward: External | None = None
+    closed: Mapping[Address, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def opening(self) -> Opening | None:
@@ -92,7 +95,9 @@ def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
             # An IPv6 address that is open is the job's own, and leaves as it is.
             translated = source.job.external if version == 4 and leaves and source is not None else ()
             outward = next((each for each in translated if each.address.version == 4), None)
-            return Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward)
+            jobs = [placed.job for placed in (source, target) if placed is not None]
+            closed = {key: why for job in jobs for key, why in directory.closed.get(job.number, {}).items()}
+            return Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward, closed)
     raise AdError("", f"{src} and {dst} have no address of the same IP version")
 
 
@@ -179,6 +184,9 @@ def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
 
 def _translated(desired: Desired, ends: Ends) -> list[Step]:
     """The external address on the way, and the packet for which the question is answered."""
+    if ends.closed and ends.inward is None and ends.outward is None:
+        shut = {address: why for address, why in ends.closed.items() if address.version == ends.dst.version}
+        return [Step("external", f"external address {address} is closed: {why}") for address, why in shut.items()]
     opening = ends.opening
     packet = f"a packet of {opening.protocol}" if opening is not None else "a packet"
     if ends.inward is not None and ends.dst_job is not None:

@@ -15,17 +15,26 @@ from typing import Final
 from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
 from lark_common.log import WARNING, event
-from lark_controller.api.external import ExternalWish, Given
+from lark_controller.api.external import ExternalPage, ExternalStanding, ExternalState, ExternalWish, Given
 from lark_controller.jobs.external import Association, PoolState, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
-from lark_controller.jobs.job import Job
+from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide
 from lark_controller.policies.external import leaves_by, pool_of, rule_of
 from lark_controller.policies.external_spec import ExternalSpec, WithoutExternal
 from lark_controller.policies.model import Policy
-from lark_controller.services.external_rules import full_name, no_pool, rule_for, why_nameless, why_not, why_over
+from lark_controller.services.external_rules import (
+    awaits_lease,
+    full_name,
+    no_pool,
+    rule_for,
+    why_nameless,
+    why_not,
+    why_over,
+)
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
+from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.external_addresses import Claim
 
 PORTS, FAMILY, NAME = "ExternalPorts", "ExternalFamily", "ExternalName"
@@ -156,6 +165,9 @@ class ExternalAddresses:
     def _asked(self, job: Job, wish: ExternalWish, actor: str) -> None:
         """As :meth:`asked_in_ad`, of one family."""
         family = wish.family or self._family(job)
+        if family == 4 and awaits_lease(job):
+            # The post with its lease asks again.
+            return
         if (job.id, family) in self._of_job or self._store.had(job.id, family):
             return
         try:
@@ -194,13 +206,31 @@ class ExternalAddresses:
             raise _missing(association_id)
         return found
 
-    def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
-        """The associations that are not over. Raises StoreError."""
-        now, found = time.time(), self._store.held()
+    def page(
+        self, job: str | None = None, owner: str | None = None, cursor: str | None = None, limit: int = 1000
+    ) -> ExternalPage:
+        """A page of the associations that are not over. Raises NotFoundError, StoreError."""
+        after = 0 if cursor is None else number_in(cursor)
+        found, now = self._store.held(after, limit, job, owner), time.time()
         with self._lock:
-            mine = {each.id for each in self._of_job.values() if each.live(now)}
-        chosen = (each for each in found if each.id in mine and job in (None, each.job) and owner in (None, each.owner))
-        return tuple(sorted(chosen, key=lambda each: each.number))
+            live = {each.id for each in map(self._of_job.get, map(_place, found)) if each and each.live(now)}
+        more = cursor_for(found[-1].number) if len(found) == limit else None
+        return ExternalPage(tuple(each for each in found if each.id in live), more)
+
+    def standing(self, association: Association) -> ExternalStanding:
+        """The state of an association in the network."""
+        directory = self._feed.directory
+        job = directory.by_id.get(association.job)
+        if job is None or not association.live(time.time()):
+            return ExternalStanding(ExternalState.OVER, association.why)
+        state, reason = directory.standing(job.number)
+        if why := directory.closed.get(job.number, {}).get(association.address):
+            return ExternalStanding(ExternalState.CLOSED, why)
+        if state is JobState.QUARANTINED:
+            return ExternalStanding(ExternalState.CLOSED, f"the job is in quarantine: {reason}")
+        if state is JobState.ENFORCED:
+            return ExternalStanding(ExternalState.OPEN)
+        return ExternalStanding(ExternalState.PENDING, reason)
 
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy. Raises StoreError."""

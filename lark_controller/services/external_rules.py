@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lark_common.errors import ExternalAddressError
-from lark_common.runs import NetworkType
+from lark_common.runs import AddressType, NetworkType
 from lark_controller.jobs.external import External, refused
 from lark_controller.jobs.external_names import FullName
 from lark_controller.jobs.job import Job
@@ -28,12 +28,18 @@ def rule_for(policy: Policy | None, job: Job, family: int) -> tuple[Policy, Exte
     return policy, policy.external, rule
 
 
+def awaits_lease(job: Job) -> bool:
+    """True for a job whose IPv4 address comes by DHCP and is not there yet, where it may have an external one then."""
+    by_dhcp = job.network_type is NetworkType.OVS_BRIDGE and job.address_type is AddressType.DHCP
+    return by_dhcp and job.ipv4 is None
+
+
 def why_not(policy: Policy, job: Job, family: int = 4) -> str:
     """The reason why a job's own network cannot be reached by an external address of a family; ``""``: it can."""
     if job.network_type is not NetworkType.OVS_BRIDGE:
         return f"network type {job.network_type}: external addresses are for jobs of type ovs_bridge"
     if job.mac is None or (job.ipv4 if family == 4 else job.ipv6) is None:
-        return f"the job has no IPv{family} address of its own yet"
+        return f"the job has no IPv{family} address of its own" + (" yet" if family == 4 and awaits_lease(job) else "")
     decision = quarantined(decide(job.facts, policy), job)
     if decision.isolated:
         return "nothing of the job may pass"

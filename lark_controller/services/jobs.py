@@ -67,7 +67,7 @@ class Jobs:
         """
         registered = self._registration.register(job_ad, machine_ad, actor)
         job = registered.job
-        if not job_ad.external or not job.live or not job.addresses:
+        if not job_ad.external or not job.live:
             return registered
         try:
             self._external.asked_in_ad(job, job_ad, actor)

@@ -7,7 +7,7 @@ process have at least half of the time meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from lark_common.errors import BusyError
@@ -73,7 +73,13 @@ def plan(
     changed = [
         JobChange(job.id, job.owner, differences, job.cluster, job.proc, job.run.global_job_id)
         for job in jobs
-        if (differences := (*_differences(was[job.number], will[job.number], new), *losses(new, job)))
+        if (
+            differences := (
+                *_differences(was[job.number], will[job.number], new),
+                *losses(new, job),
+                *_closed(before, after, job),
+            )
+        )
     ]
     plans = []
     refusals = [
@@ -100,6 +106,15 @@ def plan(
     return Plan(
         new.digest, len(jobs), len(changed), _effects(changed), tuple(changed[:MAX_JOBS]), tuple(plans), tuple(refusals)
     )
+
+
+def _closed(before: Desired, after: Desired, job: Job) -> Iterator[str]:
+    """The external addresses of a job that a switch would not have any more."""
+    if job.external:
+        known = before.why_closed(job.number)
+        for address, why in after.why_closed(job.number).items():
+            if address not in known:
+                yield f"external address {address} is closed: {why}"
 
 
 def _effects(changed: Iterable[JobChange]) -> tuple[Effect, ...]:

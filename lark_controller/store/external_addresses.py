@@ -131,9 +131,14 @@ def expire(connection: Connection, now: float) -> int:
     return count
 
 
-def held(connection: Connection) -> list[Association]:
-    """Every address that is a job's or rests, in order of number."""
-    return _found(connection, select(*table.c).where(table.c.held).order_by(table.c.number))
+def held(
+    connection: Connection, after: int = 0, limit: int | None = None, job: str | None = None, owner: str | None = None
+) -> list[Association]:
+    """The addresses that are jobs' or rest, of all, of one job or of one user's jobs, in order of number; with a
+    ``limit`` so many at most, those ``after`` a number."""
+    query = select(*table.c).where(table.c.held, table.c.number > after).order_by(table.c.number).limit(limit)
+    query = query if job is None else query.where(table.c.job == job)
+    return _found(connection, query if owner is None else query.where(table.c.owner == owner))
 
 
 def find(connection: Connection, association_id: str) -> Association | None:

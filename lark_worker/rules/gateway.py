@@ -7,12 +7,14 @@ restart changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
+from itertools import islice
 from typing import Final
 
 from lark_common import log
+from lark_common.client import Answer
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, NetworkError
 from lark_worker.network.commands import run
@@ -21,6 +23,8 @@ from lark_worker.rules.one_to_one import Mapped
 from lark_worker.rules.table import Table, change, read
 
 TABLE: Final = "lark-gateway"
+# External addresses of all pools that are read, page by page.
+MOST_ADDRESSES: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Gateway:
 
     def _wanted(self) -> list[Mapped]:
         """All that is open here by the controller's word. Raises AwayError."""
-        status, answer = self._link.passed(lambda client: client.external_addresses())
+        status, answer = self._link.passed(lambda client: {"addresses": _first(client.external_addresses())})
         if status != 200:
             raise AwayError(str(answer.get("detail", status)))
         # By the job's own address: where one is told of with two jobs, the later one has it.
@@ -108,6 +112,14 @@ class Gateway:
                 json.loads(run(["nft", "-j", "list", "table", one_to_one.FAMILY, TABLE])), one_to_one.FAMILY, TABLE
             )
         return self._held
+
+
+def _first(given: Iterator[Answer]) -> list[Answer]:
+    """All addresses that a controller lists. Raises AwayError for more than any has."""
+    found = list(islice(given, MOST_ADDRESSES + 1))
+    if len(found) > MOST_ADDRESSES:
+        raise AwayError(f"it lists more than {MOST_ADDRESSES} external addresses")
+    return found
 
 
 def _address(word: str | None, networks: Collection[IPv4Network]) -> IPv4Address | None:

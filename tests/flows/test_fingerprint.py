@@ -109,7 +109,10 @@ JOB: dict[str, Any] = {
     "datapath": 2, "port": "p9", "mac": "02:00:00:00:00:99", "vlan": 9, "bandwidth": 9.0, "inbound": False,
     "outbound": False, "state": JobState.PENDING, "reason": "why", "lease_until": 9.0, "created": 9.0,
     "facts": Facts((("owner", '"bob"'),)), "quarantine": "why", "vouched": True, "reserved": (TO_WAN,),
-    "external": (External(IPv4Address("198.51.100.1"), (Opening("any"),)),),
+    "external": (
+        External(IPv4Address("198.51.100.1"), (Opening("any"),)),
+        External(IPv6Address("2001:db8:64::7"), (Opening("any"),)),
+    ),
 }  # fmt: skip
 DECISION: dict[str, Any] = {
     "blocked": True, "slice": SliceKey(2, "other"), "wan": 1, "group": "cms", "inbound": False, "outbound": False,

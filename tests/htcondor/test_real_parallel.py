@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +29,13 @@ NUM_SLOTS_TYPE_1 = 2
 DedicatedScheduler = "DedicatedScheduler@ap.test"
 STARTD_ATTRS = $(STARTD_ATTRS), DedicatedScheduler
 RANK = Scheduler =?= $(DedicatedScheduler)
-MpiBandwidth = TARGET.RequestMpiBandwidth
-STARTD_ATTRS = $(STARTD_ATTRS), MpiBandwidth
 """
+# What condor_submit makes of the jobs' Request… attributes, and with what a worker's configuration meets that.
+_CONDOR = (Path(__file__).parents[2] / "etc/condor/50-lark.conf").read_text()
+REQUESTS = "".join(
+    f"{line}\nSTARTD_ATTRS = $(STARTD_ATTRS) {line.split()[0]}\n"
+    for line in re.findall(r"(?m)^\w+ = TARGET\.Request\w+$", _CONDOR)
+)
 
 
 class ParallelPool:
@@ -43,7 +48,7 @@ class ParallelPool:
         lark.folder.chmod(0o755)
         (lark.folder / "lark-start").symlink_to("starter_hook.sh")
         self.access = Machine(folder / "ap", lark.folder, "ap", ACCESS_POINT, ACCESS_POINT, far.namespace)
-        self.worker = Machine(folder / "w1", lark.folder, "worker1", WORKER, ACCESS_POINT, "", DEDICATED)
+        self.worker = Machine(folder / "w1", lark.folder, "worker1", WORKER, ACCESS_POINT, "", DEDICATED + REQUESTS)
         self.jobs = Jobs(self.access)
 
     def start(self) -> None:
@@ -124,3 +129,19 @@ def test_a_pattern_that_cannot_be_leaves_the_whole_job_in_the_queue_until_it_can
     wait(lambda: len(list(pool.lark.client.jobs(state="enforced"))) == 2, limit=120)
     (pool.lark.folder / "end").touch()
     pool.jobs.wait(cluster)
+
+
+@pytest.mark.parametrize("word", ["true", "1", "(2 > 1)", '"yes"'])
+def test_a_job_that_asks_for_an_external_address_finds_a_slot(pool: ParallelPool, word: str) -> None:
+    """However it asks: the policy has none, so its hook holds it, with that reason or that of a wrong value."""
+    lines = {
+        "executable": "run", "request_memory": "64", "request_disk": "1000", "log": "log",
+        "should_transfer_files": "YES", "+RequestExternalAddress": word,
+    }  # fmt: skip
+    cluster = pool.jobs.submit("alice", "true", lines)
+    deadline = time.monotonic() + 120
+    while not (state := pool.jobs.state(cluster)).startswith("5 "):
+        assert time.monotonic() < deadline, state + pool.access.logs() + pool.worker.logs()
+        time.sleep(0.5)
+    assert ("is not a boolean" if word == '"yes"' else "no external addresses") in state
+    pool.access.run(f"condor_rm {cluster}")

@@ -28,6 +28,7 @@ PROJECTS: Final = {
     "lark_worker": ROOT / "lark_worker",
 }
 # Beside a package's files, and no part of it.
+WORKER_UNITS = {f"lark-{name}.service" for name in ("worker", "base-flows", "leaves", "gateway")}
 NOT_PACKAGED: Final = {"pyproject.toml", "LICENSE"}
 # What only a controller needs, by the names that are imported.
 CONTROLLERS: Final = {"flask", "os_ken", "sqlalchemy", "eventlet", "paramiko", "lxml", "lark_controller"}
@@ -104,7 +105,7 @@ def test_a_wheel_brings_units_hooks_and_configuration_as_they_stand_here(
     assert named <= set(beside(wheels["lark_controller"])) | set(beside(wheels["lark_worker"])), named
     units = {name for name in found if name.endswith(".service")}
     wanted = {"controller": {"lark-controller.service"}}
-    assert units == wanted.get(role, {"lark-worker.service", "lark-base-flows.service", "lark-leaves.service"})
+    assert units == wanted.get(role, WORKER_UNITS)
     assert beside(wheels["lark_common"]) == beside(wheels["lark_mpi"]) == {}
 
 

@@ -206,7 +206,7 @@ def everything(controller: Controller) -> None:
         controller.usage.advice(job.id)
         controller.workers.marks("worker1", [job.id])
         given = controller.external.associate(ExternalWish(job.id), "test")
-        controller.external.held(job=job.id)
+        controller.external.page(job=job.id)
         controller.switches.explain(job.id, "192.0.2.1", 5)
         controller.drops.now(10)
         controller.external.release(given.association.id, "test")

@@ -81,7 +81,7 @@ def test_from_python(served: tuple[Api, str]) -> None:
     job, client = a_job(api), Client(url, TOKENS["operate"])
     made = client.associate_external_address(job, ["tcp/80"], 60)
     assert client.associate_external_address(job) == client.external_address(made["id"]) == made
-    assert client.external_addresses(job)["addresses"] == client.external_addresses()["addresses"] == [made]
+    assert list(client.external_addresses(job)) == list(client.external_addresses()) == [made]
     assert client.release_external_address(made["id"])["released"] is not None
 
 
@@ -120,3 +120,20 @@ def test_a_name_is_a_label_and_pools_are_for_all_to_see(api: Api) -> None:
     pools = [{"name": "public", "total": 2, "used": 0, "quarantined": 0, "free": 2}]
     for scope in ("hook", "read", "operate", "self"):
         assert ask(api, "GET", "/v1/external-pools", scope=scope).json == {"pools": pools}
+
+
+def test_a_list_is_read_page_by_page(served: tuple[Api, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    api, url = served
+    ids = [ask(api, "POST", "/v1/external-addresses", {"job": a_job(api, each)}).json["id"] for each in (1, 2)]
+    first = api.get("/v1/external-addresses?limit=1").json
+    assert ([each["id"] for each in first["addresses"]], len(first["pools"])) == (ids[:1], 1)
+    second = api.get(first["next"]).json
+    assert ([each["id"] for each in second["addresses"]], second["pools"]) == (ids[1:], [])
+    assert (second["next"], second["next_cursor"]) == (None, None)
+    assert ask(api, "GET", "/v1/external-addresses?cursor=x").status_code == 404
+    real = Client._json
+    monkeypatch.setattr(
+        Client, "_json", lambda self, method, path, query=None, *more, **kw: real(self, method, path,
+        {**query, "limit": 1} if query and "limit" in query else query, *more, **kw),
+    )  # fmt: skip
+    assert [each["id"] for each in Client(url, TOKENS["operate"]).external_addresses()] == ids

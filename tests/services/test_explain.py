@@ -159,7 +159,7 @@ def test_explain_walks_through_the_translation_in_both_directions(tmp_path: Path
         assert "1.0" not in told(zoe.id, "198.51.100.64", "zoe")[2]
         with pytest.raises(NotFoundError):
             told("192.0.2.1", "198.51.100.64", "zoe")
-        controller.external.release(controller.external.held(alice.id)[0].id, "test")
+        controller.external.release(controller.external.page(alice.id).associations[0].id, "test")
         assert "no live job has it" in told("192.0.2.1", "198.51.100.64")[2]
 
 

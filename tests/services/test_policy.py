@@ -325,4 +325,4 @@ def test_a_plan_says_whose_external_address_and_name_it_takes(tmp_path: Path, ne
         ]
         blocked = given.replace("policies:\n", "policies:\n  - block: {when: 'Owner == \"alice\"'}\n")
         assert lost + "nothing of the job may pass" in told(blocked)
-        assert [each.name for each in controller.external.held()] == ["web.x.org"]
+        assert [each.name for each in controller.external.page().associations] == ["web.x.org"]

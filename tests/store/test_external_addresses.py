@@ -55,6 +55,9 @@ def test_an_address_is_given_kept_released_and_rests(store: Store, store_url: st
     assert (made.openings, made.until, made.released, made.live(NOW)) == (listed("tcp/80"), NOW + 900, None, True)
     assert external.associate(claim(job), NOW + 1, "other") == made
     assert (external.find(made.id), external.held(), external.had(job.id, 4)) == (made, [made], True)
+    assert external.held(0, 1, job.id, job.owner) == [made]
+    for chosen in ((made.number, 1, None, None), (0, 1, other.id, None), (0, 1, None, "nobody")):
+        assert external.held(*chosen) == []
     store.close()
     again = Store.open(store_url).external_addresses
     over = again.release(made.id, NOW + 5, "released", "ops")

@@ -82,6 +82,24 @@ def test_the_packet_ins_of_a_flooding_port_are_dropped_before_they_are_looked_at
     on_a_switch(play, packet_in_rate=10.0, packet_in_burst=100)
 
 
+def test_icmp_errors_take_nothing_from_jobs_first_packets_and_one_jobs_nothing_from_anothers() -> None:
+    async def play(recorder: Recorder, fake: FakeSwitch, link: SwitchLink) -> None:
+        errors = [PacketIn(cookie(Category.EXTERNAL, job), 0, 1, 5, 0, bytes(60)) for job in (1, 2)]
+        fake.send_raw(switchside.packet_in(0, errors[0]) * 30_000)
+        fake.send_raw(switchside.packet_in(0, errors[1]))
+        firsts = [PacketIn(1, 2, 1, 5, 0, bytes([number]) * 60) for number in range(100)]
+        for each in firsts:
+            fake.packet_in(each)
+        await recorder.until(lambda: recorder.packets[-1:] == [firsts[-1]])
+        # All first packets, from the very port at which the flood comes in.
+        assert [each for each in recorder.packets if each in firsts] == firsts
+        assert errors[1] in recorder.packets
+        assert 100 <= recorder.packets.count(errors[0]) < 200
+        assert link.packet_ins_dropped == 0
+
+    on_a_switch(play, packet_in_rate=10.0, packet_in_burst=1000)
+
+
 class SlowToReact(Recorder):
     """A handler that takes its time with each PacketIn."""
 

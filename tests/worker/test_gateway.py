@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +23,13 @@ from lark_worker.errors import AwayError, NetworkError
 from lark_worker.network.commands import inside
 from lark_worker.rules import gateway
 from lark_worker.rules.gateway import Gateway, Place
+from tests.cli.test_commands import served as over_socket
+from tests.fixtures.fake_controls import TOKENS, bearer
+from tests.fixtures.rest_app import Api
 from tests.fixtures.service import wait
 from tests.fixtures.wires import open_socket
+
+__all__ = ["over_socket"]
 
 pytestmark = pytest.mark.ovs
 
@@ -39,8 +49,8 @@ class Told:
             raise AwayError("away")
         return 200, call(self)
 
-    def external_addresses(self) -> dict[str, Any]:
-        return {"addresses": self.addresses}
+    def external_addresses(self) -> Iterator[dict[str, Any]]:
+        return iter(self.addresses)
 
     def give(self, number: int, external: str, own: str | None, *opened: str) -> None:
         self.addresses.append({"id": f"{number}", "address": external, "inside": own, "open": list(opened)})
@@ -281,3 +291,61 @@ def test_an_address_of_another_gateway_or_of_no_job_here_is_not_mapped(site: Sit
     assert "10.99.0.1" not in site.listed("ruleset")
     with pytest.raises(NetworkError, match="an IPv4 network such as"):
         gateway.networks(["10.64.0.1/8"])
+
+
+def test_a_list_without_end_is_no_controllers(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "MOST_ADDRESSES", 1)
+    site.told.give(1, FIRST, "10.64.0.1", "any")
+    site.step()
+    site.told.give(2, SECOND, "10.64.0.2", "any")
+    site.step()
+    # What there was stays.
+    assert FIRST in site.listed("ruleset")
+    assert SECOND not in site.listed("ruleset")
+
+
+def test_the_unit_can_do_its_work_by_the_settings_and_the_rules_outlive_it(
+    site: Site, over_socket: Api, tmp_path: Path
+) -> None:
+    job = over_socket.register(1, "alice")["id"]
+    wish = {"job": job, "open": ["tcp/80"]}
+    over_socket.client.post("/v1/external-addresses", json=wish, headers=bearer("operate"))
+    (token := tmp_path / "worker.token").write_text(TOKENS["read"])
+    token.chmod(0o600)
+    unit = (Path(__file__).parents[2] / "etc/systemd/lark-gateway.service").read_text()
+    (program, action), capabilities = (
+        re.findall(rf"(?m)^{name}=(.*)", unit)[0].split() for name in ("ExecStart", "CapabilityBoundingSet")
+    )
+    assert (program.rpartition("/")[2], "EnvironmentFile=-/etc/lark/worker.env" in unit) == ("lark-worker", True)
+    bounds = ",".join(["-all", *(each.lower().replace("cap_", "+") for each in capabilities)])
+    settings = {
+        "URL": f"unix:{tmp_path}/rest.sock",
+        "TOKEN_FILE": str(token),
+        "GATEWAY_WAN": "wan",
+        "GATEWAY_POOLS": "198.51.100.64/31",
+        "NETWORKS": "10.64.0.0/16,2001:db8:64::/48",
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(30)
+        running = subprocess.Popen(
+            [
+                *("ip", "netns", "exec", site.gateway.namespace),
+                *("setpriv", "--bounding-set", bounds, "--no-new-privs"),
+                *(sys.executable, "-m", "lark_worker.cli", action, "--seconds", "0.1"),
+            ],
+            env={
+                **os.environ,
+                **{f"LARK_WORKER_{name}": value for name, value in settings.items()},
+                "NOTIFY_SOCKET": str(tmp_path / "notify"),
+            },
+        )
+        try:
+            assert systemd.recv(100) == b"READY=1"
+            wait(lambda: "198.51.100.64 . tcp . 80 : 10.64.0.1" in site.listed("ruleset"))
+            running.terminate()
+            assert running.wait(20) == 0
+        finally:
+            running.kill()
+            running.wait()
+    assert "198.51.100.64 . tcp . 80 : 10.64.0.1" in site.listed("ruleset")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lark_common.errors import SettingError
-from lark_worker.settings import load, table, with_file
+from lark_worker import cli
+from lark_worker.settings import Settings, load, table, with_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,3 +64,26 @@ def test_commands_have_the_settings_of_the_services_file_and_the_environment_bef
     found = with_file({"LARK_WORKER_MTU": "1400", "HOME": "/"}, file)
     assert found == {"LARK_WORKER_URL": "http://b", "LARK_WORKER_MTU": "1400", "HOME": "/"}
     assert with_file({"HOME": "/"}, tmp_path / "absent") == {"HOME": "/"}
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "nan", "inf", "0.01", "3601", "soon"])
+def test_a_gateway_asks_in_sensible_times(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.parser().parse_args(["gateway", "--seconds", word])
+    assert "accepted: 0.1 to 3600" in capsys.readouterr().err
+    assert cli.parser().parse_args(["gateway", "--seconds", "0.5"]).seconds == 0.5
+
+
+def test_a_gateway_has_the_settings_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "worker.env"
+    file.write_text("LARK_WORKER_GATEWAY_WAN=wan0\nLARK_WORKER_GATEWAY_POOLS=198.51.100.64/27\n")
+    monkeypatch.setattr("lark_worker.cli.settings_module.with_file", lambda environ: with_file(environ, file))
+    seen: list[Settings] = []
+
+    def ran(settings: Settings, _given: object) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(cli, "run_gateway", ran)
+    assert cli.main(["gateway"]) == 0
+    assert (seen[0].gateway_wan, [str(each) for each in seen[0].gateway_pools]) == ("wan0", ["198.51.100.64/27"])

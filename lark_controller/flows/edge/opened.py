@@ -42,7 +42,7 @@ def opened_frame(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
 
 def opened_flows(placed: Placed, mark: int) -> Iterator[Flow]:
     """A job's own flows: its openings, and the end of what comes to none of them."""
-    opened = placed.job.opened
+    opened = placed.opened
     if opened is None:
         return
     to_job: Fields = {"eth_type": ETH_IPV6, "ipv6_dst": int(opened.address), "ct_state": _NEW}

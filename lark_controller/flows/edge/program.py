@@ -61,9 +61,9 @@ def rules(policy: Policy, *, tracks: bool) -> Iterator[Flow]:
     opens = policy.external is not None and policy.external.opens
     if tracks and (policy.connectivities or opens):
         yield from _connections(drops)
-    elif policy.connectivities or opens:
+    elif policy.connectivities:
         yield from _untracked(drops)
-    if opens:
+    if tracks and opens:
         yield from opened_frame(policy, drops)
     yield from split_flows(policy)
     yield from _groups(policy)
@@ -128,7 +128,8 @@ def alike(one: Placed, other: Placed) -> bool:
         return True
     was, now = one.decision, other.decision
     return (
-        (one.datapath, one.port, one.queue, one.reserved) == (other.datapath, other.port, other.queue, other.reserved)
+        (one.datapath, one.port, one.queue, one.reserved, one.opened)
+        == (other.datapath, other.port, other.queue, other.reserved, other.opened)
         and (was.isolated, was.accounted, was.inbound, was.outbound, was.slice is None)
         == (now.isolated, now.accounted, now.inbound, now.outbound, now.slice is None)
         and (one.job is other.job or same_for_switches(one.job, other.job))

@@ -10,18 +10,19 @@ from flask import Response, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import AmbiguousError, NotFoundError
-from lark_controller.api.external import ExternalWish
+from lark_controller.api.external import ExternalState, ExternalWish
 from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
 from lark_controller.policies.external import FAMILIES
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
-from lark_controller.rest.bodies import read_json
+from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import job_among, named_job
 from lark_controller.rest.own_jobs import is_own, own_user
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources.jobs import check_wait, confirm
+from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.members import meta
 from lark_controller.rest.schemas.queries import ExternalQuery, WaitQuery
 from lark_controller.rest.schemas.times import Time
@@ -82,6 +83,12 @@ class ExternalAddressSchema(Schema):
     owner = fields.String(required=True, metadata=meta("That job's owner"))
     group = fields.String(required=True, metadata=meta("That job's accounting group"))
     open = fields.List(fields.String(), required=True, metadata=meta("The protocols and ports that are open"))
+    state = fields.String(
+        required=True,
+        validate=validate.OneOf([str(each) for each in ExternalState]),
+        metadata=meta("Pending until the job's switches have confirmed, open, closed where a switch lacks it, or over"),
+    )
+    reason = fields.String(required=True, metadata=meta("The reason why it is not open, empty where it is"))
     created = Time("Time when it was given")
     until = Time("Time when it ends, null where the job ends it", allow_none=True)
     released = Time("Time when it has ended, null where it has not", allow_none=True)
@@ -113,13 +120,15 @@ class ExternalPoolListSchema(Schema):
     pools = fields.List(fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy"))
 
 
-class ExternalListSchema(Schema):
-    """External addresses of live jobs, and the pools."""
+class ExternalListSchema(Page):
+    """A page of external addresses of live jobs, and the pools."""
 
     addresses = fields.List(
         fields.Nested(ExternalAddressSchema), required=True, metadata=meta("The addresses, the oldest first")
     )
-    pools = fields.List(fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy"))
+    pools = fields.List(
+        fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy, on the first page")
+    )
 
 
 @operation(
@@ -167,9 +176,15 @@ def associate(query: dict[str, Any]) -> Response:
 )
 def index(query: dict[str, Any]) -> dict[str, object]:
     """List the external addresses of live jobs, and the state of each pool."""
-    controls = current().controls.external
-    found = controls.held(job_among(query), own_user())
-    return {"addresses": _shown(found), "pools": [_pool(each) for each in controls.pools()]}
+    controls, cursor = current().controls.external, query.get("cursor")
+    page = controls.page(job_among(query), own_user(), cursor, query["limit"])
+    pools = () if cursor is not None else controls.pools()
+    return {
+        "addresses": _shown(page.associations),
+        "pools": [_pool(each) for each in pools],
+        "next": next_url(page.next_cursor),
+        "next_cursor": page.next_cursor,
+    }
 
 
 @operation(
@@ -270,6 +285,7 @@ def _inside(association: Association) -> str | None:
 
 def _shown(found: Collection[Association]) -> list[dict[str, object]]:
     names = current().controls.jobs.names({each.job for each in found})
+    standings = {each.id: current().controls.external.standing(each) for each in found}
     return [
         {
             "id": each.id,
@@ -281,6 +297,8 @@ def _shown(found: Collection[Association]) -> list[dict[str, object]]:
             "owner": each.owner,
             "group": each.group,
             "open": [str(one) for one in each.openings],
+            "state": str(standings[each.id].state),
+            "reason": standings[each.id].reason,
             "created": each.created,
             "until": each.until,
             "released": each.released,

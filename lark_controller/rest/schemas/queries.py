@@ -154,7 +154,7 @@ class ReservationQuery(PageQuery):
     job = fields.String(validate=WORD, metadata=meta("Any name of a job: its own, and flows that go to it"))
 
 
-class ExternalQuery(Schema):
+class ExternalQuery(PageQuery):
     """A choice of external addresses."""
 
     job = fields.String(validate=WORD, metadata=meta("Any name of a job"))

@@ -32,8 +32,8 @@ _NEW_BYTES: Final = 4096
 # Payload of echo requests that is sent back, in bytes a second and at once. Whoever asks for more gets no answer to it.
 _ECHO_RATE: Final = 16384.0
 _ECHO_AT_ONCE: Final = 131_072.0
-# Where the port stands in a PacketIn, whose match begins with it.
-_IN_PORT: Final = 28, 36
+# Where the cookie stands in a PacketIn, and behind it the port, with which the match begins.
+_COOKIE_TO_PORT: Final = 16, 36
 _MAX_XID: Final = 0xFFFFFFFF
 
 
@@ -73,11 +73,12 @@ class Connection(asyncio.BufferedProtocol):
     """The transport of one switch. ``receive`` gets every whole message (type, xid, bytes) but echoes.
 
     ``receive`` returns True where a request waited for the message. A switch that has used up its ``time`` is not read
-    for a while. ``drops`` is called with the port and the time of each PacketIn before it is decoded: True drops it. An
-    exception from ``receive`` closes this connection with one log record and touches no other. ``lost`` is called once,
-    with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied again. ``tls_name``
-    is the common name in the switch's certificate, ``""`` without one. All connections of the loop are read into one
-    ``buffer``. ``known`` is True once this one belongs to a switch; until then little of it is kept. HELLO is sent at
+    for a while. ``drops`` is called with cookie to port and the time of each PacketIn before it is decoded: True
+    drops it. An exception from ``receive`` closes this connection with one log record and touches no other. ``lost``
+    is called once, with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied
+    again. ``tls_name`` is the common name in the switch's certificate, ``""`` without one. All connections of the
+    loop are read into one ``buffer``. ``known`` is True once this one belongs to a switch; until then little of it is
+    kept. HELLO is sent at
     once unless ``opened`` sets ``greets`` to False. Nothing is sent once the ``fence`` is shut.
     """
 
@@ -95,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self.greets = True
         self.receive: Callable[[int, int, bytes], bool] = lambda _kind, _xid, _message: False
         self.writable: Callable[[], None] = lambda: None
-        self.drops: Callable[[bytes, float], bool] = lambda _port, _now: False
+        self.drops: Callable[[bytes, float], bool] = lambda _whose, _now: False
         self.address = "?"
         self.host = "?"
         self.tls_name = ""
@@ -260,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
         started = now = self._loop.time()
         answers = reacted = 0.0
         self._needed = 8
-        first, last = _IN_PORT
+        first, last = _COOKIE_TO_PORT
         full = False
         while size - position >= 8:
             version, kind, length, xid = wire.HEADER.unpack_from(data, position)

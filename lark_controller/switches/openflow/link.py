@@ -59,8 +59,11 @@ _MOST_METERS: Final = 8192
 # A switch has one marker; a few more may come of its tables' being written by others.
 _MOST_MARKERS: Final = 16
 _KEY_OF: Final = attrgetter("key")
-# Offset of the port in a PacketIn, whose match begins with it.
-_IN_PORT: Final = slice(28, 36)
+# The cookie in a PacketIn, and behind it the port, with which the match begins.
+_COOKIE_TO_PORT: Final = slice(16, 36)
+# The part of PacketIns that ICMP errors about external addresses have beside the others, and how their cookies begin.
+_ICMP_SHARE: Final = 0.1
+_ICMP_ERRORS: Final = cookies.cookie(cookies.Category.EXTERNAL).to_bytes(8)[:3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,10 @@ class SwitchLink:
         self._takes_markers = True
         self.changed_at = 0.0
         now = asyncio.get_running_loop().time()
-        self._packet_ins = PacketInBudget(connection.options.packet_in_rate, connection.options.packet_in_burst, now)
+        rate, burst = connection.options.packet_in_rate, connection.options.packet_in_burst
+        self._packet_ins = PacketInBudget(rate, burst, now)
+        # What comes from outside takes nothing from jobs' first packets.
+        self._icmp_errors = PacketInBudget(rate * _ICMP_SHARE, max(1.0, burst * _ICMP_SHARE), now)
         self._stray_errors = Bucket(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
         # Changes of ports that are not reported yet: the port, or None for one that is gone.
         self._ports: dict[int, PortInfo | None] = {}
@@ -415,11 +421,20 @@ class SwitchLink:
             self.hello.set_result(message)
         return False
 
-    def _drops(self, port: bytes, now: float) -> bool:
-        return self.ready and self._packet_ins.refuses(port, now)
+    def _budget(self, whose: bytes) -> tuple[PacketInBudget, bytes]:
+        """The budget of a PacketIn by its cookie and port, and the one who has a part of it: a port, or the job that an
+        ICMP error is about."""
+        return (self._icmp_errors, whose[:8]) if whose[:3] == _ICMP_ERRORS else (self._packet_ins, whose[12:])
+
+    def _drops(self, whose: bytes, now: float) -> bool:
+        if not self.ready:
+            return False
+        budget, one = self._budget(whose)
+        return budget.refuses(one, now)
 
     def _packet_in(self, message: bytes) -> bool:
-        if self.ready and self._packet_ins.admit(message[_IN_PORT], asyncio.get_running_loop().time()):
+        budget, one = self._budget(message[_COOKIE_TO_PORT])
+        if self.ready and budget.admit(one, asyncio.get_running_loop().time()):
             self._handler.packet_in(self, replies.packet_in(message))
         return False
 

@@ -1,0 +1,130 @@
+"""The live jobs and the known switches: who is attached where, by what was decided. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from lark_common.runs import NetworkType
+from lark_controller.flows.external_room import Refusals
+from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.relabel import slice_at_port
+from lark_controller.flows.tags import JobsByEdge
+from lark_controller.flows.worker_rules import Ruled
+from lark_controller.jobs.job import Job
+from lark_controller.policies.model import Decision, Policy, SliceKey
+from lark_controller.qos.worker_queues import Claim
+
+
+class PlacedJobs:
+    """The jobs that are admitted, each at its switch if that is known, and the switches.
+
+    ``groups`` counts the jobs of each group of the policy, ``isolated`` those of which nothing passes. ``queues`` are
+    the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are the jobs whose workers enforce what
+    is decided.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.switches: dict[int, Switch] = {}
+        self.placed: dict[int, Placed] = {}
+        self.groups: Counter[str] = Counter()
+        self.isolated = 0
+        self.queues: dict[Claim, int] = {}
+        self.ruled = Ruled()
+        self._local = JobsByEdge()
+        self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
+        self._homeless: dict[str, set[int]] = {}
+        # The jobs with external addresses, by number, and those that switches refused.
+        self._external: set[int] = set()
+        self._refusals = Refusals()
+
+    def _take_over(self, before: PlacedJobs) -> None:
+        """Take all jobs and switches of another, as a copy."""
+        self.switches, self.placed = dict(before.switches), dict(before.placed)
+        self.groups, self.ruled, self.isolated = before.groups.copy(), before.ruled.copy(), before.isolated
+        self._local = before._local.copy()
+        self._hosts, self._external = dict(before._hosts), set(before._external)
+        self._refusals = before._refusals.copy()
+        self._homeless = {host: set(numbers) for host, numbers in before._homeless.items()}
+
+    def datapath_of(self, job: Job) -> int | None:
+        """The datapath of the edge where a job is attached: as its ad says, or by its host's name; None: not known."""
+        if job.network_type is not NetworkType.OVS_BRIDGE:
+            return None
+        return self._hosts.get(job.host) if job.datapath is None else job.datapath
+
+    def jobs_at(self, datapath: int) -> list[Placed]:
+        """The jobs that belong to an edge, by number."""
+        return [self.placed[number] for number in sorted(self._local.at(datapath).numbers)]
+
+    def present_at(self, datapath: int) -> Iterator[Placed]:
+        """The jobs that belong to an edge, in any order."""
+        return (self.placed[number] for number in self._local.at(datapath).numbers)
+
+    def count_at(self, datapath: int) -> int:
+        """The number of jobs of an edge."""
+        return len(self._local.at(datapath).numbers)
+
+    def edges(self) -> Iterator[int]:
+        """The edges that have jobs."""
+        return self._local.edges()
+
+    def tag_at(self, datapath: int, key: SliceKey | None) -> int:
+        """A slice's tag on a switch; 0 where it has none."""
+        return 0 if key is None else self.tags_at(datapath).get(key, 0)
+
+    def slices_at(self, datapath: int) -> dict[int, SliceKey]:
+        """The slices of a switch by tag."""
+        return {tag: key for key, tag in list(self.tags_at(datapath).items())}
+
+    def tags_at(self, datapath: int) -> Mapping[SliceKey, int]:
+        """The tags of the slices of an edge."""
+        return self._local.at(datapath).tags
+
+    def ruled_at(self, host: str) -> list[Placed]:
+        """The jobs of a host whose policy their worker enforces, by number."""
+        return [self.placed[number] for number in sorted(self.ruled.numbers(host))]
+
+    def where(self, job: Job, decision: Decision) -> Placed:
+        """A job at its port, as far as its edge is known."""
+        datapath = self.datapath_of(job)
+        switch = None if datapath is None else self.switches.get(datapath)
+        port = None if switch is None else switch.job_port(job.port)
+        limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
+        queue = self.queues.get(Claim.of_job(job.number)) if limited and port is not None else None
+        closed = "" if job.opened is None else self._why_closed(job, datapath, switch)
+        if not job.reserved or port is None:
+            return Placed(job, decision, datapath, port, queue, closed=closed)
+        sent = ((flow.target, Claim.of_flow(flow.number)) for flow in job.reserved if not flow.incoming)
+        stand = tuple((target, number) for target, of in sent if (number := self.queues.get(of)) is not None)
+        return Placed(job, decision, datapath, port, queue, stand, closed)
+
+    def _why_closed(self, job: Job, datapath: int | None, switch: Switch | None) -> str:
+        """The reason why a job's edge, as far as it is known, does not open the job's own IPv6 address."""
+        if switch is not None and not switch.tracks:
+            return f"switch {switch.name} has no connection tracking, which an open IPv6 address needs"
+        return self._refusals.why(datapath, job)
+
+    def _index(self, old: Placed | None, new: Placed | None) -> None:
+        self.ruled.move(old, new)
+        if old is not None:
+            del self.placed[old.job.number]
+            self._external.discard(old.job.number)
+            if old.job.external:
+                self._refusals.follow(old.job.number, () if new is None else new.job.external)
+            self.groups[old.decision.group] -= 1
+            self.isolated -= old.decision.isolated
+            if old.datapath is not None:
+                self._local.take(old.datapath, old.job.number, slice_at_port(old))
+            else:
+                self._homeless.get(old.job.host, set()).discard(old.job.number)
+        if new is not None:
+            self.placed[new.job.number] = new
+            if new.job.external:
+                self._external.add(new.job.number)
+            self.groups[new.decision.group] += 1
+            self.isolated += new.decision.isolated
+            if new.datapath is not None:
+                self._local.add(new.datapath, new.job.number, slice_at_port(new))
+            elif new.job.network_type is NetworkType.OVS_BRIDGE:
+                self._homeless.setdefault(new.job.host, set()).add(new.job.number)

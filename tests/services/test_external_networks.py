@@ -1,0 +1,117 @@
+"""External addresses by network type, address type and family, asked for in the ad and at run time: each cell of the
+table in docs/how-to/external-addresses.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from fake_switch.switch import FakeNetwork, FakeSwitch
+from lark_common.errors import ExternalAddressError
+from lark_controller.api.external import ExternalWish
+from lark_controller.api.jobs import Registered
+from lark_controller.controller import Controller
+from tests.fixtures.controllers import POLICY, an_edge, connect, network, post, running, until
+
+__all__ = ["network"]
+
+SECTION: Final = """
+external:
+  pools: {public: [198.51.100.64/28]}
+  rules:
+    - {pool: public, open: [tcp], per_user: 9}
+    - {family: ipv6, open: [tcp], per_user: 9}
+  refused: REFUSED
+"""
+OPEN: Final = POLICY.replace("max_rules: 60, ", "").replace("10.64.0.0/16]", '10.64.0.0/16, "2001:db8:64::/64"]')
+V4, V6 = "198.51.100.64", "2001:db8:64::1"
+NO_TYPE = "external addresses are for jobs of type ovs_bridge"
+# Network type, address type, with an IPv6 address, family: the outcome, an address or the reason why there is none.
+CELLS: Final = [
+    ("ovs_bridge", "static", True, "ipv4", V4),
+    ("ovs_bridge", "static", True, "ipv6", V6),
+    ("ovs_bridge", "static", False, "ipv6", "the job has no IPv6 address of its own"),
+    ("ovs_bridge", "controller", True, "ipv4", V4),
+    ("ovs_bridge", "dhcp", True, "ipv4", V4),
+    ("ovs_bridge", "dhcp", True, "ipv6", V6),
+    ("ovs_bridge", "dhcp", False, "ipv6", "the job has no IPv6 address of its own"),
+    ("bridge", "static", True, "ipv4", f"network type bridge: {NO_TYPE}"),
+    ("bridge", "static", True, "ipv6", f"network type bridge: {NO_TYPE}"),
+    ("bridge", "dhcp", False, "ipv4", f"network type bridge: {NO_TYPE}"),
+    ("nat", "static", True, "ipv4", f"network type nat: {NO_TYPE}"),
+    ("nat", "static", True, "ipv6", f"network type nat: {NO_TYPE}"),
+    ("none", "static", False, "ipv4", f"network type none: {NO_TYPE}"),
+    ("none", "static", False, "ipv6", f"network type none: {NO_TYPE}"),
+]
+
+
+def registered(
+    controller: Controller, kind: str, address_type: str, ipv6: bool, asks: str, *, lease: bool = True
+) -> Registered:
+    """A job that is posted as its worker posts it; a DHCP job once more with its lease."""
+    more = f'NetworkType = "{kind}"\nAddressType = "{address_type}"\n'
+    more += f'LarkInnerAddressIPv6 = "{V6}"\n' if ipv6 else ""
+    own = "" if kind != "none" and address_type == "static" else None
+    port = None if kind == "none" else ""
+    found = post(controller, 1, address=own, port=port, more=more, attributes=asks)
+    if address_type == "dhcp" and lease:
+        found = post(controller, 1, address="10.64.0.1", port=port, more=more, attributes=asks)
+    return found
+
+
+def asking(family: str) -> str:
+    return f'RequestExternalAddress = true\nExternalFamily = "{family}"\n'
+
+
+@pytest.mark.parametrize(("kind", "address_type", "ipv6", "family", "outcome"), CELLS)
+def test_asked_for_in_the_ad(
+    tmp_path: Path, kind: str, address_type: str, ipv6: bool, family: str, outcome: str
+) -> None:
+    with running(tmp_path, OPEN + SECTION.replace("REFUSED", "hold")) as controller:
+        if outcome in (V4, V6):
+            job = registered(controller, kind, address_type, ipv6, asking(family)).job
+            assert [str(each.address) for each in controller.external.page(job.id).associations] == [outcome]
+            return
+        with pytest.raises(ExternalAddressError, match=outcome) as refused:
+            registered(controller, kind, address_type, ipv6, asking(family))
+        assert not refused.value.idle
+        # The hook holds it with that reason, and nothing of it stays.
+        until(lambda: not any(controller.jobs.counts().values()))
+    # Where the site lets it run without, it runs, and the trail says why.
+    (tmp_path / "without").mkdir()
+    with running(tmp_path / "without", OPEN + SECTION.replace("REFUSED", "run")) as controller:
+        job = registered(controller, kind, address_type, ipv6, asking(family)).job
+        assert job.live
+        assert controller.external.page().associations == ()
+        trail = {entry.action: entry.detail for entry in controller.audit.page(job.id, None, 9).entries}
+        assert outcome in trail["no external address"]
+
+
+@pytest.mark.parametrize(("kind", "address_type", "ipv6", "family", "outcome"), CELLS)
+def test_asked_for_at_run_time(
+    tmp_path: Path, kind: str, address_type: str, ipv6: bool, family: str, outcome: str
+) -> None:
+    with running(tmp_path, OPEN + SECTION.replace("REFUSED", "hold")) as controller:
+        job = registered(controller, kind, address_type, ipv6, "").job
+        wish = ExternalWish(job.id, family=4 if family == "ipv4" else 6)
+        if outcome in (V4, V6):
+            assert str(controller.external.associate(wish, "ops").association.address) == outcome
+            return
+        with pytest.raises(ExternalAddressError, match=outcome):
+            controller.external.associate(wish, "ops")
+        assert controller.jobs.live(job.id) is not None
+
+
+def test_a_dhcp_job_gets_its_address_with_its_lease_and_hears_so_before(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, OPEN + SECTION.replace("REFUSED", "hold")) as controller:
+        for switch in (FakeSwitch(0xC0, {1: "a", 2: "b", 3: "c"}), an_edge(hardware="Open vSwitch")):
+            connect(network, controller, switch)
+        job = registered(controller, "ovs_bridge", "dhcp", True, asking("both"), lease=False).job
+        # Its own IPv6 address is there already.
+        assert [str(each.address) for each in controller.external.page(job.id).associations] == [V6]
+        with pytest.raises(ExternalAddressError, match="no IPv4 address of its own yet"):
+            controller.external.associate(ExternalWish(job.id, family=4), "ops")
+        registered(controller, "ovs_bridge", "dhcp", True, asking("both"))
+        assert {str(each) for each in controller.jobs.confirm(job.id, 20).job.external_addresses} == {V4, V6}
