@@ -6,6 +6,7 @@ exceeded, is the store's doing, for all processes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,6 +49,8 @@ class ExternalAddresses:
         self._policy: Policy | None = None
         # Those of live jobs that are not over, by the job's id and the family.
         self._of_job: dict[tuple[str, int], Association] = {}
+        # No association is past its end before this time.
+        self._soonest = -math.inf
         # When a refusal of a job's was written last: a job may ask in a loop.
         self._refused: dict[str, float] = {}
         feed.completed_by(self.with_external)
@@ -101,6 +104,7 @@ class ExternalAddresses:
                 self.refused(job.id, actor, str(error))
                 raise
             self._of_job[_place(made)] = made
+            self._soonest = min(self._soonest, _end(made))
             self._feed.tell(job.id)
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
@@ -196,11 +200,10 @@ class ExternalAddresses:
 
     def held(self, job: str | None = None, owner: str | None = None) -> tuple[Association, ...]:
         """The associations that are not over. Raises StoreError."""
-        now, found = time.time(), self._store.held()
+        now, found = time.time(), self._store.held(job=job, owner=owner)
         with self._lock:
-            mine = {each.id for each in self._of_job.values() if each.live(now)}
-        chosen = (each for each in found if each.id in mine and job in (None, each.job) and owner in (None, each.owner))
-        return tuple(sorted(chosen, key=lambda each: each.number))
+            mine = ((each, self._of_job.get(_place(each))) for each in found)
+            return tuple(each for each, has in mine if has is not None and has.id == each.id and has.live(now))
 
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy. Raises StoreError."""
@@ -285,8 +288,11 @@ class ExternalAddresses:
 
     def _forget_past(self, now: float) -> None:
         """Take what is past its end out of the network, before the store may give it to the next job."""
+        if now < self._soonest:
+            return
         for each in [each for each in self._of_job.values() if not each.live(now)]:
             self._forget(each)
+        self._soonest = min((_end(each) for each in self._of_job.values()), default=math.inf)
 
     def _forget(self, over: Association) -> None:
         """Take an association out of the network. The caller holds the lock."""
@@ -299,6 +305,10 @@ class ExternalAddresses:
 
 def _place(of: Association) -> tuple[str, int]:
     return of.job, of.address.version
+
+
+def _end(of: Association) -> float:
+    return math.inf if of.until is None else of.until
 
 
 def _missing(association_id: str) -> NotFoundError:
