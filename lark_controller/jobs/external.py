@@ -138,11 +138,6 @@ class Association:
         """True while packets are to pass by it."""
         return self.released is None and (self.until is None or now < self.until)
 
-    def rests(self, now: float) -> bool:
-        """True from its end until another job may get the address; not while a name leads to it."""
-        free = self.free is not None and self.free <= now and self.name_state is not NameState.REMOVING
-        return not self.live(now) and not free
-
     @property
     def external(self) -> External:
         """The part that switches need."""

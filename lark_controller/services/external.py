@@ -16,6 +16,7 @@ from typing import Final
 from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
 from lark_common.log import WARNING, event
+from lark_common.turns import by_portions
 from lark_controller.api.external import ExternalWish, Given
 from lark_controller.jobs.external import Association, PoolState, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
@@ -208,13 +209,11 @@ class ExternalAddresses:
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy. Raises StoreError."""
         spec, now = self._spec, time.time()
-        rows = self._store.held() if spec is not None else []
+        places = self._store.places(now) if spec is not None else []
         states = []
         for name, networks in () if spec is None else spec.pools.items():
-            theirs = [each for each in rows if any(each.address in network for network in networks)]
-            used = sum(each.live(now) for each in theirs)
-            resting = sum(each.rests(now) for each in theirs)
-            states.append(PoolState(name, size(networks), used, resting))
+            theirs = [lives for address, lives in by_portions(places) if any(address in each for each in networks)]
+            states.append(PoolState(name, size(networks), sum(theirs), len(theirs) - sum(theirs)))
         return tuple(states)
 
     def expire(self, now: float) -> int:

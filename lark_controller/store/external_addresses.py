@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from itertools import islice
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, not_, or_, select, update
 
 from lark_common.errors import ExternalAddressError, NotFoundError
 from lark_common.runs import Address, Network
@@ -145,6 +145,16 @@ def held(connection: Connection, job: str | None = None, owner: str | None = Non
             query = query.where(column == value)
     rows = read_by_portions(connection.execute(query.order_by(table.c.number)))
     return [names.association(row) for row in by_portions(rows)]
+
+
+def places(connection: Connection, now: float) -> list[tuple[Address, bool]]:
+    """The addresses that are a job's (True), or rest until another job may get them, and while a name leads there
+    (False). It is all that the state of a pool needs, for which every worker asks."""
+    lives = and_(NOT_RELEASED, or_(table.c.until.is_(None), table.c.until > now))
+    free = table.c.free_at.is_not(None), table.c.free_at <= now, table.c.name_state != str(NameState.REMOVING)
+    chosen = select(table.c.address, lives).where(table.c.held, or_(lives, not_(and_(*free))))
+    rows: list[Any] = read_by_portions(connection.execute(chosen))
+    return [(ip_address(address), bool(has)) for address, has in by_portions(rows)]
 
 
 def find(connection: Connection, association_id: str) -> Association | None:

@@ -341,3 +341,20 @@ def test_what_an_address_costs_does_not_grow_with_those_that_are_given(store: St
     assert external.held(job=job.id) == [made]
     assert external.held(owner=other.owner) == [given]
     assert len(external.held()) == 2_002
+
+
+def test_the_state_of_a_pool_has_what_the_associations_have(store: Store) -> None:
+    external, network = store.external_addresses, ip_network("198.51.100.0/28")
+    jobs = [run(store, number) for number in range(1, 5)]
+    made = [
+        external.associate(claim(job, networks=(network,), until=until), NOW, "ops")
+        for job, until in zip(jobs, (None, NOW + 50, None, None), strict=True)
+    ]
+    external.release(made[2].id, NOW + 1, "released", "ops")
+    external.release(made[3].id, NOW + 30, "released", "ops")
+    for now in (NOW + 40, NOW + 55, NOW + 1 + QUARANTINE, NOW + 1000):
+        live = [each for each in external.held() if each.live(now)]
+        rest = [each for each in external.held() if not each.live(now) and (each.free is None or each.free > now)]
+        assert sorted(external.places(now)) == sorted(
+            [(each.address, True) for each in live] + [(each.address, False) for each in rest]
+        )
