@@ -14,16 +14,17 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from lark_common.limits import Bucket
 
 # A caller uses much of the processor that takes more than this share of it for longer; so many seconds at once.
 SHARE: Final = 0.25
-AT_ONCE: Final = 0.1
+AT_ONCE: Final = 0.05
 # Others ask, if one has done so within these seconds. Seconds for which a caller rests at most.
 ASKING: Final = 0.5
 LONGEST_REST: Final = 1.0
@@ -34,8 +35,8 @@ _REMEMBERED: Final = 1024
 AT_WORK: Final = 0.1
 # A caller that stands still looks so often whether it may go on.
 STEP: Final = 0.002
-# Entries of a list between two portions: about two milliseconds of work.
-PORTION: Final = 16
+# Seconds of work on a list after which others may go ahead.
+PORTION: Final = 0.002
 
 _OF_THREAD: Final = threading.local()
 
@@ -47,13 +48,16 @@ class _Share:
     ``line`` has those of which calls wait."""
 
     __slots__ = (
-        "budget", "calling", "line", "now", "of", "patience", "rested", "rests_until", "running", "used", "waiting",
+        "budget", "calling", "line", "now", "of", "owed", "patience", "rested", "rests_until", "running", "used",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, used: float, at: float) -> None:
         self.used = used
         self.budget = Bucket(SHARE, AT_ONCE, at)
         self.now = 0.0
+        # Seconds that other threads have worked for it, and for which it has not rested yet.
+        self.owed = 0.0
         # Seconds for which it still stands still.
         self.patience = AT_ONCE
         # Until then nothing of it begins; a thread wakes up then.
@@ -84,10 +88,10 @@ class Turns:
         sleep: Callable[[float], None] = time.sleep,
         ahead: Turns | None = None,
     ) -> None:
-        self._ahead = ahead
+        self.ahead = ahead
         self._sleep = sleep
         self.processor = processor
-        self._clock = clock
+        self.clock = clock
         self._most = most
         self._most_of_one = most_of_one
         self._lock = threading.Lock()
@@ -97,11 +101,11 @@ class Turns:
         # The one that has asked last, of those that use little, and the last other one; with their times.
         self._asked: list[tuple[_Share | None, float]] = [(None, -math.inf), (None, -math.inf)]
 
-    def ask(self, caller: str, address: str, start: Callable[[Turn], None]) -> None:
+    def ask(self, caller: str, address: str, start: Callable[[Turn], None]) -> Turn:
         """Have ``start`` called, here or on another thread, once there is a turn for a call; it is to return at once,
-        and the call to be carried out in ``with turn:``."""
+        and the call to be carried out in ``with turn:``. Returns the turn, to be charged."""
         with self._lock:
-            at = self._clock()
+            at = self.clock()
             of = _among(self._all, caller, at)
             turn = Turn(self, of, _among(of, address, at))
             if of.budget.left(at) > 0.0:
@@ -110,11 +114,19 @@ class Turns:
                 share.calling += 1
             self._moved(turn, at)
         self.wait(turn, lambda: start(turn))
+        return turn
+
+    def charge(self, turn: Turn, used: float) -> None:
+        """Take note of so many seconds of processor time that another thread has worked for a call, which may be over;
+        its caller rests for them as for its own."""
+        with self._lock:
+            self._take_note(turn, used)
+            turn.shares[0].owed += used
 
     def others_ask(self) -> None:
         """Note that somebody asks whose calls take their turns elsewhere."""
         with self._lock:
-            self._note(None, self._clock())
+            self._note(None, self.clock())
 
     def wait(self, turn: Turn, start: Callable[[], None]) -> None:
         """Have ``start`` called once it is the turn of a call that has begun before."""
@@ -128,14 +140,14 @@ class Turns:
         """Give a turn up, after so many seconds of processor time."""
         with self._lock:
             self._charge(turn, used)
-            self._moved(turn, self._clock())
+            self._moved(turn, self.clock())
         self._go_on()
 
     def at_work(self) -> bool:
         """True if a call is under way, and not only waiting for something that takes long."""
         with self._lock:
             last = next(reversed(self._under_way.values()), -math.inf)
-            return self._clock() - last < AT_WORK
+            return self.clock() - last < AT_WORK
 
     def give_way(self, turn: Turn, used: float) -> None:
         """Take note of so many seconds of processor time, and stand still while a call of ``ahead`` is at work.
@@ -145,14 +157,14 @@ class Turns:
         """
         with self._lock:
             self._take_note(turn, used)
-        caller, began = turn.shares[0], self._clock()
-        while self._ahead is not None and self._ahead.at_work():
+        caller, began = turn.shares[0], self.clock()
+        while self.ahead is not None and self.ahead.at_work():
             with self._lock:
                 if caller.patience <= 0.0 or caller.budget.left(began) > AT_ONCE / 2:
                     return
             self._sleep(STEP)
             with self._lock:
-                now = self._clock()
+                now = self.clock()
                 caller.patience -= now - began
                 began = now
 
@@ -164,10 +176,11 @@ class Turns:
             del self._under_way[turn]
             for share in turn.shares:
                 share.calling -= 1
-            caller, at = turn.shares[0], self._clock()
+            caller, at = turn.shares[0], self.clock()
             if caller.budget.left(at) <= 0.0 and at - self._others_asked(caller) < ASKING:
-                rest = max(caller.rests_until, at) + whole * (1 / SHARE - 1)
+                rest = max(caller.rests_until, at) + (whole + caller.owed) * (1 / SHARE - 1)
                 caller.rests_until = min(rest, at + LONGEST_REST)
+            caller.owed = 0.0
             rests = caller.rested and caller.rests_until > at
             if rests:
                 caller.rested = False
@@ -175,7 +188,7 @@ class Turns:
         while rests:
             self._sleep(caller.rests_until - at)
             with self._lock:
-                at = self._clock()
+                at = self.clock()
                 rests = caller.rests_until > at
                 caller.rested = not rests
             self._go_on()
@@ -202,7 +215,7 @@ class Turns:
     def _take_note(self, turn: Turn, used: float) -> None:
         for share in turn.shares:
             share.used += used
-        caller, at = turn.shares[0], self._clock()
+        caller, at = turn.shares[0], self.clock()
         # What it takes while nobody else asks is not held against it for long.
         caller.budget.take(min(used, caller.budget.left(at) + AT_ONCE), at)
         caller.patience = min(AT_ONCE, caller.patience + used * (1 / SHARE - 1))
@@ -213,7 +226,7 @@ class Turns:
             self._begin(turn)
 
     def _begin(self, turn: Turn) -> None:
-        self._moved(turn, self._clock())
+        self._moved(turn, self.clock())
         self._all.running += 1
         for share in turn.shares:
             share.running += 1
@@ -230,7 +243,7 @@ class Turns:
     def _next(self) -> Callable[[], None] | None:
         if self._all.running >= self._most:
             return None
-        now = self._clock()
+        now = self.clock()
         free = [share for share in self._all.line if share.running < self._most_of_one and share.rests_until <= now]
         few = [share for share in free if share.budget.left(now) > 0.0 or now - self._others_asked(share) >= ASKING]
         # One that uses much begins while nobody else is at work, where others ask.
@@ -257,12 +270,14 @@ class Turn:
     def __init__(self, turns: Turns, caller: _Share, address: _Share) -> None:
         self.shares = caller, address
         self._turns = turns
+        # The processor's time and the clock's up to which is counted.
         self._since = 0.0
-        self._all = 0.0
+        self._at = 0.0
+        self._whole = 0.0
         self._aside = 0
 
     def __enter__(self) -> Self:
-        self._since = self._turns.processor()
+        self._since, self._at = self._turns.processor(), self._turns.clock()
         _OF_THREAD.turn = self
         self.give_way()
         return self
@@ -272,19 +287,20 @@ class Turn:
     ) -> None:
         _OF_THREAD.turn = None
         used = self._used()
-        self._turns.end(self, used, self._all)
+        self._turns.end(self, used, self._whole)
 
     def step_aside(self) -> None:
         """Let others calculate."""
-        self._aside += 1
-        if self._aside == 1:
+        if not self._aside:
             self._turns.leave(self, self._used())
+        self._aside += 1
 
     def come_back(self) -> None:
         """Calculate again."""
         self._aside -= 1
         if not self._aside:
             self._turns.come_back(self)
+            self._at = self._turns.clock()
 
     def again(self) -> None:
         """Wait for another turn."""
@@ -294,17 +310,31 @@ class Turn:
         ours = threading.Event()
         self._turns.wait(self, ours.set)
         ours.wait()
+        self._at = self._turns.clock()
         self.give_way()
 
     def give_way(self) -> None:
         """Let those go ahead that do so."""
         if not self._aside:
             self._turns.give_way(self, self._used())
+            self._at = self._turns.clock()
+
+    def portion_is_over(self) -> bool:
+        """True once a portion's time has passed since the call has given way or waited last."""
+        return self._turns.clock() - self._at >= PORTION
+
+    def charge(self, used: float) -> None:
+        """Charge the caller with so many seconds of processor time of another thread."""
+        self._turns.charge(self, used)
 
     def _used(self) -> float:
-        now = self._turns.processor()
+        now, at = self._turns.processor(), self._turns.clock()
         used, self._since = now - self._since, now
-        self._all += used
+        # While the processor is short, a call takes longer than it calculates; one that gives way to others rests for
+        # all of that, and leaves them as much more.
+        by_clock = self._turns.ahead is not None and not self._aside
+        self._whole += max(used, at - self._at) if by_clock else used
+        self._at = at
         return used
 
 
@@ -339,11 +369,67 @@ def give_way() -> None:
         turn.give_way()
 
 
+class Elsewhere:
+    """The processor time that another thread takes for a call: measured there, charged by the call's thread once it has
+    the answer, so that the other thread takes no lock."""
+
+    __slots__ = ("_processor", "seconds")
+
+    def __init__(self, processor: Callable[[], float] = time.thread_time) -> None:
+        self._processor = processor
+        self.seconds = 0.0
+
+    def measured(self, work: Callable[[], T]) -> T:
+        """Call ``work``, on the other thread."""
+        began = self._processor()
+        try:
+            return work()
+        finally:
+            self.seconds += self._processor() - began
+
+    async def measured_steps(self, work: Coroutine[Any, Any, T]) -> T:
+        """Carry ``work`` out on the other thread's event loop; the time in which it waits does not count."""
+        return await _Steps(self, work)
+
+    def charge(self) -> None:
+        """Charge the caller of the call that this thread carries out, if it does."""
+        turn: Turn | None = getattr(_OF_THREAD, "turn", None)
+        if turn is not None and self.seconds:
+            turn.charge(self.seconds)
+        self.seconds = 0.0
+
+
+class _Steps(Generic[T]):
+    """A coroutine, each step of which is measured."""
+
+    def __init__(self, elsewhere: Elsewhere, work: Coroutine[Any, Any, T]) -> None:
+        self._elsewhere = elsewhere
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        step: Callable[[Any], Any] = self._work.send
+        given: Any = None
+        while True:
+            try:
+                awaited = self._elsewhere.measured(partial(step, given))
+            except StopIteration as end:
+                return cast("T", end.value)
+            try:
+                given, step = (yield awaited), self._work.send
+            except BaseException as error:
+                given, step = error, self._work.throw
+
+
 def by_portions(values: Iterable[T]) -> Iterator[T]:
-    """The values, with :func:`give_way` between portions of them."""
-    for number, value in enumerate(values):
-        if number % PORTION == PORTION - 1:
-            give_way()
+    """The values, with :func:`give_way` between portions of them, and before the first where much was calculated for
+    it."""
+    turn: Turn | None = getattr(_OF_THREAD, "turn", None)
+    if turn is None:
+        yield from values
+        return
+    for value in values:
+        if turn.portion_is_over():
+            turn.give_way()
         yield value
 
 

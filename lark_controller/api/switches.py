@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 
@@ -160,6 +160,9 @@ class SwitchControls(Protocol):
 
     def find(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal) name, or its host's name. Raises NotFoundError."""
+
+    def names(self, datapaths: Collection[str]) -> Mapping[str, str]:
+        """The names of the switches among these datapath ids (hexadecimal)."""
 
     def core_ports(self) -> Mapping[str, tuple[PortLoad, ...]]:
         """The ports of connected cores with their load, by datapath id."""

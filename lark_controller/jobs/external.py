@@ -140,11 +140,6 @@ class Association:
         """True while packets are to pass by it."""
         return self.released is None and (self.until is None or now < self.until)
 
-    def rests(self, now: float) -> bool:
-        """True from its end until another job may get the address; not while a name leads to it."""
-        free = self.free is not None and self.free <= now and self.name_state is not NameState.REMOVING
-        return not self.live(now) and not free
-
     @property
     def external(self) -> External:
         """The part that switches need."""
@@ -171,17 +166,17 @@ def size(networks: Sequence[Network]) -> int:
     return sum(network.num_addresses for network in networks)
 
 
-def choose(networks: Sequence[Network], held: Collection[Address], last: Address | None = None) -> Address | None:
-    """The next address that nobody holds, after the ``last`` one given and then from the start; None: all are held.
+def rotated(networks: Sequence[Network], last: Address | None = None) -> Iterator[Address]:
+    """The addresses of a pool in the order in which they are tried: after the ``last`` one given, then from the start.
 
     So an address rests as long as there are others.
     """
     position = next((place for place, network in enumerate(networks) if last is not None and last in network), None)
-    if position is not None and last is not None:
-        network = networks[position]
-        offset = int(last) - int(network.network_address) + 1
-        rest = (network[at] for at in range(offset, network.num_addresses))
-        for address in chain(rest, *(networks[position + 1 :])):
-            if address not in held:
-                return address
-    return next((address for network in networks for address in network if address not in held), None)
+    if position is None or last is None:
+        yield from chain(*networks)
+        return
+    network = networks[position]
+    offset = int(last) - int(network.network_address) + 1
+    yield from (network[at] for at in range(offset, network.num_addresses))
+    yield from chain(*networks[position + 1 :], *networks[:position])
+    yield from (network[at] for at in range(offset))

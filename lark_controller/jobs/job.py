@@ -184,6 +184,8 @@ class Directory:
         # By job, its external addresses that no switch opens, each with the reason.
         self.closed: dict[int, dict[Address, str]] = {}
         self.states: Counter[JobState] = Counter()
+        # Live jobs by host, in lower case.
+        self.hosts: Counter[str] = Counter()
         self._shared: dict[Standing, Standing] = {}
 
     def __len__(self) -> int:
@@ -194,7 +196,10 @@ class Directory:
         old = self.by_id.get(job.id)
         if old is not None and (_addressed(old) != _addressed(job) or old.external != job.external):
             self._drop(old)
+        if old is not None:
+            self._leave(old.host)
         self.by_id[job.id] = job
+        self.hosts[job.host.lower()] += 1
         for address in _addressed(job):
             self.by_address[address] = job
         for address in job.external_addresses:
@@ -205,8 +210,15 @@ class Directory:
         """Take a job out; returns it, or None if it was not there."""
         job = self.by_id.pop(job_id, None)
         if job is not None:
+            self._leave(job.host)
             self._drop(job)
         return job
+
+    def _leave(self, host: str) -> None:
+        name = host.lower()
+        self.hosts[name] -= 1
+        if not self.hosts[name]:
+            del self.hosts[name]
 
     def _drop(self, job: Job) -> None:
         for found, addresses in ((self.by_address, _addressed(job)), (self.by_external, job.external_addresses)):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from lark_common.errors import SwitchError
-from lark_common.turns import aside
+from lark_common.turns import Elsewhere, aside
 from lark_controller.reconcile.confirmations import Waiter
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class LoopCalls:
-    """Calls from other threads to the thread of ``openflow``; thread-safe."""
+    """Calls from other threads to the thread of ``openflow``, whose time is charged to the callers; thread-safe."""
 
     def __init__(self, openflow: OpenFlow) -> None:
         self._openflow = openflow
@@ -29,18 +29,26 @@ class LoopCalls:
     def call(self, work: Callable[[], T]) -> T:
         """Run ``work`` on the loop and return its answer. Raises SwitchError where the loop does not answer in time."""
         future: Future[T] = Future()
+        spent = Elsewhere()
         # Without a task, which a coroutine would need: most calls are over in microseconds.
-        self._openflow.call_in_turn(partial(_carry_out, work, future))
-        return self.wait(future, LOOP_TIMEOUT)
+        self._openflow.call_in_turn(partial(_carry_out, partial(spent.measured, work), future))
+        return self._wait(future, LOOP_TIMEOUT, spent)
 
-    def wait(self, future: Future[T], timeout: float) -> T:
-        """Wait at most ``timeout`` seconds for the answer of a call. Raises SwitchError."""
+    def run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Carry a coroutine out on the loop, and wait at most ``timeout`` seconds for its answer. Raises
+        SwitchError."""
+        spent = Elsewhere()
+        return self._wait(self._openflow.call(spent.measured_steps(work)), timeout, spent)
+
+    def _wait(self, future: Future[T], timeout: float, spent: Elsewhere) -> T:
         try:
             with aside():
                 return future.result(timeout)
         except FutureTimeoutError:
             future.cancel()
             raise SwitchError(f"no answer within {timeout:g} s") from None
+        finally:
+            spent.charge()
 
     def hold(
         self,
@@ -53,11 +61,12 @@ class LoopCalls:
         that ``give_up`` has it forgotten. Returns what the loop answers then."""
         held: Future[T] = Future()
         loop = self._openflow.loop
+        spent = Elsewhere()
 
         def resolve() -> None:
             # The waiting thread may have given up this moment.
             if held.set_running_or_notify_cancel():
-                _answer(answer, held)
+                _answer(partial(spent.measured, answer), held)
 
         def waiter() -> None:
             # The state follows the last confirmation in the next turn of the loop; the answer comes after it.
@@ -65,15 +74,18 @@ class LoopCalls:
 
         def begin() -> None:
             try:
-                wait(waiter)
+                spent.measured(lambda: wait(waiter))
             except Exception as error:
                 held.set_exception(error)
 
         self._openflow.call_in_turn(begin)
-        with suppress(FutureTimeoutError), aside():
-            return held.result(timeout)
+        try:
+            with suppress(FutureTimeoutError), aside():
+                return held.result(timeout)
+        finally:
+            spent.charge()
         if not held.cancel():
-            return self.wait(held, LOOP_TIMEOUT)
+            return self._wait(held, LOOP_TIMEOUT, spent)
 
         def late() -> T:
             give_up(waiter)

@@ -94,6 +94,7 @@ def create_app(
         metrics=counted,
         rates=Buckets(settings.rate_limit, settings.rate_burst),
         failures=Buckets(1 / FAILURE_SECONDS, FAILURES),
+        notes=Buckets(context.NOTES_A_SECOND, context.NOTES),
         waits=Places(settings.waiting_posts),
         polls=Places(settings.waiting_workers),
         asks=Places(max(1, settings.waiting_posts // ASKERS)),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, cast
 
-from flask import current_app, g
+from flask import current_app, g, request
 
 from lark_common.errors import BusyError
 from lark_common.limits import Buckets, Places
@@ -20,6 +20,9 @@ from lark_controller.rest.tokens import Token, Tokens
 from lark_controller.settings import Settings
 
 KEY: Final = "lark"
+# Notes of one worker's hooks that are written into the audit trail: at once, and a second afterwards.
+NOTES: Final = 60
+NOTES_A_SECOND: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,8 @@ class Context:
     """``joining`` is what workers join by, None where none may. ``waits`` are the places for requests that wait for
     switches, ``polls`` those for workers that wait for their rules, ``requests`` those for requests at all. Of the
     waiting ones readers have a part, by token: ``asks`` and ``watches``; ``users`` is the part of all
-    those who see their own jobs alone, ``changes`` that of all who wait for changes of links and paths."""
+    those who see their own jobs alone, ``changes`` that of all who wait for changes of links and paths. ``notes`` are
+    what hooks may have written into the audit trail."""
 
     controls: Controls
     settings: Settings
@@ -38,6 +42,7 @@ class Context:
     metrics: Metrics
     rates: Buckets
     failures: Buckets
+    notes: Buckets
     waits: Places
     polls: Places
     asks: Places
@@ -100,6 +105,11 @@ class Context:
             return
         with self.changes.place() as part, self.polling() as free:
             yield wait if part and free else 0.0
+
+    def noting(self) -> float:
+        """Take a note for the audit trail; 0 where one is left, else the seconds until there is. Each address has its
+        own: a token may be that of all workers."""
+        return self.notes.take((actor(), request.remote_addr))
 
 
 def current() -> Context:

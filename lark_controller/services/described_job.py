@@ -5,13 +5,18 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import sha256
 from sys import intern
+from typing import Final
 
 from lark_common.classads.ads import JobAd, MachineAd
-from lark_common.errors import AdError
+from lark_common.errors import AddressError, AdError
 from lark_common.runs import AddressType, NetworkType, RunKey
 from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.facts import facts
 from lark_controller.policies.model import Policy
+
+# Live jobs of one host: several times those of the largest worker. Whoever has a worker's token could fill memory, job
+# networks and the database with ever more of them.
+MOST_OF_HOST: Final = 4096
 
 Names = tuple[frozenset[str], frozenset[str]]
 # A switch by datapath id, or by the host's name where that is not said.
@@ -67,6 +72,12 @@ def check_switch(policy: Policy, job: Job) -> None:
     spec = None if job.datapath is None else policy.switches.get(job.datapath)
     if spec is not None and spec.host is not None and spec.host.lower() != job.host.lower():
         raise AdError("LarkDatapathId", f"switch {spec.name} is that of {spec.host}, and the job's host is {job.host}")
+
+
+def check_room(here: int, job: Job) -> None:
+    """Raises AddressError where a host has as many live jobs already as one worker may have."""
+    if here >= MOST_OF_HOST:
+        raise AddressError("Machine", f"{job.host} has {here} live jobs; at most {MOST_OF_HOST} of a host are accepted")
 
 
 def check_networks(policy: Policy, job: Job) -> None:

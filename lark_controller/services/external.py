@@ -6,6 +6,7 @@ exceeded, is the store's doing, for all processes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Final
 from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
 from lark_common.log import WARNING, event
+from lark_common.turns import by_portions
 from lark_controller.api.external import ExternalPage, ExternalStanding, ExternalState, ExternalWish, Given
 from lark_controller.jobs.external import Association, PoolState, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
@@ -57,6 +59,8 @@ class ExternalAddresses:
         self._policy: Policy | None = None
         # Those of live jobs that are not over, by the job's id and the family.
         self._of_job: dict[tuple[str, int], Association] = {}
+        # No association is past its end before this time.
+        self._soonest = -math.inf
         # When a refusal of a job's was written last: a job may ask in a loop.
         self._refused: dict[str, float] = {}
         feed.completed_by(self.with_external)
@@ -110,6 +114,7 @@ class ExternalAddresses:
                 self.refused(job.id, actor, str(error))
                 raise
             self._of_job[_place(made)] = made
+            self._soonest = min(self._soonest, _end(made))
             self._feed.tell(job.id)
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
@@ -235,13 +240,11 @@ class ExternalAddresses:
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy. Raises StoreError."""
         spec, now = self._spec, time.time()
-        rows = self._store.held() if spec is not None else []
+        places = self._store.places(now) if spec is not None else []
         states = []
         for name, networks in () if spec is None else spec.pools.items():
-            theirs = [each for each in rows if any(each.address in network for network in networks)]
-            used = sum(each.live(now) for each in theirs)
-            resting = sum(each.rests(now) for each in theirs)
-            states.append(PoolState(name, size(networks), used, resting))
+            theirs = [lives for address, lives in by_portions(places) if any(address in each for each in networks)]
+            states.append(PoolState(name, size(networks), sum(theirs), len(theirs) - sum(theirs)))
         return tuple(states)
 
     def expire(self, now: float) -> int:
@@ -315,8 +318,11 @@ class ExternalAddresses:
 
     def _forget_past(self, now: float) -> None:
         """Take what is past its end out of the network, before the store may give it to the next job."""
+        if now < self._soonest:
+            return
         for each in [each for each in self._of_job.values() if not each.live(now)]:
             self._forget(each)
+        self._soonest = min((_end(each) for each in self._of_job.values()), default=math.inf)
 
     def _forget(self, over: Association) -> None:
         """Take an association out of the network. The caller holds the lock."""
@@ -329,6 +335,10 @@ class ExternalAddresses:
 
 def _place(of: Association) -> tuple[str, int]:
     return of.job, of.address.version
+
+
+def _end(of: Association) -> float:
+    return math.inf if of.until is None else of.until
 
 
 def _missing(association_id: str) -> NotFoundError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lark_common.errors import NotFoundError
+from lark_common.turns import by_portions
 from lark_controller.api.switches import FlowFilter, FlowPage, FlowStatus, FlowTable
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData, FlowKey, Match, Program, Term
@@ -56,14 +57,14 @@ def page(desired: Desired, here: SwitchFlows, chosen: FlowFilter, cursor: str | 
     text = chosen.text.lower()
     if text:
         search = _Search(desired, here)
-        found = {key: flow for key, flow in found.items() if text in search.words(key, *flow)}
+        found = {key: flow for key, flow in by_portions(found.items()) if text in search.words(key, *flow)}
     counts = Counter(key.table for key in found)
     tables = tuple(FlowTable(number, table_name(here.role, number), counts[number]) for number in sorted(counts))
     keys = [key for key in found if chosen.table in (None, key.table)]
     keys.sort(key=_place)
     first = 0 if after is None else bisect_right(keys, after, key=_place)
     shown = keys[first : first + limit]
-    lines = tuple(_words(desired, here, key, *found[key]) for key in shown)
+    lines = tuple(_words(desired, here, key, *found[key]) for key in by_portions(shown))
     return FlowPage(lines, tables, _cursor(shown[-1]) if first + limit < len(keys) else None)
 
 

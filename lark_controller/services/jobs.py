@@ -215,7 +215,7 @@ class Jobs:
             if placed is not None:
                 await self._reconciler.counters.read(placed, timeout)
 
-        self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        self._loop.run(read(), timeout + 1.0)
 
     def _now(self, job_id: str) -> Job | None:
         """A job in the state that it has this moment, where the store may not have it yet. To be called first."""

@@ -29,6 +29,7 @@ from lark_controller.services.described_job import (
     Names,
     Place,
     check_networks,
+    check_room,
     check_switch,
     described,
     names_digest,
@@ -202,6 +203,8 @@ class Registration:
         self._check_port(job)
         booking = self._reservations.booking(job, post.machine_ad.available_bandwidth)
         known = self._live.get(job.id)
+        if known is None:
+            check_room(self._feed.directory.hosts[job.host.lower()], job)
         assigned: tuple[Address, ...] = ()
         if job.address_type is AddressType.CONTROLLER and job.has_pool_address:
             job, assigned = self._addressed(policy, job, known, given_up)

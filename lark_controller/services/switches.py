@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
@@ -61,6 +62,20 @@ class Switches:
         NotFoundError."""
         return self._loop.call(lambda: _status(self._reconciler, _found(self._reconciler, datapath), ports=True))
 
+    def names(self, datapaths: Collection[str]) -> dict[str, str]:
+        """The names of the switches among these datapath ids, in one call however many they are."""
+        loop = self._reconciler
+
+        def found() -> dict[str, str]:
+            numbers = {text: int(text, 16) for text in datapaths}
+            return {
+                text: (loop.switches.get(number) or SwitchState(number)).label(loop.desired_of(number))
+                for text, number in numbers.items()
+                if number in loop.switches or number in loop.desired.policy.switches
+            }
+
+        return self._loop.call(found) if datapaths else {}
+
     def core_ports(self) -> dict[str, tuple[PortLoad, ...]]:
         """The ports of connected cores with their load, by datapath id."""
         loop = self._reconciler
@@ -87,7 +102,7 @@ class Switches:
             desired = self._reconciler.desired_of(number)
             return desired, flow_lists.flows_of(desired, number, dump, own)
 
-        desired, flows = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        desired, flows = self._loop.run(read(), timeout + 1.0)
         next_turn()
         return flow_lists.page(desired, flows, chosen, cursor, limit)
 
@@ -118,7 +133,7 @@ class Switches:
             tables = await asyncio.gather(*(tables_of(desired, datapath) for datapath in datapaths))
             return desired, ends, dict(zip(datapaths, tables, strict=True))
 
-        desired, ends, tables = self._loop.wait(self._openflow.call(read()), timeout + 1.0)
+        desired, ends, tables = self._loop.run(read(), timeout + 1.0)
         next_turn()
         whole = explain(desired, ends, tables)
         moved = tuple(transfer_steps(ends, desired.policy, self._transfers_of, owner))

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, insert, select, update
 
+from lark_common.turns import by_portions
 from lark_controller.api.audit import AuditEntry, AuditPage
 from lark_controller.api.policy import PastPolicy, PolicyHistory, PolicyVersion
 from lark_controller.store.cursors import cursor_for, number_in
+from lark_controller.store.rows import read_by_portions
 from lark_controller.store.schema import audit, policy_files, policy_versions
 
 POLICY_SUBJECT: Final = "policy"
@@ -40,8 +42,8 @@ def page(connection: Connection, subject: str | None, cursor: str | None, limit:
         query = query.where(audit.c.subject == subject)
     if cursor is not None:
         query = query.where(audit.c.number < number_in(cursor))
-    rows = connection.execute(query.order_by(audit.c.number.desc()).limit(limit + 1)).all()
-    entries = tuple(AuditEntry(*row) for row in rows[:limit])
+    rows: list[Any] = read_by_portions(connection.execute(query.order_by(audit.c.number.desc()).limit(limit + 1)))
+    entries = tuple(AuditEntry(*row) for row in by_portions(rows[:limit]))
     return AuditPage(entries, cursor_for(entries[-1].number) if len(rows) > limit else None)
 
 

@@ -10,23 +10,29 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from ipaddress import ip_address
+from itertools import islice
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, not_, or_, select, update
 
 from lark_common.errors import ExternalAddressError, NotFoundError
 from lark_common.runs import Address, Network
-from lark_controller.jobs.external import Association, Opening, choose, size
+from lark_common.turns import by_portions
+from lark_controller.jobs.external import Association, Opening, rotated, size
 from lark_controller.jobs.external_names import FullName, NameState
 from lark_controller.jobs.job import Job
 from lark_controller.store import external_names as names
 from lark_controller.store.audit_and_policies import record
+from lark_controller.store.rows import read_by_portions
 from lark_controller.store.schema import LIVE, NOT_RELEASED, runs
 from lark_controller.store.schema import external_addresses as table
 
 # The key of the advisory lock of PostgreSQL: "extn" in ASCII.
 _ADVISORY_KEY: Final = 0x6578746E
 _BATCH: Final = 1_000
+# Addresses of a pool that are looked at first, and in each step after that, for one that is free.
+_FEW: Final = 16
+_MANY: Final = 4_096
 JOB_ENDED: Final = "the job has ended"
 
 # Asked at each end of a job, and mostly answered with no: made once.
@@ -137,8 +143,20 @@ def held(
     """The addresses that are jobs' or rest, of all, of one job or of one user's jobs, in order of number; with a
     ``limit`` so many at most, those ``after`` a number."""
     query = select(*table.c).where(table.c.held, table.c.number > after).order_by(table.c.number).limit(limit)
-    query = query if job is None else query.where(table.c.job == job)
-    return _found(connection, query if owner is None else query.where(table.c.owner == owner))
+    for column, value in ((table.c.job, job), (table.c.owner, owner)):
+        if value is not None:
+            query = query.where(column == value)
+    return [names.association(row) for row in by_portions(read_by_portions(connection.execute(query)))]
+
+
+def places(connection: Connection, now: float) -> list[tuple[Address, bool]]:
+    """The addresses that are a job's (True), or rest until another job may get them, and while a name leads there
+    (False). It is all that the state of a pool needs, for which every worker asks."""
+    lives = and_(NOT_RELEASED, or_(table.c.until.is_(None), table.c.until > now))
+    free = table.c.free_at.is_not(None), table.c.free_at <= now, table.c.name_state != str(NameState.REMOVING)
+    chosen = select(table.c.address, lives).where(table.c.held, or_(lives, not_(and_(*free))))
+    rows: list[Any] = read_by_portions(connection.execute(chosen))
+    return [(ip_address(address), bool(has)) for address, has in by_portions(rows)]
 
 
 def find(connection: Connection, association_id: str) -> Association | None:
@@ -167,11 +185,18 @@ def _chosen(connection: Connection, claim: Claim) -> Address:
         if row.released_at is None:
             raise ExternalAddressError(f"{claim.own} is open as the address of job {row.job}")
         raise ExternalAddressError(f"the name {row.name} still leads to {claim.own}, as the address of job {row.job}")
-    held = {ip_address(text) for text in connection.execute(select(table.c.address).where(table.c.held)).scalars()}
     last = connection.execute(
         select(table.c.address).where(table.c.pool == claim.pool).order_by(table.c.number.desc()).limit(1)
     ).scalar()
-    address = choose(claim.networks, held, None if last is None else ip_address(last))
+    # Mostly the next one is free: what a job costs here does not grow with the pool.
+    candidates = rotated(claim.networks, None if last is None else ip_address(last))
+    at_once, address = _FEW, None
+    while address is None and (few := list(islice(candidates, at_once))):
+        texts = [str(each) for each in few]
+        query = select(table.c.address).where(table.c.held, table.c.address.in_(texts))
+        held = set(connection.execute(query).scalars())
+        address = next((each for each, text in zip(few, texts, strict=True) if text not in held), None)
+        at_once = _MANY
     if address is None:
         raise ExternalAddressError(
             f"pool {claim.pool} has no address left: all {size(claim.networks)} are given or rest"

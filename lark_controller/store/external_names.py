@@ -7,6 +7,7 @@ that neither a crash nor another controller makes two of them at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from lark_controller.store.schema import external_addresses as table
 # Names that wait for a server, of which the reason is written at a time.
 _BATCH: Final = 1_000
 _ACTOR: Final = "lark"
+# Most rows have one of few.
+_listed: Final = lru_cache(maxsize=1_024)(listed)
 _IN_TURN: Final = select(*table.c).where(NAME_DUE).order_by(table.c.name_due, table.c.number)
 
 
@@ -132,7 +135,7 @@ def association(row: Row[Any]) -> Association:
         job=row.job,
         owner=row.owner,
         group=row.group_name,
-        openings=listed(row.openings),
+        openings=_listed(row.openings),
         created=row.created_at,
         until=row.until,
         released=row.released_at,

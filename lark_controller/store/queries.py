@@ -7,10 +7,11 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Float, Row, bindparam, func, literal, or_, select, text
 
+from lark_common.turns import by_portions
 from lark_controller.api.jobs import JobFilter, JobPage
 from lark_controller.jobs.job import Job, Standing
 from lark_controller.store.cursors import cursor_for, number_in
-from lark_controller.store.rows import JOB_COLUMNS, columns_with, job_from, live_job_from
+from lark_controller.store.rows import JOB_COLUMNS, columns_with, job_from, live_job_from, read_by_portions
 from lark_controller.store.schema import LIVE, leases, run_ads, runs
 
 _ROWS_AT_ONCE: Final = 2_000
@@ -179,8 +180,8 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
         number = number_in(cursor)
         query = query.where(runs.c.number < number if chosen.newest else runs.c.number > number)
     order = runs.c.number.desc() if chosen.newest else runs.c.number
-    rows = connection.execute(query.order_by(order).limit(limit + 1)).all()
-    jobs = tuple(job_from(row) for row in rows[:limit])
+    rows = read_by_portions(connection.execute(query.order_by(order).limit(limit + 1)))
+    jobs = tuple(job_from(row) for row in by_portions(rows[:limit]))
     return JobPage(jobs, cursor_for(jobs[-1].number) if len(rows) > limit else None)
 
 

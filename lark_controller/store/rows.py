@@ -10,9 +10,10 @@ from socket import AF_INET, AF_INET6, inet_pton
 from sys import intern
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, CursorResult, Row, func, select
 
 from lark_common.runs import AddressType, NetworkType, RunKey
+from lark_common.turns import by_portions
 from lark_controller.jobs.job import Facts, Job, JobState, Standing
 from lark_controller.store.schema import leases, runs
 
@@ -36,6 +37,9 @@ def columns_with(lease: ColumnElement[Any]) -> tuple[ColumnElement[Any], ...]:
 
 
 JOB_COLUMNS: Final = columns_with(_LEASE)
+
+# Rows that are taken from the database at a time where a page of them is read.
+_AT_A_TIME: Final = 50
 
 _STATE: Final = _NAMES.index("state")
 _REASON: Final = _NAMES.index("reason")
@@ -168,3 +172,8 @@ def _ipv6_network(text: str) -> IPv6Network:
 @lru_cache(maxsize=16_384)
 def _datapath(text: str) -> int:
     return int(text, 16)
+
+
+def read_by_portions(result: CursorResult[Any]) -> list[Row[Any]]:
+    """The rows of a page, in portions between which others go ahead."""
+    return [row for part in by_portions(result.partitions(_AT_A_TIME)) for row in part]

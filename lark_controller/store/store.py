@@ -91,6 +91,7 @@ class ExternalAddresses(Subject):
     release = Writes(external_addresses.release)
     expire = Writes(external_addresses.expire)
     held = Reads(external_addresses.held)
+    places = Reads(external_addresses.places)
     find = Reads(external_addresses.find)
     had = Reads(external_addresses.had)
     drop_name = Writes(external_names.drop)

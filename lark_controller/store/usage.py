@@ -21,6 +21,7 @@ from sqlalchemy import (
     update,
 )
 
+from lark_common.turns import by_portions
 from lark_controller.accounting.buckets import DAY, HOUR, buckets
 from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.usage import JobUsage, Peak, Usage
@@ -28,6 +29,7 @@ from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import bulk
 from lark_controller.store.cursors import cursor_of, parts_in
 from lark_controller.store.queries import hosts_meant
+from lark_controller.store.rows import read_by_portions
 from lark_controller.store.schema import PEAK_COLUMNS, USAGE_COLUMNS, usage, usage_jobs
 
 # When a job that lives has ended: a time that comes after all others (9999-12-31), so that an index over the end
@@ -157,7 +159,7 @@ def _one_of(column: ColumnElement[str], values: Sequence[str]) -> ColumnElement[
 def _jobs_page(
     connection: Connection, chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int
 ) -> UsagePage:
-    rows = connection.execute(jobs_query(chosen, hosts, cursor, limit)).all()
+    rows = read_by_portions(connection.execute(jobs_query(chosen, hosts, cursor, limit)))
     found = [
         UsageRow(
             usage=Usage(*row[9:]),
@@ -170,7 +172,7 @@ def _jobs_page(
             host=row.host,
             final=row.ended_at != NOT_ENDED,
         )
-        for row in rows[:limit]
+        for row in by_portions(rows[:limit])
     ]
     following = cursor_of(rows[limit - 1].ended_at, rows[limit - 1].number) if len(rows) > limit else None
     return UsagePage(tuple(found), chosen.start, chosen.end, None, following)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
+
+import pytest
 
 from lark_common.turns import (
     ASKING,
     AT_ONCE,
     AT_WORK,
     LONGEST_REST,
+    PORTION,
     SHARE,
     STEP,
+    Elsewhere,
     Turn,
     Turns,
     aside,
@@ -249,3 +254,110 @@ def test_a_call_ahead_that_only_waits_for_a_switch_keeps_nobody() -> None:
 def test_outside_of_a_turn_portions_are_the_values() -> None:
     give_way()
     assert list(by_portions(range(100))) == list(range(100))
+
+
+def test_what_another_thread_works_for_a_call_is_its_callers_and_rested_for() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns(most=1)
+    ask(turns, begun, "reader")
+    ask(turns, begun, "reader")
+    # The connections' thread and the loop have worked much more for them than their own threads.
+    begun[0][1].charge(AT_ONCE)
+    turns.others_ask()
+    machine.work(begun[0][1], 0.001)
+    rest = (AT_ONCE + 0.001) * (1 / SHARE - 1)
+    assert machine.slept == [pytest.approx(rest)]
+    machine.slept.clear()
+    # It has rested for that.
+    turns.others_ask()
+    machine.work(begun[1][1], 0.001)
+    assert sum(machine.slept) < 0.01
+
+
+def test_a_charge_that_comes_after_the_call_counts_as_well() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns(most=1)
+    ask(turns, begun, "reader")
+    machine.work(begun[0][1], 0.001)
+    begun[0][1].charge(0.02)
+    ask(turns, begun, "reader")
+    ask(turns, begun, "reader")
+    ask(turns, begun, "other")
+    machine.work(begun[1][1], 0.001)
+    assert [name for name, _ in begun] == ["reader", "reader", "other"]
+
+
+def test_work_elsewhere_is_measured_there_and_charged_by_the_calls_own_thread() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns()
+    ask(turns, begun, "reader")
+    turn = begun[0][1]
+    spent = Elsewhere(lambda: machine.used)
+
+    def work(seconds: float) -> str:
+        machine.used += seconds
+        return "answer"
+
+    async def in_steps() -> str:
+        work(0.25)
+        await asyncio.sleep(0)
+        machine.used += 100.0 if spent.seconds < 0.25 else 0.0
+        return work(0.25)
+
+    async def failing() -> None:
+        work(0.5)
+        await asyncio.sleep(0)
+        raise ValueError("the work's own")
+
+    with turn:
+        used = turn.shares[0].used
+        assert spent.measured(lambda: work(0.5)) == "answer"
+        assert asyncio.run(spent.measured_steps(in_steps())) == "answer"
+        with pytest.raises(ValueError, match="the work's own"):
+            asyncio.run(spent.measured_steps(failing()))
+        assert turn.shares[0].used == used
+        spent.charge()
+        assert turn.shares[0].used == pytest.approx(used + 1.5)
+    spent.charge()
+    assert spent.seconds == 0.0
+
+
+def test_one_that_gives_way_rests_for_as_long_as_its_call_took_by_the_clock() -> None:
+    """While the processor is short, a quarter of its time would be most of what there is."""
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns(ahead=machine.turns())
+    ask(turns, begun, "reader")
+    turns.others_ask()
+    with begun[0][1]:
+        machine.used += 2 * AT_ONCE
+        machine.now += 3 * AT_ONCE
+        with aside():
+            machine.now += AT_ONCE
+        turns.others_ask()
+    assert machine.slept == [pytest.approx(3 * AT_ONCE * (1 / SHARE - 1))]
+
+
+def test_a_list_gives_way_by_the_time_that_it_took_and_before_its_first_entry_too() -> None:
+    machine, begun, ahead = Machine(), list[tuple[str, Turn]](), list[tuple[str, Turn]]()
+    first = machine.turns()
+    turns = machine.turns(ahead=first)
+    ask(turns, begun, "reader")
+
+    def go_on(seconds: float) -> None:
+        machine.used += seconds
+        machine.now += seconds
+
+    with begun[0][1]:
+        go_on(2 * AT_ONCE)  # what the list is made of
+        ask(first, ahead, "post")
+        entries = by_portions(range(3))
+        next(entries)
+        stood = [each for each in machine.slept if each == STEP]
+        assert stood
+        go_on(PORTION / 2)
+        next(entries)
+        assert [each for each in machine.slept if each == STEP] == stood
+        with ahead[0][1]:
+            go_on(PORTION)
+            next(entries)
+        assert len(machine.slept) > len(stood)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from lark_common.turns import aside
-from lark_controller.rest.server.dispatcher import MOST, MOST_OF_ONE, Dispatcher
+from lark_controller.rest.server.dispatcher import MOST, MOST_CHARGED, MOST_OF_ONE, Dispatcher
 from lark_controller.rest.tokens import Scope, Token
 
 PATIENCE = 20.0
@@ -167,3 +167,24 @@ def test_addresses_with_the_token_of_all_workers_are_callers_of_their_own(server
     for request in (*flood, *others):
         request.let_go.set()
     server.wait_for(len(flood) + len(others))
+
+
+def test_the_connections_thread_is_charged_to_those_whose_requests_came(server: Server) -> None:
+    def used(token: str) -> float:
+        return server.dispatcher._turns._all.of[token].used
+
+    server.dispatcher.charge(0.0003)  # of a turn that brought no request whole
+    asked = [server.ask("script") for _ in range(2)] + [server.ask("dashboard")]
+    server.wait_for(3)
+    server.dispatcher.charge(0.0006)
+    assert used("script") == pytest.approx(0.0006, abs=1e-4)
+    assert used("dashboard") == pytest.approx(0.0003, abs=1e-4)
+    server.dispatcher.charge(0.0003)
+    assert used("script") == pytest.approx(0.0006, abs=1e-4)
+    # A stranger's connections may have taken most of the time.
+    asked.append(server.ask("other"))
+    server.wait_for(4)
+    server.dispatcher.charge(5.0)
+    assert MOST_CHARGED <= used("other") < 2 * MOST_CHARGED
+    for request in asked:
+        request.let_go.set()

@@ -8,6 +8,7 @@ import pytest
 
 from lark_common.errors import SettingError
 from lark_controller.rest.app import FAILURES
+from lark_controller.rest.context import NOTES
 from lark_controller.rest.tokens import Scope, Tokens, add, read
 from tests.fixtures.fake_controls import bearer, post_body, write_tokens
 from tests.fixtures.rest_app import make_api
@@ -153,3 +154,21 @@ def test_a_changed_file_is_read_again_and_a_bad_one_changes_nothing(tmp_path: Pa
         assert api.client.get("/v1/groups", headers=fresh).status_code == 200
     path.unlink()
     assert api.client.get("/v1/groups", headers=fresh).status_code == 401
+
+
+def test_notes_of_a_hook_without_end_do_not_fill_the_audit_trail(tmp_path: Path) -> None:
+    api = make_api(tmp_path)
+    job = api.register()["id"]
+
+    def noted(path: str, address: str = "192.0.2.1") -> int:
+        headers = {**bearer("hook"), "Content-Type": "text/plain"}
+        place = {"REMOTE_ADDR": address}
+        return api.client.post(path, data="a claim", headers=headers, environ_overrides=place).status_code
+
+    statuses = [noted(f"/v1/jobs/{number:016x}/forgery") for number in range(2 * NOTES)]
+    assert statuses[:NOTES] == [200] * NOTES
+    assert statuses.count(429) >= NOTES - 10
+    assert noted(f"/v1/jobs/{job}/limited") == 429
+    assert sum(entry.action == "forged ad" for entry in api.controls.audit.trail) <= NOTES + 10
+    # Another worker, with the same token, has its own.
+    assert noted(f"/v1/jobs/{job}/limited", "192.0.2.2") == 200

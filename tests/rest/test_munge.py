@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,11 @@ import pytest
 
 from lab.namespaces import temporary_directory
 from lark_common import munge
+from lark_common.turns import Turn, Turns
 from lark_controller import settings as table
 from lark_controller.cli import main as cli
+from lark_controller.rest.identities.identities import RefusedTokenError
+from lark_controller.rest.identities.munge import MungeUsers
 from lark_controller.rest.server.waitress_server import Server
 from tests.fixtures.fake_controls import bearer, post_body
 from tests.fixtures.rest_app import Api, make_api
@@ -159,3 +163,17 @@ def test_the_command_shows_a_credential(
         assert "no MUNGE credential" in capsys.readouterr().err
     finally:
         server.stop()
+
+
+def test_whoever_has_credentials_looked_at_pays_for_the_processes_that_do_so() -> None:
+    """A stranger may send false ones without end, and the thread that answers does nothing but wait for them."""
+
+    def verify(_credential: str, _socket: str) -> munge.Shown:
+        time.sleep(0.05)
+        raise munge.MungeError("it is of another site, or was changed")
+
+    turns, begun = Turns(1, 1), list[Turn]()
+    turns.ask("192.0.2.1", "192.0.2.1", begun.append)
+    with begun[0] as turn, pytest.raises(RefusedTokenError):
+        MungeUsers(Path("/nowhere"), verify).token("MUNGE:AwQFAAA=:", "GET / ")
+    assert turn.shares[0].used >= 0.05

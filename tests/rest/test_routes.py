@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,25 @@ def test_paging_meets_every_job_once(api: Api) -> None:
     assert seen == list(range(1, 8))
     assert_problem(api.get("/v1/jobs?cursor=nonsense"), 404)
     assert len(api.get("/v1/audit?limit=2").json["entries"]) == 2
+
+
+def test_a_page_of_the_trail_asks_for_all_its_switches_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook may note forgeries of jobs without number that nobody knows: each of them may be a switch's."""
+    asked: list[int] = []
+    names = api.controls.switches.names
+
+    def counted(ids: Collection[str]) -> dict[str, str]:
+        asked.append(len(ids))
+        return names(ids)
+
+    monkeypatch.setattr(api.controls.switches, "names", counted)
+    monkeypatch.delattr(type(api.controls.switches), "find")
+    for number in range(20):
+        api.controls.audit.note("hook:test", "forged ad", f"{number:016x}")
+    api.controls.audit.note("lark", "switch connected", DPID)
+    listed = api.get("/v1/audit?limit=100").json["entries"]
+    assert [entry["name"] for entry in listed if entry["name"]] == ["worker1"]
+    assert asked == [21]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from lark_controller.api.jobs import JobFilter
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.tables import Edge
 from lark_controller.jobs.job import Job
+from lark_controller.services import described_job
 from lark_controller.store import Store
 from lark_controller.switches.openflow.replies import PacketIn
 from tests.fixtures import frames
@@ -31,6 +32,23 @@ from tests.fixtures.controllers import (
     running,
     until,
 )
+
+
+def test_a_workers_token_registers_no_more_jobs_than_a_worker_can_have(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(described_job, "MOST_OF_HOST", 2)
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        first = post(controller, 1).job
+        post(controller, 2)
+        with pytest.raises(AddressError, match="worker1 has 2 live jobs; at most 2 of a host are accepted"):
+            post(controller, 3)
+        # What lives may be posted again, other hosts have their own, and an end makes room.
+        assert not post(controller, 1).created
+        post(controller, 4, datapath=2)
+        controller.jobs.end(first.id, "hook")
+        assert post(controller, 3).created
 
 
 def test_a_post_is_enforced_once_the_edge_has_confirmed(tmp_path: Path, network: FakeNetwork) -> None:

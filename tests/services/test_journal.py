@@ -77,6 +77,9 @@ def test_links_of_workers_and_cores_that_go_down_and_come_up(tmp_path: Path, net
             until(lambda subject=subject, noted=noted: len(lines(controller, subject)) >= noted - 1)  # type: ignore[misc]
             if noted:
                 (problem,) = controller.switches.find(subject).problems
+                assert controller.switches.names([subject, "00000000000000ab"]) == {
+                    subject: controller.switches.find(subject).name
+                }
                 assert old.name in problem.problem or "WAN port wan" in problem.problem
                 assert "is down" in problem.problem
             network.run(partial(switch.change_port, old))

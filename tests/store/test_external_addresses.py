@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -305,3 +308,56 @@ def test_no_order_of_steps_gives_an_address_to_two_or_before_it_has_rested(
         for owner in {each.owner for each in held}:
             assert sum(each.owner == owner for each in held) <= 2
     store.close()
+
+
+def test_what_an_address_costs_does_not_grow_with_those_that_are_given(store: Store, store_url: str) -> None:
+    """Rows that are read for one of 2,000 addresses, not seconds: each request holds the database's lock meanwhile."""
+    network = ip_network("10.0.0.0/16")
+    job, external = run(store, 1), store.external_addresses
+    made = external.associate(claim(job, networks=(network,)), NOW, "ops")
+    others = {
+        "family": 4, "pool": "public", "job": "f" * 16, "owner": "bob", "group_name": "", "openings": "tcp/80",
+        "quarantine": 1e6, "created_at": NOW, "released_at": NOW, "free_at": NOW + 1e6, "held": True, "why": "",
+        "actor": "ops",
+    }  # fmt: skip
+    engine = connect(store_url).engine
+    with engine.begin() as connection:
+        rows = [{**others, "id": f"{each:016x}", "address": str(network[each])} for each in range(1, 2_001)]
+        connection.execute(insert(table), rows)
+    engine.dispose()
+    made_of: Counter[str] = Counter()
+
+    def counted(frame: FrameType, what: str, _: object) -> None:
+        if what == "call":
+            made_of[frame.f_code.co_qualname] += 1
+
+    other = run(store, 2)
+    sys.setprofile(counted)
+    try:
+        given = external.associate(claim(other, networks=(network,)), NOW + 1, "ops")
+    finally:
+        sys.setprofile(None)
+    assert given.address == network[2_001]
+    assert made_of["ip_address"] < 50
+    assert sum(made_of.values()) < 5_000
+    # The list of one job is that job's.
+    assert external.held(job=job.id) == [made]
+    assert external.held(owner=other.owner) == [given]
+    assert len(external.held()) == 2_002
+
+
+def test_the_state_of_a_pool_has_what_the_associations_have(store: Store) -> None:
+    external, network = store.external_addresses, ip_network("198.51.100.0/28")
+    jobs = [run(store, number) for number in range(1, 5)]
+    made = [
+        external.associate(claim(job, networks=(network,), until=until), NOW, "ops")
+        for job, until in zip(jobs, (None, NOW + 50, None, None), strict=True)
+    ]
+    external.release(made[2].id, NOW + 1, "released", "ops")
+    external.release(made[3].id, NOW + 30, "released", "ops")
+    for now in (NOW + 40, NOW + 55, NOW + 1 + QUARANTINE, NOW + 1000):
+        live = [each for each in external.held() if each.live(now)]
+        rest = [each for each in external.held() if not each.live(now) and (each.free is None or each.free > now)]
+        assert sorted(external.places(now)) == sorted(
+            [(each.address, True) for each in live] + [(each.address, False) for each in rest]
+        )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from lark_common.errors import NotFoundError
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import next_url
 from lark_controller.rest.context import current
@@ -58,8 +56,5 @@ def _names(subjects: set[str]) -> Mapping[str, str]:
     """The names of the jobs and switches among the subjects of entries."""
     controls = current().controls
     ids = {each for each in subjects if _ID.fullmatch(each)}
-    found = dict(controls.jobs.names(ids))
-    for datapath in ids - set(found):
-        with suppress(NotFoundError):
-            found[datapath] = controls.switches.find(datapath).name
-    return found
+    jobs = controls.jobs.names(ids)
+    return {**jobs, **controls.switches.names(ids - set(jobs))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from typing import Any, Final
@@ -17,7 +18,7 @@ from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host, require_host_of
 from lark_controller.rest.bodies import next_url, read, read_json, read_kept_text, refuse_malformed_json, valid_job_id
-from lark_controller.rest.context import actor, current
+from lark_controller.rest.context import NOTES, NOTES_A_SECOND, actor, current
 from lark_controller.rest.hook_answer import lines
 from lark_controller.rest.job_words import named_job, read_now
 from lark_controller.rest.own_jobs import own_user, require_own, shown_detail, shown_job
@@ -54,6 +55,13 @@ _JSON_ACCEPTED: Final = frozenset({"*/*", "application/json", "application/json,
 _TEXT = {"type": "string", "description": "The job ad, a line ------, the machine ad, in either ClassAd syntax"}
 _CLAIM = {"type": "string", "description": "The claim, and the fact"}
 _LIMIT = {"type": "string", "description": "The limit, and what the job loses by it"}
+
+
+def _take_note() -> None:
+    """Take one of the notes that this caller may have written. Raises Problem 429."""
+    if short := current().noting():
+        detail = f"More than {NOTES} notes at once, or {NOTES_A_SECOND:g} a second, are not written."
+        raise Problem(429, detail, "rate", {"Retry-After": str(math.ceil(short))})
 
 
 def _read_one(limit: int, schema: Schema, empty: bool = False) -> str:
@@ -217,6 +225,7 @@ def forgery(job_id: str) -> dict[str, str]:
     with suppress(NotFoundError):
         require_host_of(current(), known)
     detail = " ".join(_read_one(MAX_NOTE, ForgerySchema()).split())
+    _take_note()
     current().controls.jobs.forged(known, actor(), detail)
     return {"subject": known, "action": "forged ad"}
 
@@ -236,6 +245,7 @@ def limited(job_id: str) -> dict[str, str]:
     known = valid_job_id(job_id)
     require_host_of(current(), known)
     detail = " ".join(_read_one(MAX_NOTE, LimitSchema()).split())
+    _take_note()
     current().controls.jobs.limited(known, actor(), detail)
     return {"subject": known, "action": "limit met"}
 

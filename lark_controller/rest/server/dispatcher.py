@@ -23,6 +23,8 @@ MOST_OF_ONE: Final = 2
 _MOST_WITHOUT: Final = 2
 _HEALTH: Final = "/healthz"
 _READS: Final = ("GET", "HEAD")
+# Seconds of the connections' thread with which a request is charged at most: others' connections take some as well.
+MOST_CHARGED: Final = 0.001
 
 # The token in an Authorization header; None where it is none.
 Callers = Callable[[str], Token | None]
@@ -84,6 +86,9 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
         self._turns = Turns(MOST, MOST_OF_ONE, ahead=self._jobs)
         self._without = Turns(_MOST_WITHOUT, _MOST_WITHOUT, ahead=self._jobs)
         self._health = Turns(_MOST_WITHOUT, _MOST_WITHOUT)
+        # Since the last charge: the turns of the requests that came in, and the seconds of the connections' thread.
+        self._arrived: list[Turn] = []
+        self._spent = 0.0
 
     def add_task(self, task: Channel) -> None:
         """Have a connection's next request answered when it is its turn."""
@@ -109,4 +114,14 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
         def start(turn: Turn) -> None:
             ThreadedTaskDispatcher.add_task(self, _Request(task, turn))
 
-        turns.ask(caller, task.peer, start)
+        self._arrived.append(turns.ask(caller, task.peer, start))
+
+    def charge(self, used: float) -> None:
+        """Charge the requests that have come in, in equal parts, with the processor time that the connections' thread
+        has used since the last call: it reads, parses and writes for them."""
+        self._spent += used
+        arrived, self._arrived = self._arrived, []
+        if arrived:
+            each, self._spent = min(self._spent / len(arrived), MOST_CHARGED), 0.0
+            for turn in arrived:
+                turn.charge(each)

@@ -315,11 +315,13 @@ class Server:
 
     def _turn(self) -> None:
         """Serve the connections once, or wait for them."""
+        began = time.thread_time()
         # Between two polls: a descriptor that is closed within one may be another's in its end.
         for channel in self._admission.due(time.time()):
             channel.handle_close()
         self._park(time.monotonic())
         wasyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
+        self._dispatcher.charge(time.thread_time() - began)
 
     def _park(self, now: float) -> None:
         """Stop to read connections that have lost their places, and close those that wait no longer."""

@@ -1,0 +1,62 @@
+"""Calls to the event loop's thread: what the loop works for a caller is charged to that caller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lark_common.turns import Turn, Turns
+from lark_controller.reconcile.calls import LoopCalls
+from lark_controller.reconcile.confirmations import Waiter
+from lark_controller.switches.openflow.loop_thread import OpenFlow
+from tests.fixtures.openflow import OPTIONS, Recorder
+
+WORK = 0.03
+
+
+def work() -> str:
+    ends = time.thread_time() + WORK
+    while time.thread_time() < ends:
+        pass
+    return "answer"
+
+
+async def steps() -> str:
+    await asyncio.sleep(0)
+    return work()
+
+
+def hold(calls: LoopCalls) -> str:
+    """A wait that is over at once."""
+
+    def at_once(waiter: Waiter) -> None:
+        waiter()
+
+    return calls.hold(5.0, at_once, lambda _: None, work)
+
+
+def in_vain(calls: LoopCalls) -> str:
+    """A wait that ends with its time."""
+    return calls.hold(0.01, lambda _: None, lambda _: None, work)
+
+
+@pytest.fixture
+def openflow() -> Iterator[OpenFlow]:
+    made = OpenFlow(OPTIONS, Recorder())
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda calls: calls.call(work), lambda calls: calls.run(steps(), 5.0), hold, in_vain]
+)  # fmt: skip
+def test_the_loops_time_is_the_callers(openflow: OpenFlow, ask: Callable[[LoopCalls], str]) -> None:
+    turns, begun = Turns(2, 2), list[Turn]()
+    turns.ask("reader", "", begun.append)
+    with begun[0] as turn:
+        assert ask(LoopCalls(openflow)) == "answer"
+    assert turn.shares[0].used >= WORK
