@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import cProfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from lark_controller.reconcile.desired_pair import DesiredPair
 from lark_controller.reconcile.pace import LONGEST, PORTION, Pace
 from lark_controller.reconcile.policy_change import PolicyChange
 from tests.fixtures.controllers import POLICY, an_edge, connect, running, until
-from tests.flows.test_desired import a_job
+from tests.flows.test_desired import FULL, a_job
 
 
 @pytest.mark.parametrize(("others", "share"), [(0.0, PORTION), (0.012, 0.012), (5.0, LONGEST)])
@@ -83,3 +85,30 @@ def test_a_job_does_not_go_through_the_counts_of_all_switches() -> None:
     pair = DesiredPair(load(POLICY))
     pair.desired.rules = _Counts({1: 5})
     assert pair.admit(a_job(1), None) == {0: {}}
+
+
+def _calls_to_decide(count: int) -> int:
+    """The calls of functions to decide so many jobs anew by a policy that steers none of them."""
+    pair = DesiredPair(load(FULL))
+    for number in range(1, count + 1):
+        pair.admit(a_job(number, owner=f"user{number % 4}", group="local"), None)
+    profile = cProfile.Profile()
+    profile.enable()
+    asyncio.run(pair.prepare(load(FULL.replace('"cms"\'', '"atlas"\'')), dict))
+    profile.disable()
+    assert all(pair.coming.placed[number] is placed for number, placed in pair.desired.placed.items())
+    return sum(each.callcount for each in profile.getstats())
+
+
+def test_equal_facts_are_decided_once_and_their_jobs_are_looked_at() -> None:
+    pair = DesiredPair(load(FULL))
+    facts = a_job(1, owner="user1", group="local").facts
+    for number in range(1, 4):
+        pair.admit(a_job(number, facts=facts), None)
+    pair.admit(a_job(4, facts=facts, quarantine="the pool contradicts it"), None)
+    asyncio.run(pair.prepare(load(FULL.replace('"mallory"', '"user1"')), dict))
+    decisions = [pair.coming.placed[number].decision for number in range(1, 5)]
+    assert decisions[0].blocked
+    assert decisions[1] is decisions[2] is decisions[0]
+    assert decisions[3] == replace(decisions[0], quarantine="the pool contradicts it")
+    assert (_calls_to_decide(400) - _calls_to_decide(200)) / 200 < 20
