@@ -233,13 +233,18 @@ class Directory:
 
     def now(self, job: Job) -> Job:
         """A live job in the state that it has."""
-        state, reason = self.standing(job.number)
-        return replace(job, state=state, reason=reason)
+        return in_state(job, *self.standing(job.number))
 
     def live(self, job_id: str) -> Job | None:
         """The live job of that id in the state that it has."""
         job = self.by_id.get(job_id)
         return None if job is None else self.now(job)
+
+
+def in_state(job: Job, state: JobState, reason: str) -> Job:
+    """A job in a state; the same one where it is in it. A copy of its thirty values costs more than most that is done
+    for a post."""
+    return job if job.state is state and job.reason == reason else replace(job, state=state, reason=reason)
 
 
 def _addressed(job: Job) -> tuple[Address, ...]:
