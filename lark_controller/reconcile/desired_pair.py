@@ -119,7 +119,8 @@ class DesiredPair:
                     await pace.step()
                 elif desired.switches[datapath].max_rules:
                     desired.program(datapath)
-            _check_whole(desired, connected)
+            for _ in _check_whole(desired, connected):
+                await pace.step()
         except BaseException:
             self._coming = None
             raise
@@ -202,12 +203,15 @@ def _check_limits(desired: Desired, counts: dict[int, int], changes: dict[int, C
             )
 
 
-def _check_whole(desired: Desired, connected: Iterable[int]) -> None:
+def _check_whole(desired: Desired, connected: Iterable[int]) -> Iterator[None]:
+    """Check all jobs that are there, a worker or switch a step; those that come meanwhile are checked on their own."""
     for host in desired.ruled.hosts():
+        yield
         for placed in desired.ruled_at(host):
             if why := unsupported(desired.policy, placed.job, placed.decision):
                 raise UnsupportedError(f"job {placed.job.called}: {why}")
     for datapath in connected:
+        yield
         switch = desired.switches[datapath]
         if switch.max_rules and desired.rules[datapath] > switch.max_rules:
             raise RuleLimitError(
