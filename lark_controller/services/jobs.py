@@ -141,6 +141,8 @@ class Jobs:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
 
         def confirmation() -> Confirmation | None:
+            # The job's state is to follow its last confirmation, without another turn of a loop that may be busy.
+            self._reconciler.act()
             return None if (job := self.live(job_id)) is None else self._confirmation_of(job)
 
         if timeout <= 0:
