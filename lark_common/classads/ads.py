@@ -122,7 +122,7 @@ def reparse(job_text: str, machine_text: str) -> tuple[JobAd, MachineAd]:
 def _build(
     job: classad2.ClassAd, job_text: str, machine: classad2.ClassAd, machine_text: str
 ) -> tuple[JobAd, MachineAd]:
-    return _job_ad(Reader(job, machine), job_text), _machine_ad(Reader(machine, job, "Lark"), machine_text)
+    return _job_ad(Reader.of(job, machine), job_text), _machine_ad(Reader.of(machine, job, "Lark"), machine_text)
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -142,7 +142,10 @@ def evaluate(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
     An Error is ``classad2.Value.Error``. Raises AdError, and evaluates nothing, where the expression has no bound (see
     above) or refers to itself.
     """
-    value = ad.get(name)
+    try:
+        value = ad[name]
+    except KeyError:
+        return None
     if isinstance(value, classad2.ExprTree):
         _Expansion((ad, target), name).of(repr(value), 0)
         try:

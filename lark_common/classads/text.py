@@ -38,6 +38,8 @@ PRIVATE_ATTRIBUTES: Final = frozenset(
     }
 )
 
+_PRIVATE: Final = "_condor_priv"
+
 # The first parse of a line in old syntax switches the ClassAd library, for the whole process, to HTCondor's rules for
 # names: without it a name without a scope is never looked up in TARGET, and what an expression means would depend on
 # what was parsed before.
@@ -176,20 +178,21 @@ def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
         lines.append(entry)
         lowered = name.lower()
         names.add(lowered)
-        if not is_private(lowered):
+        if lowered not in PRIVATE_ATTRIBUTES and not lowered.startswith(_PRIVATE):
             kept.append(entry)
+    # parseOne would copy each attribute once more, in Python, into an ad of several.
     try:
-        ad = classad2.parseOne("\n".join(lines), classad2.Parser.Old) if lines else classad2.ClassAd()
+        ad = classad2.parseNext("\n".join(lines), classad2.Parser.Old) if lines else classad2.ClassAd()
     except ValueError:
-        ad = classad2.ClassAd()
-    if len(ad) != len(names):
+        ad = None
+    if ad is None or len(ad) != len(names):
         raise _first_lost(lines)
     return ad, "".join(f"{line}\n" for line in kept)
 
 
 def is_private(name: str) -> bool:
     """True for an attribute (in lower case) that HTCondor itself never shows."""
-    return name in PRIVATE_ATTRIBUTES or name.startswith("_condor_priv")
+    return name in PRIVATE_ATTRIBUTES or name.startswith(_PRIVATE)
 
 
 def _first_lost(lines: Iterable[str]) -> AdError:

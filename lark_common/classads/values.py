@@ -66,19 +66,29 @@ class Reader:
     """Typed reading of ``ad``, with ``target`` as the other ad.
 
     Attributes in :data:`PREFIXED` are looked up with ``prefix`` first. Every method returns None where the attribute is
-    absent, Undefined or Error, and raises AdError where it has a value that is not accepted.
+    absent, Undefined or Error, and raises AdError where it has a value that is not accepted. ``names`` are those of the
+    ad's attributes in lower case (:meth:`of` takes them): most that are asked for are in few ads.
     """
 
     ad: classad2.ClassAd
     target: classad2.ClassAd
     prefix: str = ""
+    names: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, ad: classad2.ClassAd, target: classad2.ClassAd, prefix: str = "") -> Reader:
+        """A reader of many attributes of an ad, which stays as it is."""
+        return cls(ad, target, prefix, frozenset(map(str.lower, ad)))
 
     def value(self, name: str) -> tuple[str, Any]:
         """The name under which an attribute was found, and its value."""
-        if self.prefix and name.lower() in PREFIXED:
+        lowered = name.lower()
+        if self.prefix and lowered in PREFIXED and (self.names is None or self.prefix.lower() + lowered in self.names):
             found = evaluate(self.ad, self.prefix + name, self.target)
             if found is not None and found is not classad2.Value.Error:
                 return self.prefix + name, found
+        if self.names is not None and lowered not in self.names:
+            return name, None
         found = evaluate(self.ad, name, self.target)
         return name, None if found is classad2.Value.Error else found
 

@@ -95,7 +95,7 @@ class Desired(ExternalJobs):
         if (old := self.placed.get(number)) is None:
             return
         new = old
-        if decision != old.decision:
+        if decision is not old.decision and decision != old.decision:
             new = self.where(old.job, decision)
             self._index(old, new)
             self._decided_anew.append(number)

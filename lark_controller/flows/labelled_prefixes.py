@@ -53,7 +53,8 @@ class LabelledPrefixes:
 
     def __init__(self) -> None:
         self._labels: dict[int, Hashable] = {}
-        self._block_of: dict[int, _Block] = {}
+        # The block that each address came from, by its prefix, so that a copy of this one is one of its references.
+        self._block_of: dict[int, Prefix] = {}
         self._blocks: dict[int, _Block] = {}
         self._lengths: dict[int, int] = {}
         self._sets: dict[Hashable, PrefixSet] = {}
@@ -65,12 +66,11 @@ class LabelledPrefixes:
         """The same addresses and labels, to be changed apart."""
         other = LabelledPrefixes()
         other._labels, other._lengths = dict(self._labels), dict(self._lengths)
+        other._block_of = dict(self._block_of)
         other._blocks = {
             key: _Block(block.prefix, block.users, dict(block.members), dict(block.labels))
             for key, block in self._blocks.items()
         }
-        now = {id(block): other._blocks[key] for key, block in self._blocks.items()}
-        other._block_of = {key: now[id(block)] for key, block in self._block_of.items()}
         other._sets = {label: each.copy() for label, each in self._sets.items()}
         return other
 
@@ -112,7 +112,7 @@ class LabelledPrefixes:
         key = pack(single)
         old = self._block_of.get(key)
         live = key in self._labels
-        if live and self._labels[key] == label and (old.prefix if old else None) == block:
+        if live and self._labels[key] == label and old == block:
             return []
         around = [each.prefix for each in self._around(single)]
         outermost = min([*around, block or single], key=lambda each: each.length)
@@ -139,7 +139,7 @@ class LabelledPrefixes:
                 again.append((key, block, label))
                 continue
             if block is not None:
-                self._block_of[key] = self._used(block, 6 if key & 1 else 4, key >> 9)
+                self._block_of[key] = self._used(block, 6 if key & 1 else 4, key >> 9).prefix
             self._labels[key] = label
         outermost: dict[int, _Block] = {}
         for key, label in self._labels.items():
@@ -214,7 +214,7 @@ class LabelledPrefixes:
 
     def _stays(self, block: _Block, key: int) -> bool:
         """True where the block goes on being one when the address leaves it."""
-        return block.users > (1 if self._block_of.get(key) is block else 0)
+        return block.users > (1 if self._block_of.get(key) == block.prefix else 0)
 
     def _around(self, single: Prefix) -> list[_Block]:
         """The blocks that hold an address, outermost first."""
@@ -298,7 +298,7 @@ class LabelledPrefixes:
             if named is None:
                 named = self._open(block)
             named.users += 1
-            self._block_of[key] = named
+            self._block_of[key] = named.prefix
         self._labels[key] = label
         for around in self._around(single):
             around.join(key, label)
@@ -307,8 +307,9 @@ class LabelledPrefixes:
         label = self._labels.pop(key)
         for around in self._around(single):
             around.leave(key, label)
-        block = self._block_of.pop(key, None)
-        if block is not None:
+        prefix = self._block_of.pop(key, None)
+        if prefix is not None:
+            block = self._blocks[pack(prefix)]
             block.users -= 1
             if not block.users:
                 self._close(block)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from lark_common.runs import Network
 from lark_controller.flows.labelled_prefixes import LabelledPrefixes
@@ -11,6 +12,8 @@ from lark_controller.flows.placement import Placed
 from lark_controller.flows.prefixes import Prefix, packed
 from lark_controller.policies.model import SliceKey
 
+# Jobs that are looked at before other work may go ahead.
+_LOOKED_AT: Final = 256
 LabelOf = Callable[[Placed], SliceKey | int | None]
 # Labelled prefixes that a desired state has from the one before, and whether the labels in them are taken over.
 Followed = tuple[LabelledPrefixes, LabelOf, bool]
@@ -74,12 +77,14 @@ def fill(placed: Iterable[Placed], into: Iterable[tuple[LabelledPrefixes, LabelO
 def move_blocks(placed: Mapping[int, Placed], numbers: Iterable[int], followed: Iterable[Followed]) -> Iterator[None]:
     """Put the addresses of jobs, which are there already, under the labels that they have now, in steps.
 
-    A step is the jobs of one block, whose labels change together.
+    A step is the jobs of one block, whose labels change together, or a look at where some are.
     """
     blocks: dict[object, list[int]] = {}
-    for job in (placed[number].job for number in numbers if number in placed):
+    for count, job in enumerate((placed[number].job for number in numbers if number in placed), 1):
         for address, block in job.blocks if job.has_pool_address else ():
             blocks.setdefault(block or address, []).append(job.number)
+        if count % _LOOKED_AT == 0:
+            yield
     for together in blocks.values():
         jobs = [placed[number] for number in together if number in placed]
         for prefixes, label_of, kept in followed:

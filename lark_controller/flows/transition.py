@@ -9,7 +9,7 @@ from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_flows
 from lark_controller.flows.model import Changes, Flow, Program
 from lark_controller.flows.placement import Placed
-from lark_controller.policies.model import Policy
+from lark_controller.policies.model import Policy, WanAction
 
 
 def places_alike(one: Policy, other: Policy) -> bool:
@@ -20,8 +20,12 @@ def places_alike(one: Policy, other: Policy) -> bool:
 
 
 def _marks_alike(one: Policy, other: Policy) -> bool:
-    """True where equal decisions of two policies have equal marks, but for tags."""
-    return (one.groups, one.wans) == (other.groups, other.wans)
+    """True where equal decisions of two policies have equal marks, but for tags: steering is no business of edges."""
+    return one.groups == other.groups and _dropping(one) == _dropping(other)
+
+
+def _dropping(policy: Policy) -> frozenset[int]:
+    return frozenset(rule.position for rule in policy.wans if rule.action is WanAction.DROP)
 
 
 class Transition:

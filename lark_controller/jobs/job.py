@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
 
@@ -42,6 +43,12 @@ class Facts:
 
     job: tuple[tuple[str, str], ...] = ()
     machine: tuple[tuple[str, str], ...] = ()
+
+
+@lru_cache(maxsize=65_536)
+def shared_facts(facts: Facts) -> Facts:
+    """The one object that stands for all facts equal to these, as long as it is among the latest."""
+    return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +259,20 @@ class Directory:
     def now(self, job: Job) -> Job:
         """A live job in the state that it has, without external addresses that are closed."""
         state, reason = self.standing(job.number)
-        closed = self.closed.get(job.number, {})
-        external = tuple(each for each in job.external if each.address not in closed) if closed else job.external
-        return replace(job, state=state, reason=reason, external=external)
+        if closed := self.closed.get(job.number):
+            job = replace(job, external=tuple(each for each in job.external if each.address not in closed))
+        return in_state(job, state, reason)
 
     def live(self, job_id: str) -> Job | None:
         """The live job of that id in the state that it has."""
         job = self.by_id.get(job_id)
         return None if job is None else self.now(job)
+
+
+def in_state(job: Job, state: JobState, reason: str) -> Job:
+    """A job in a state; the same one where it is in it. A copy of its thirty values costs more than most that is done
+    for a post."""
+    return job if job.state is state and job.reason == reason else replace(job, state=state, reason=reason)
 
 
 def _addressed(job: Job) -> tuple[Address, ...]:

@@ -11,7 +11,7 @@ from lark_common.classads.evaluation import evaluate, is_plain
 from lark_common.classads.text import literal
 from lark_common.classads.values import PREFIXED
 from lark_common.errors import AdError
-from lark_controller.jobs.job import Facts
+from lark_controller.jobs.job import Facts, shared_facts
 
 # Characters of a fact. Facts are kept in memory for each job, and remembered with what was decided for them; an ad may
 # hold a string of 250 kB.
@@ -51,7 +51,7 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
                 break
         if value is not None:
             machine.append((name, room.fact(value)))
-    return Facts(tuple(job), tuple(machine))
+    return shared_facts(Facts(tuple(job), tuple(machine)))
 
 
 class Room:

@@ -69,8 +69,8 @@ class LoopCalls:
                 _answer(partial(spent.measured, answer), held)
 
         def waiter() -> None:
-            # The state follows the last confirmation in the next turn of the loop; the answer comes after it.
-            loop.call_soon(loop.call_soon, resolve)
+            # Whoever calls it may be in the middle of a change, so the answer comes after that.
+            loop.call_soon(resolve)
 
         def begin() -> None:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.desired import Desired
@@ -11,12 +12,15 @@ from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import places_alike
 from lark_controller.flows.worker_rules import unsupported
-from lark_controller.jobs.job import Job
+from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy
 from lark_controller.qos.worker_queues import Claim
 from lark_controller.reconcile.pace import Pace
 
+# Jobs that are decided anew before other work may go ahead, and pairs of facts and decisions that are remembered.
+_A_STEP: Final = 16
+_REMEMBERED: Final = 65_536
 # By desired state (0: in force, 1: coming), then by datapath.
 PairChanges = dict[int, dict[int, Changes]]
 PlacedSwitch = tuple[Switch, tuple[str, ...]]
@@ -146,20 +150,23 @@ class DesiredPair:
                     await pace.step()
                 elif desired.switches[datapath].max_rules:
                     desired.fit(datapath)
-            _check_whole(desired, connected)
+            for _ in _check_whole(desired, connected):
+                await pace.step()
         except BaseException:
             self._coming = None
             raise
 
     def _decisions(self, desired: Desired, decider: Decider, *, follows: bool) -> Iterator[None]:
-        """Decide every job that is there by another policy, one a step."""
-        for number in list(self.desired.placed):
+        """Decide every job that is there by another policy, some a step."""
+        again = _Again(decider)
+        for count, number in enumerate(list(self.desired.placed), 1):
             placed = self.desired.placed.get(number)
             if placed is not None and follows:
-                desired.decide_anew(number, decider.of(placed.job))
+                desired.decide_anew(number, again.of(placed))
             elif placed is not None:
                 desired.put(placed.job, decider.of(placed.job))
-            yield
+            if count % _A_STEP == 0:
+                yield
 
     def abandon(self) -> None:
         """Forget a prepared policy, which no switch holds."""
@@ -172,6 +179,33 @@ class DesiredPair:
         self.desired, self.decider = self._coming
         self._coming = None
         self.moved = set()
+
+
+class _Again:
+    """The decisions of another policy for jobs that are there: equal facts with one decision are looked at once.
+
+    A decision that is the same as before is the same object.
+    """
+
+    def __init__(self, decider: Decider) -> None:
+        self._decider = decider
+        # By identity of facts and decision, which are kept here as long as their identities.
+        self._known: dict[tuple[int, int], tuple[Facts, Decision, Decision]] = {}
+
+    def of(self, placed: Placed) -> Decision:
+        """The decision for a job."""
+        job, before = placed.job, placed.decision
+        known = None if job.quarantine else self._known.get((id(job.facts), id(before)))
+        if known is not None:
+            return known[2]
+        decision = self._decider.of(job)
+        if decision == before:
+            decision = before
+        if not job.quarantine:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[id(job.facts), id(before)] = job.facts, before, decision
+        return decision
 
 
 def _check_support(desired: Desired, job: Job, decision: Decision) -> None:
@@ -198,12 +232,15 @@ def _check_limits(desired: Desired, counts: dict[int, int], changes: dict[int, C
             )
 
 
-def _check_whole(desired: Desired, connected: Iterable[int]) -> None:
+def _check_whole(desired: Desired, connected: Iterable[int]) -> Iterator[None]:
+    """Check all jobs that are there, a worker or switch a step; those that come meanwhile are checked on their own."""
     for host in desired.ruled.hosts():
+        yield
         for placed in desired.ruled_at(host):
             if why := unsupported(desired.policy, placed.job, placed.decision):
                 raise UnsupportedError(f"job {placed.job.called}: {why}")
     for datapath in connected:
+        yield
         switch = desired.switches[datapath]
         if switch.max_rules and desired.rules[datapath] > switch.max_rules:
             raise RuleLimitError(

@@ -11,13 +11,16 @@ from typing import Final
 # large pool one job may concern a thousand switches, and a turn of the loop with several of those takes half a second.
 PORTION: Final = 0.005
 LONGEST: Final = 0.1
+# A portion is so large a part of what others took before it. What is handed over takes as long as all others did before
+# it: were this as long, both would grow with each other as long as anything waits, and every turn be a long one.
+SHARE: Final = 0.5
 
 
 class Pace:
     """The portions of one long work on the running loop.
 
-    A portion is as long as the other work took before it, within bounds: a fixed one would be a small part of the time
-    of a loop that is busy, and the long work would take as many turns of it as it has steps.
+    A portion is half as long as the other work took before it, within bounds: a fixed one would be a small part of the
+    time of a loop that is busy, and the long work would take as many turns of it as it has steps.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -31,4 +34,4 @@ class Pace:
             return
         await asyncio.sleep(0)
         began = self._clock()
-        self._until = began + min(max(PORTION, began - ended), LONGEST)
+        self._until = began + min(max(PORTION, SHARE * (began - ended)), LONGEST)

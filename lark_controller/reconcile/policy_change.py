@@ -30,6 +30,8 @@ from lark_controller.switches.openflow.link import SwitchLink
 # Switches whose changes are under way at a time: what one is sent takes megabytes meanwhile. Those that take longer
 # (seconds) are not waited for.
 _AT_ONCE: Final = 16
+# Jobs that are looked at before other work may go ahead.
+_LOOKED_AT: Final = 256
 _LONGEST: Final = 1.0
 
 
@@ -100,7 +102,12 @@ class PolicyChange:
                 await pace.step()
                 outstanding = await _room(outstanding)
         loop.pair.finish()
-        changed = {number: each for number, each in after.placed.items() if before.placed.get(number) is not each}
+        changed: dict[int, Placed] = {}
+        for count, number in enumerate(list(after.placed)):
+            if (each := after.placed.get(number)) is not None and before.placed.get(number) is not each:
+                changed[number] = each
+            if count % _LOOKED_AT == 0:
+                await pace.step()
         for what, follow in (
             ("external addresses are not judged anew", self._judge_external),
             ("workers are not told of the policy", self._update_workers),

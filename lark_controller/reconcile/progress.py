@@ -10,7 +10,7 @@ from typing import Final
 from lark_common.log import WARNING, event
 from lark_common.runs import Address, NetworkType
 from lark_controller.api.audit import Happening
-from lark_controller.jobs.job import Job, JobState
+from lark_controller.jobs.job import Job, JobState, in_state
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.confirmations import NO_SWITCH, Awaited, FlowsAt, NoSwitch, QueuesAt, RulesAt
 from lark_controller.reconcile.queues import BEING_MADE, Queues
@@ -169,4 +169,5 @@ def as_now(job: Job, now: Job | None) -> Job:
     """A stored job in its present state; one that has ended in the store has ended."""
     if now is None or job.state is JobState.ENDED:
         return job
-    return replace(job, state=now.state, reason=now.reason, external=now.external)
+    job = in_state(job, now.state, now.reason)
+    return job if job.external == now.external else replace(job, external=now.external)

@@ -142,8 +142,11 @@ def _leave(error: BaseException | None) -> None:
 
 
 def _finish(response: Response) -> Response:
+    # setdefault looks for each by an exception, which takes longer than some views do.
+    present = {name.lower() for name, _ in response.headers}
     for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
+        if name.lower() not in present:
+            response.headers.add(name, value)
     route = request.url_rule.rule if request.url_rule else "none"
     method = request.method if request.method in _METHODS else "other"
     metrics = context.current().metrics

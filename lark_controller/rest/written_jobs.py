@@ -4,13 +4,17 @@ longer over the answer than all else does. A test holds the members to the schem
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flask import Response
+from werkzeug.datastructures import Headers
 
 from lark_controller.api.jobs import Confirmation
 from lark_controller.jobs.job import Job
 from lark_controller.rest.schemas.times import iso
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 
 def job_members(job: Job) -> dict[str, Any]:
@@ -57,6 +61,14 @@ def registered_members(confirmation: Confirmation) -> dict[str, Any]:
     return {**job_members(confirmation.job), "confirmed": list(confirmation.confirmed), "waiting": waiting}
 
 
+class _Written(Response):
+    """An answer whose headers are sent as they are: its length is known, and its location is a path in ASCII."""
+
+    def get_wsgi_headers(self, environ: WSGIEnvironment) -> Headers:
+        """As of a response; Flask would parse and put together the location, and copy all headers."""
+        return self.headers
+
+
 def written(members: object) -> Response:
     """An answer in JSON."""
-    return Response(json.dumps(members, separators=(",", ":")), content_type="application/json")
+    return _Written(json.dumps(members, separators=(",", ":")), content_type="application/json")

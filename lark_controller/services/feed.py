@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from ipaddress import ip_address
 
-from lark_controller.jobs.job import Directory, Job, JobState, Standing
+from lark_controller.jobs.job import Directory, Job, JobState, Standing, in_state
 
 
 class Feed:
@@ -49,10 +48,8 @@ class Feed:
 
     def put(self, job: Job) -> None:
         """Put a live job that is new or changed. The caller holds the lock."""
-        job = self._complete(job)
-        if job.state is not JobState.REGISTERING or job.reason:
-            # The loop alone sets a live job's state.
-            job = replace(job, state=JobState.REGISTERING, reason="")
+        # The loop alone sets a live job's state.
+        job = in_state(self._complete(job), JobState.REGISTERING, "")
         self.directory.put(job)
         if self._open:
             self._put(job)

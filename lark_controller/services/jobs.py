@@ -141,22 +141,24 @@ class Jobs:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
 
         def confirmation() -> Confirmation | None:
-            return None if (job := self.live(job_id)) is None else self._confirmation(job)
+            # The job's state is to follow its last confirmation, without another turn of a loop that may be busy.
+            self._reconciler.act()
+            return None if (job := self.live(job_id)) is None else self._confirmation_of(job)
 
         if timeout <= 0:
             return self._loop.call(confirmation) or Confirmation(self.found(job_id))
-        seen = self._reconciler.confirmations
+        seen, live = self._reconciler.confirmations, self._reconciler.directory.by_id
 
         def wait(waiter: Waiter) -> None:
             self._reconciler.act()
-            job = self.live(job_id)
+            job = live.get(job_id)
             if job is None:
                 waiter()
             else:
                 seen.when_settled(job.number, waiter)
 
         def give_up(waiter: Waiter) -> None:
-            job = self.live(job_id)
+            job = live.get(job_id)
             if job is not None:
                 seen.stop_waiting(job.number, waiter)
 
@@ -222,7 +224,11 @@ class Jobs:
         return self.live(job_id) or self._unwritten.get(job_id)
 
     def _confirmation(self, job: Job) -> Confirmation:
-        job = as_now(job, self._now(job.id))
+        """Of a job as it is stored."""
+        return self._confirmation_of(as_now(job, self._now(job.id)))
+
+    def _confirmation_of(self, job: Job) -> Confirmation:
+        """Of a job in the state that it has."""
         seen = self._reconciler.confirmations
         waiting = tuple(
             Waiting(dpid_text(what.datapath) if isinstance(what, FlowsAt | QueuesAt) else "", reason)

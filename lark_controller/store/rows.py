@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, CursorResult, Row, func, select
 
 from lark_common.runs import AddressType, NetworkType, RunKey
 from lark_common.turns import by_portions
-from lark_controller.jobs.job import Facts, Job, JobState, Standing
+from lark_controller.jobs.job import Facts, Job, JobState, Standing, shared_facts
 from lark_controller.store.schema import leases, runs
 
 _NAMES: Final = (
@@ -153,10 +153,11 @@ def facts_from(text: str) -> Facts:
     if text == "[]":
         return Facts()
     job, machine = json.loads(text)
-    return Facts(
+    found = Facts(
         tuple((intern(name), intern(value)) for name, value in job),
         tuple((intern(name), intern(value)) for name, value in machine),
     )
+    return shared_facts(found)
 
 
 @lru_cache(maxsize=65_536)

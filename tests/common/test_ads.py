@@ -491,3 +491,17 @@ def test_lists_of_json_count_as_brackets() -> None:
     for members in refused:
         with pytest.raises(AdError, match=f"more than {MAX_BRACKETS} brackets"):
             from_json(members)
+
+
+def test_attributes_that_an_ad_does_not_have_are_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
+        asked.append(name.lower())
+        return evaluate(ad, name, target)
+
+    monkeypatch.setattr(ad_values, "evaluate", counted)
+    job_ad, machine_ad = post({"acctgroup": '"cms"', "REQUESTBANDWIDTH": "5"}, {"larkVLAN": "7", "vlan": "8"})
+    assert (job_ad.group, job_ad.bandwidth, machine_ad.vlan) == ("cms", 5.0, 7)
+    there = {name.lower() for name in (*JOB, *MACHINE, "AcctGroup", "RequestBandwidth", "LarkVLAN", "VLAN")}
+    assert set(asked) <= there

@@ -137,6 +137,29 @@ def test_a_job_of_which_nothing_else_is_decided_stays_as_it_is() -> None:
     assert [pair[1] for pair in Transition(before, after).changed(1)] == [after.placed[6]]
 
 
+def test_jobs_that_are_treated_as_before_cost_nothing_where_a_policy_steers_others() -> None:
+    elsewhere = FULL.replace("'AcctGroup == \"cms\"', port: wan-fast", "'AcctGroup == \"atlas\"', port: wan-fast")
+    assert elsewhere != FULL
+    old, new = load(FULL), load(elsewhere)
+
+    def cost(others: int) -> int:
+        before, decided = Desired(old), Decider(old)
+        before.set_switch(a_switch(FULL, 1, 40), ("worker1",))
+        for number in range(1, 3 + others):
+            job = a_job(number, group="cms" if number < 3 else "local")
+            before.put(job, decided.of(job))
+        after, decider = Desired.following(new, before), Decider(new)
+        for number, placed in list(before.placed.items()):
+            after.decide_anew(number, decider.of(placed.job))
+        assert len(list(after.move_labels())) > 0
+        for desired in (before, after):
+            desired.edge_rules(tracks=True)
+        return calls(lambda: Transition(before, after).changed(1))
+
+    # A look at each, and not one at its flows.
+    assert cost(16) - cost(0) < 16 * 8
+
+
 def test_jobs_at_other_ports_or_with_other_queues_have_other_flows() -> None:
     desired = Desired(load(FULL))
     desired.set_switch(a_switch(FULL, 1), ("worker1",))
@@ -210,6 +233,7 @@ def test_a_change_costs_what_it_changes_and_not_what_a_switch_holds() -> None:
     whole = calls(lambda: before.build(1))
     steered, one = way_to(FULL.replace(STEER, "")), way_to(FULL.replace('"mallory"', '"carol"'))
     assert not steered.changes(1)
+    assert steered.changed(1) == []
     assert calls(lambda: steered.changes(1)) < whole / 5
     assert len(one.changed(1)) == 1
     assert calls(lambda: one.changes(1)) < whole / 3

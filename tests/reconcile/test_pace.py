@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import cProfile
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +16,13 @@ from lark_controller.reconcile import pace
 from lark_controller.reconcile.desired_pair import DesiredPair
 from lark_controller.reconcile.pace import LONGEST, PORTION, Pace
 from lark_controller.reconcile.policy_change import PolicyChange
+from lark_controller.switches.openflow.handed_over import HandedOver
 from tests.fixtures.controllers import POLICY, an_edge, connect, running, until
-from tests.flows.test_desired import a_job
+from tests.flows.test_desired import FULL, a_job
 
 
-@pytest.mark.parametrize(("others", "share"), [(0.0, PORTION), (0.012, 0.012), (5.0, LONGEST)])
-def test_a_portion_is_as_long_as_the_work_of_others_within_bounds(others: float, share: float) -> None:
+@pytest.mark.parametrize(("others", "share"), [(0.0, PORTION), (0.024, 0.012), (5.0, LONGEST)])
+def test_a_portion_is_half_as_long_as_the_work_of_others_within_bounds(others: float, share: float) -> None:
     now, turns = [0.0], 0
 
     async def work() -> None:
@@ -42,6 +46,39 @@ def test_a_portion_is_as_long_as_the_work_of_others_within_bounds(others: float,
     asyncio.run(work())
     wanted = 2000 * (PORTION / 10) / share
     assert 0.7 * wanted < turns < 1.3 * wanted
+
+
+def test_a_long_work_and_what_is_handed_over_do_not_drive_each_other_up() -> None:
+    now, turns = [0.0], list[float]()
+
+    def spend(seconds: float) -> None:
+        now[0] += seconds
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        handed = HandedOver(lambda: loop, lambda: now[0])
+
+        async def switches() -> None:
+            while True:
+                turns.append(now[0])
+                spend(0.004)
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(switches())
+        # More than is worked on meanwhile; one piece takes long.
+        for _ in range(20_000):
+            handed.put(spend, 0.001)
+        steps = Pace(lambda: now[0])
+        for count in range(4000):
+            spend(0.3 if count == 500 else 0.0005)
+            await steps.step()
+        beside.cancel()
+        handed.forget()
+
+    asyncio.run(work())
+    taken = [later - earlier for earlier, later in itertools.pairwise(turns)]
+    assert max(taken) > 0.3
+    assert max(taken[-20:]) < 0.04
 
 
 def test_switches_go_over_to_a_policy_many_in_a_turn(
@@ -83,3 +120,33 @@ def test_a_job_does_not_go_through_the_counts_of_all_switches() -> None:
     pair = DesiredPair(load(POLICY))
     pair.desired.rules = _Counts({1: 5})
     assert pair.admit(a_job(1), None) == {0: {}}
+
+
+def _calls_to_decide(count: int) -> int:
+    """The calls of functions to decide so many jobs anew by a policy that steers none of them."""
+    pair = DesiredPair(load(FULL))
+    facts = [a_job(1, owner=f"user{number}", group="local").facts for number in range(4)]
+    for number in range(1, count + 1):
+        pair.admit(a_job(number, facts=facts[number % 4]), None)
+    profile = cProfile.Profile()
+    profile.enable()
+    asyncio.run(pair.prepare(load(FULL.replace('"cms"\'', '"atlas"\'')), dict))
+    profile.disable()
+    assert all(pair.coming.placed[number] is placed for number, placed in pair.desired.placed.items())
+    return sum(each.callcount for each in profile.getstats())
+
+
+def test_equal_facts_are_decided_once_and_their_jobs_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine the work takes more turns of the loop, which are calls as well.
+    monkeypatch.setattr(pace, "PORTION", 1e9)
+    pair = DesiredPair(load(FULL))
+    facts = a_job(1, owner="user1", group="local").facts
+    for number in range(1, 4):
+        pair.admit(a_job(number, facts=facts), None)
+    pair.admit(a_job(4, facts=facts, quarantine="the pool contradicts it"), None)
+    asyncio.run(pair.prepare(load(FULL.replace('"mallory"', '"user1"')), dict))
+    decisions = [pair.coming.placed[number].decision for number in range(1, 5)]
+    assert decisions[0].blocked
+    assert decisions[1] is decisions[2] is decisions[0]
+    assert decisions[3] == replace(decisions[0], quarantine="the pool contradicts it")
+    assert (_calls_to_decide(400) - _calls_to_decide(200)) / 200 < 10

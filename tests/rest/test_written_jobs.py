@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
+from pathlib import Path
 
 import pytest
+from flask import Response
+from werkzeug.test import create_environ
 
 from lark_common.runs import NetworkType
 from lark_controller.api.jobs import Confirmation, Waiting
 from lark_controller.jobs.job import Job
 from lark_controller.rest.schemas.answers import JobSchema, Joined, RegisteredSchema
-from lark_controller.rest.written_jobs import job_members, registered_members
+from lark_controller.rest.written_jobs import job_members, registered_members, written
 from tests.fixtures.databases import FULL, a_run
+from tests.fixtures.fake_controls import post_body
+from tests.fixtures.rest_app import make_api
 
 BARE = Job(0, FULL.run, FULL.id, "bob", "", "", 0, 0, "worker1", NetworkType.NONE)
 
@@ -28,3 +34,33 @@ def test_a_job_has_the_members_of_its_schema(job: Job) -> None:
 def test_a_registration_has_the_members_of_its_schema(confirmation: Confirmation) -> None:
     dumped = RegisteredSchema().dump(Joined(confirmation, confirmation.job))
     assert json.dumps(registered_members(confirmation)) == json.dumps(dumped)
+
+
+def _sent(response: Response) -> tuple[list[tuple[str, str]], bytes, int]:
+    """The headers and the body that a response sends, and the calls of functions that this takes."""
+    response.headers["Location"] = "/v1/jobs/0123456789abcdef"
+    environ = create_environ()
+    profile = cProfile.Profile()
+    profile.enable()
+    body, _, headers = response.get_wsgi_response(environ)
+    profile.disable()
+    return headers, b"".join(body), sum(each.callcount for each in profile.getstats())
+
+
+def test_an_answer_is_sent_as_any_other_with_less_work() -> None:
+    members = {"owner": "Jürgen", "state": "enforced"}
+    mine = _sent(written(members))
+    other = _sent(Response(json.dumps(members, separators=(",", ":")), content_type="application/json"))
+    assert mine[:2] == other[:2]
+    assert ("Content-Length", str(len(mine[1]))) in mine[0]
+    assert mine[2] < other[2] / 2
+
+
+def test_an_answer_has_each_header_once(tmp_path: Path) -> None:
+    answer = make_api(tmp_path).post(post_body(1))
+    assert answer.status_code == 201
+    names = [name.lower() for name, _ in answer.headers]
+    assert len(names) == len(set(names))
+    assert {"x-content-type-options", "cache-control", "content-security-policy", "referrer-policy"} < set(names)
+    assert answer.headers["Location"] == f"/v1/jobs/{answer.json['id']}"
+    assert int(answer.headers["Content-Length"]) == len(answer.data)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from lark_common.classads.ads import parse_post
 from lark_common.errors import AddressError, NotFoundError, StoreError
 from lark_common.runs import NetworkType
 from lark_controller.api.jobs import JobFilter
 from lark_controller.jobs.job import Job, JobState
+from lark_controller.policies.facts import facts
 from lark_controller.store import LEASE_EXPIRED, SUPERSEDED, Store, StoredRun
 from tests.fixtures.databases import (
     FULL,
@@ -66,6 +68,18 @@ def test_a_run_without_anything_optional_comes_back(store: Store) -> None:
     bare = Job(0, FULL.run, FULL.id, "bob", "", "", 0, 0, "worker1", NetworkType.NONE, lease_until=LEASE)
     assert store.runs.find(bare.id) is None
     assert put(store, bare).job == store.runs.find(bare.id)
+
+
+def test_equal_facts_of_posts_and_of_the_store_are_one_object(store: Store) -> None:
+    job_ad = b'Owner = "alice"\nGlobalJobId = "s#1.0#1"\nCores = 2\n'
+    machine_ad = b'Machine = "w1"\nLarkInnerAddressIPv4 = "10.64.0.5"\n'
+    ads = parse_post(job_ad + b"------\n" + machine_ad, "text/plain")
+    names = frozenset({"owner", "cores"}), frozenset({"machine"})
+    taken = facts(*ads, names)
+    assert taken.job == (("cores", "2"), ("owner", '"alice"'))
+    assert facts(*ads, names) is taken
+    put(store, a_run(1, facts=taken))
+    assert next(job for job in store.runs.live()).facts is taken
 
 
 def test_posting_the_same_run_twice_is_the_same_job_and_extends_the_lease(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import cProfile
 from functools import partial
 
 import pytest
@@ -26,6 +27,7 @@ from lark_controller.flows.model import (
     SetField,
     match,
 )
+from lark_controller.switches.openflow.applies import SharedSteps
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import PacketIn, PortInfo
 from tests.fixtures.openflow import (
@@ -118,6 +120,46 @@ def test_overlapping_changes_are_sent_in_order_and_a_large_one_lets_others_in_be
             assert len(large.tables.entries) == 19999
 
     scenario(play)
+
+
+def test_switches_that_get_the_same_change_get_the_same_messages() -> None:
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as server:
+            fakes = [FakeSwitch(datapath) for datapath in (1, 2, 3, 4)]
+            links = [await connected(server, recorder, fake) for fake in fakes]
+            gone, too_large = flow(9), Flow(FlowKey(0, 70000, ()), FlowData(JOB))
+            metered = Flow(FlowKey(0, 5, ()), FlowData(JOB, meter=3))
+            await asyncio.gather(*(link.apply(add(gone)) for link in links))
+            changes = Changes((Meter(3, 100, 10),), frozenset({3}), (flow(1), metered, too_large), (gone.key,))
+            outcomes = await asyncio.gather(*(link.apply(changes) for link in links))
+            assert [[error.subject for error in each.errors] for each in outcomes] == [[too_large.key]] * 4
+            held = {each.key: each.data for each in (flow(1), metered)}
+            assert [fake.program.flows for fake in fakes] == [held] * 4
+            assert [fake.program.meters for fake in fakes] == [{3: Meter(3, 100, 10)}] * 4
+
+    scenario(play)
+
+
+def _messages(shared: SharedSteps, changes: Changes) -> tuple[list[bytes], int]:
+    """A change's messages, and how many calls of functions they take."""
+    profile = cProfile.Profile()
+    profile.enable()
+    found = [build(7) for _, build in shared.of(changes) if build is not None]
+    profile.disable()
+    return found, sum(each.callcount for each in profile.getstats())
+
+
+def test_a_change_is_encoded_once_for_all_switches_that_get_it() -> None:
+    shared = SharedSteps()
+    one, other = (add(*(flow(number, in_port=number) for number in range(first, first + 8))) for first in (1, 9))
+    messages, first = _messages(shared, one)
+    # Another tag's change may come in between.
+    for changes in (other, one, other):
+        _messages(shared, changes)
+    again, later = _messages(shared, one)
+    assert again == messages
+    assert later < first / 3
 
 
 def test_counters_of_one_cookie() -> None:

@@ -22,6 +22,10 @@ from lark_controller.switches.openflow.replies import ErrorMessage
 
 # Messages encoded for one switch before the loop turns to the others.
 _CHUNK: Final = 64
+# Changes that are remembered for other switches: those of one job are few, one for each tag that its slice has.
+_LATEST: Final = 16
+# Errors of what no switch could take.
+_UNENCODABLE: Final = (KeyError, OverflowError, struct.error)
 
 Build = Callable[[int], bytes]
 Subject = FlowKey | int | None
@@ -97,6 +101,45 @@ def _flows(changes: Changes) -> Iterator[Step]:
         yield key, partial(wire.flow_delete, key=key)
 
 
+class SharedSteps:
+    """The steps of changes, encoded once for all switches that get the same one.
+
+    A job that opens a block of addresses changes a thousand switches alike. For one loop's thread.
+    """
+
+    def __init__(self) -> None:
+        # The latest changes, by identity, with their steps once a second switch has had the same one.
+        self._latest: dict[int, tuple[Changes, tuple[Step, ...] | None]] = {}
+
+    def of(self, changes: Changes) -> Iterator[Step]:
+        """As :func:`steps_of`."""
+        known = self._latest.get(id(changes))
+        if known is None:
+            # The first switch may be the only one.
+            if len(self._latest) >= _LATEST:
+                del self._latest[next(iter(self._latest))]
+            self._latest[id(changes)] = changes, None
+            return steps_of(changes)
+        steps = known[1]
+        if steps is None:
+            if len(changes) > _CHUNK:
+                return steps_of(changes)
+            steps = tuple(map(_encoded, steps_of(changes)))
+            self._latest[id(changes)] = changes, steps
+        return iter(steps)
+
+
+def _encoded(step: Step) -> Step:
+    subject, build = step
+    if build is None:
+        return step
+    try:
+        return subject, wire.with_xids(build(0))
+    except _UNENCODABLE:
+        # Whoever sends it finds out, and says which it is.
+        return step
+
+
 class Applies:
     """The changes of one connection: any number may be under way, they are sent in the order in which they came.
 
@@ -166,7 +209,7 @@ class Applies:
         self._by_xid[xid] = job, subject
         try:
             return build(xid)
-        except (KeyError, OverflowError, struct.error) as error:
+        except _UNENCODABLE as error:
             job.errors.append(FlowError(subject, -1, -1, f"cannot be encoded in OpenFlow 1.3: {error!r}"))
             return b""
 

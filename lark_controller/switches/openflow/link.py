@@ -21,13 +21,7 @@ from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, Flo
 from lark_controller.flows.simulation.packet import TCP, UDP
 from lark_controller.switches.openflow import conntrack_flush as connections
 from lark_controller.switches.openflow import replies, roles, wire
-from lark_controller.switches.openflow.applies import (
-    Applies,
-    FlowError,
-    Outcome,
-    Step,
-    steps_of,
-)
+from lark_controller.switches.openflow.applies import Applies, FlowError, Outcome, SharedSteps, Step
 from lark_controller.switches.openflow.budgets import PacketInBudget
 from lark_controller.switches.openflow.connection import Connection
 from lark_controller.switches.openflow.mastership import Mastership
@@ -155,13 +149,19 @@ class SwitchHandler(Protocol):
 
 
 class SwitchLink:
-    """A connected switch. Futures end by their timeout or when the switch goes, never later."""
+    """A connected switch. Futures end by their timeout or when the switch goes, never later.
+
+    All links of a loop have one ``shared``.
+    """
 
     datapath: int
     features: SwitchFeatures
 
-    def __init__(self, connection: Connection, handler: SwitchHandler, room: ReplyRoom) -> None:
+    def __init__(
+        self, connection: Connection, handler: SwitchHandler, room: ReplyRoom, shared: SharedSteps | None = None
+    ) -> None:
         self.connection = connection
+        self._shared = shared or SharedSteps()
         self.requests = Requests(connection, room)
         self.hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.ready = False
@@ -211,7 +211,7 @@ class SwitchLink:
         marker goes first, before a barrier.
         """
         self.changed_at = asyncio.get_running_loop().time()
-        return self._submit(self._behind_marker(steps_of(changes)), timeout)
+        return self._submit(self._behind_marker(self._shared.of(changes)), timeout)
 
     def _behind_marker(self, steps: Iterator[Step]) -> Iterator[Step]:
         # When the steps are sent, not when they are queued: a change of which nothing was sent in time is dropped.

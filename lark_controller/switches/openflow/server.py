@@ -22,6 +22,7 @@ from lark_common.log import (
 )
 from lark_controller.flows.model import Changes
 from lark_controller.switches.fence import FENCED, Fence
+from lark_controller.switches.openflow.applies import SharedSteps
 from lark_controller.switches.openflow.budgets import Arrivals, SwitchTimes
 from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake, identify
@@ -76,6 +77,7 @@ class Server:
         self.addresses: tuple[tuple[str, int], ...] = ()
         self.tls_addresses: tuple[tuple[str, int], ...] = ()
         self.room = ReplyRoom()
+        self._shared = SharedSteps()
         self._times = SwitchTimes()
         self._arrivals = Arrivals()
         self._handler = handler
@@ -148,7 +150,7 @@ class Server:
 
     def _opened(self, connection: Connection) -> None:
         connection.time = self._times.new(asyncio.get_running_loop().time())
-        link = SwitchLink(connection, self._handler, self.room)
+        link = SwitchLink(connection, self._handler, self.room, self._shared)
         self._open[connection] = link
         if len(self._handshakes) >= self.options.max_handshakes and not self._make_room(connection.host):
             self._refused += 1

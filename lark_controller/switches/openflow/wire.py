@@ -7,6 +7,7 @@ os-ken's own serialisation byte for byte. Everything else is serialised by os-ke
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from os_ken.ofproto import ofproto_protocol
@@ -43,6 +44,12 @@ def _serialised(message: parser.MsgBase, xid: int) -> bytes:
 def header(kind: int, xid: int, body: bytes = b"") -> bytes:
     """A message of the given type around a ready body."""
     return HEADER.pack(VERSION, kind, 8 + len(body), xid) + body
+
+
+def with_xids(message: bytes) -> Callable[[int], bytes]:
+    """A message that is encoded already, with another transaction id each time."""
+    before, after = message[:4], message[8:]
+    return lambda xid: before + xid.to_bytes(4) + after
 
 
 def hello(xid: int) -> bytes:
