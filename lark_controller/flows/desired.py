@@ -230,7 +230,8 @@ class Desired(ExternalJobs):
         if not (switch := self.switches[datapath]).is_edge:
             self._empty_room(datapath, open_there)
             self._fill_room(switch, len(self.build(datapath).flows))
-        opened = sorted(number for number in self._external if self.placed[number].datapath == datapath)
+        here = (self.placed[number] for number in self._external)
+        opened = sorted(each.job.number for each in here if each.datapath == datapath and each.opened is not None)
         while len(self.program(datapath).flows) > switch.max_rules and opened:
             placed = self.placed[opened.pop()]
             self._refusals.note(datapath, placed.job, no_room(switch))
@@ -370,10 +371,10 @@ class Desired(ExternalJobs):
                 moved = inbound.get(dscp, Net())
                 after.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.added))
                 before.setdefault(datapath, []).extend(core.inbound_flows(dscp, moved.removed))
-        if any(each is not None and each.job.external for each in (old, new)) or self._rooms:
-            for datapath in self._cores():
-                come, go = after.setdefault(datapath, []), before.setdefault(datapath, [])
-                self._move_external(self.switches[datapath], (old, was_open.get(datapath, False)), new, come, go)
+        asks = any(each is not None and each.job.external for each in (old, new))
+        for datapath in self._cores() if asks else self._rooms:
+            come, go = after.setdefault(datapath, []), before.setdefault(datapath, [])
+            self._move_external(self.switches[datapath], (old, was_open.get(datapath, False)), new, come, go)
         for datapath in before.keys() | after.keys():
             wanted, there = Program.of(after.get(datapath, ())), Program.of(before.get(datapath, ()))
             self._count_rules(datapath, len(wanted.flows) - len(there.flows))

@@ -63,7 +63,8 @@ class ExternalJobs(PlacedJobs):
         """Share out what the policy's rules leave of an empty room."""
         room = self._rooms[switch.datapath]
         for number in self._external:
-            room.enter(number, self._external_size(switch, self.placed[number]))
+            if not self._refusals.why(switch.datapath, self.placed[number].job):
+                room.enter(number, self._external_size(switch, self.placed[number]))
         room.settle(switch.max_rules - policys, self._age)
         self.moved |= self._external
 

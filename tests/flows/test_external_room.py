@@ -172,6 +172,9 @@ def test_changes_add_up_and_no_limit_is_passed_for_external_addresses(more: int,
         assert len(core.holds) <= desired.switches[CORE].max_rules or not room.used
         left = desired.switches[CORE].max_rules - len(core.holds)
         assert all(flows > left for flows in room.waits.values())
+        desired.fit(CORE)
+        assert desired.build(CORE).flows == core.holds
+        assert desired._rooms[CORE].used == room.used
     after = Desired.following(load(limited(more).replace("192.0.2.8", "192.0.2.9")), core.desired)
     for placed in list(core.desired.placed.values()):
         after.decide_anew(placed.job.number, Decider(after.policy).of(placed.job))
