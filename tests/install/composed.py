@@ -58,7 +58,7 @@ class Started:
 
     def __init__(self, engine: Engine, *profiles: str) -> None:
         self.engine = engine
-        self.place = engine.folder / "site"
+        self.place = engine.folder / "-".join(("site", *profiles))
         self._before, self._after = commands()
         self._compose = [sys.executable, "-m", "podman_compose"]
         for profile in profiles:
