@@ -319,6 +319,11 @@ class Turn:
             self._turns.give_way(self, self._used())
             self._at = self._turns.clock()
 
+    @property
+    def gives_way(self) -> bool:
+        """True if others go ahead of this call."""
+        return self._turns.ahead is not None
+
     def portion_is_over(self) -> bool:
         """True once a portion's time has passed since the call has given way or waited last."""
         return self._turns.clock() - self._at >= PORTION
@@ -332,7 +337,7 @@ class Turn:
         used, self._since = now - self._since, now
         # While the processor is short, a call takes longer than it calculates; one that gives way to others rests for
         # all of that, and leaves them as much more.
-        by_clock = self._turns.ahead is not None and not self._aside
+        by_clock = self.gives_way and not self._aside
         self._whole += max(used, at - self._at) if by_clock else used
         self._at = at
         return used
@@ -392,9 +397,10 @@ class Elsewhere:
         return await _Steps(self, work)
 
     def charge(self) -> None:
-        """Charge the caller of the call that this thread carries out, if it does."""
+        """Charge the caller of the call that this thread carries out, if it is one that gives way: what goes ahead has
+        the other thread work on what others have changed as well."""
         turn: Turn | None = getattr(_OF_THREAD, "turn", None)
-        if turn is not None and self.seconds:
+        if turn is not None and turn.gives_way and self.seconds:
             turn.charge(self.seconds)
         self.seconds = 0.0
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from lark_common.errors import NotFoundError, SwitchError
 from lark_common.turns import next_turn
@@ -22,7 +23,7 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch
 from lark_controller.policies.model import SwitchRole
-from lark_controller.reconcile.calls import LoopCalls
+from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import SwitchState, dpid_text
 from lark_controller.services import flow_list as flow_lists
@@ -38,6 +39,9 @@ from lark_controller.services.explain_transfers import StateOf, transfer_steps
 from lark_controller.switches.openflow.link import Dump
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
+# Switches that the loop lists before it turns to other work.
+_AT_A_TIME: Final = 64
+
 
 class Switches:
     """Read-only operations on switches. Thread-safe. ``transfers_of`` has the state of jobs' transfers."""
@@ -51,11 +55,17 @@ class Switches:
     def all(self) -> tuple[SwitchStatus, ...]:
         """All switches that are declared or have been connected, by datapath id."""
         loop = self._reconciler
-        return self._loop.call(
-            lambda: tuple(
-                _status(loop, dp, ports=False) for dp in sorted({*loop.switches, *loop.desired.policy.switches})
-            )
-        )
+
+        async def read() -> tuple[SwitchStatus, ...]:
+            found = []
+            for number, datapath in enumerate(sorted({*loop.switches, *loop.desired.policy.switches})):
+                if number % _AT_A_TIME == _AT_A_TIME - 1:
+                    # Thousands of switches are some ten milliseconds of the loop, and anybody may ask again and again.
+                    await asyncio.sleep(0)
+                found.append(_status(loop, datapath, ports=False))
+            return tuple(found)
+
+        return self._loop.run(read(), LOOP_TIMEOUT)
 
     def find(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal), name, or its host's name with or without the domain. Raises

@@ -289,7 +289,7 @@ def test_a_charge_that_comes_after_the_call_counts_as_well() -> None:
 
 def test_work_elsewhere_is_measured_there_and_charged_by_the_calls_own_thread() -> None:
     machine, begun = Machine(), list[tuple[str, Turn]]()
-    turns = machine.turns()
+    turns = machine.turns(ahead=machine.turns())
     ask(turns, begun, "reader")
     turn = begun[0][1]
     spent = Elsewhere(lambda: machine.used)

@@ -55,8 +55,16 @@ def openflow() -> Iterator[OpenFlow]:
     "ask", [lambda calls: calls.call(work), lambda calls: calls.run(steps(), 5.0), hold, in_vain]
 )  # fmt: skip
 def test_the_loops_time_is_the_callers(openflow: OpenFlow, ask: Callable[[LoopCalls], str]) -> None:
-    turns, begun = Turns(2, 2), list[Turn]()
+    turns, begun = Turns(2, 2, ahead=Turns(2, 2)), list[Turn]()
     turns.ask("reader", "", begun.append)
     with begun[0] as turn:
         assert ask(LoopCalls(openflow)) == "answer"
     assert turn.shares[0].used >= WORK
+
+
+def test_a_post_is_not_charged_with_what_the_loop_does_for_all(openflow: OpenFlow) -> None:
+    turns, begun = Turns(2, 2), list[Turn]()
+    turns.ask("hook", "", begun.append)
+    with begun[0] as turn:
+        assert hold(LoopCalls(openflow)) == "answer"
+    assert turn.shares[0].used < WORK

@@ -172,7 +172,7 @@ def test_whoever_has_credentials_looked_at_pays_for_the_processes_that_do_so() -
         time.sleep(0.05)
         raise munge.MungeError("it is of another site, or was changed")
 
-    turns, begun = Turns(1, 1), list[Turn]()
+    turns, begun = Turns(1, 1, ahead=Turns(1, 1)), list[Turn]()
     turns.ask("192.0.2.1", "192.0.2.1", begun.append)
     with begun[0] as turn, pytest.raises(RefusedTokenError):
         MungeUsers(Path("/nowhere"), verify).token("MUNGE:AwQFAAA=:", "GET / ")

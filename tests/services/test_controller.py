@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from contextlib import closing
 from dataclasses import replace
@@ -14,10 +15,12 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from fake_switch.switch import FakeNetwork
 from lark_common.errors import AddressError, NotFoundError
 from lark_controller.api.jobs import JobFilter
+from lark_controller.api.switches import SwitchStatus
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.tables import Edge
 from lark_controller.jobs.job import Job
-from lark_controller.services import described_job
+from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.services import described_job, switches
 from lark_controller.store import Store
 from lark_controller.switches.openflow.replies import PacketIn
 from tests.fixtures import frames
@@ -49,6 +52,29 @@ def test_a_workers_token_registers_no_more_jobs_than_a_worker_can_have(
         post(controller, 4, datapath=2)
         controller.jobs.end(first.id, "hook")
         assert post(controller, 3).created
+
+
+def test_the_loop_turns_to_other_work_while_all_switches_are_listed(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switches, "_AT_A_TIME", 2)
+    order: list[str] = []
+    status = switches._status
+
+    def listed(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
+        if not order:
+            asyncio.get_running_loop().call_soon(order.append, "other work")
+        order.append("a switch")
+        return status(loop, datapath, ports=ports)
+
+    with running(tmp_path) as controller:
+        for datapath in (1, 2, 3):
+            connect(network, controller, an_edge(datapath))
+        monkeypatch.setattr(switches, "_status", listed)
+        names = [each.datapath for each in controller.switches.all()]
+    assert names == sorted(names)
+    assert len(names) >= 3
+    assert order.index("other work") < len(order) - 1
 
 
 def test_a_post_is_enforced_once_the_edge_has_confirmed(tmp_path: Path, network: FakeNetwork) -> None:
