@@ -121,7 +121,7 @@ class Fleet:
         }
 
     def masters(self) -> dict[str, list[float]]:
-        """When each of them got a master, since the counts were forgotten; 0 for those that have none yet."""
+        """The time at which each of them got a master, since the counts were forgotten; 0 where it has none yet."""
         return {"at": [switch.mastered for switch in self.switches.values()]}
 
     def forget(self) -> None:
