@@ -30,6 +30,8 @@ DedicatedScheduler = "DedicatedScheduler@ap.test"
 STARTD_ATTRS = $(STARTD_ATTRS), DedicatedScheduler
 RANK = Scheduler =?= $(DedicatedScheduler)
 """
+# The dedicated scheduler keeps a slot for ten minutes, also of a startd that has ended since, and takes no other.
+UNUSED = "UNUSED_CLAIM_TIMEOUT = 5\nALIVE_INTERVAL = 5\n"
 # What condor_submit makes of the jobs' Request… attributes, and with what a worker's configuration meets that.
 _CONDOR = (Path(__file__).parents[2] / "etc/condor/50-lark.conf").read_text()
 REQUESTS = "".join(
@@ -47,7 +49,7 @@ class ParallelPool:
         run(["ip", "addr", "add", f"{WORKER}/24", "dev", far.port])
         lark.folder.chmod(0o755)
         (lark.folder / "lark-start").symlink_to("starter_hook.sh")
-        self.access = Machine(folder / "ap", lark.folder, "ap", ACCESS_POINT, ACCESS_POINT, far.namespace)
+        self.access = Machine(folder / "ap", lark.folder, "ap", ACCESS_POINT, ACCESS_POINT, far.namespace, UNUSED)
         self.worker = Machine(folder / "w1", lark.folder, "worker1", WORKER, ACCESS_POINT, "", DEDICATED + REQUESTS)
         self.jobs = Jobs(self.access)
 
@@ -92,6 +94,22 @@ def pool(ovs: OpenVSwitch) -> Iterator[ParallelPool]:
         ovs.vsctl("--if-exists", "del-br", lark.bridge)
 
 
+@pytest.mark.parametrize("word", ["true", "1", "(2 > 1)", '"yes"'])
+def test_a_job_that_asks_for_an_external_address_finds_a_slot(pool: ParallelPool, word: str) -> None:
+    """However it asks: the policy has none, so its hook holds it, with that reason or that of a wrong value."""
+    lines = {
+        "executable": "run", "request_memory": "64", "request_disk": "1000", "log": "log",
+        "should_transfer_files": "YES", "+RequestExternalAddress": word,
+    }  # fmt: skip
+    cluster = pool.jobs.submit("alice", "true", lines)
+    deadline = time.monotonic() + 120
+    while not (state := pool.jobs.state(cluster)).startswith("5 "):
+        assert time.monotonic() < deadline, state + pool.access.logs() + pool.worker.logs()
+        time.sleep(0.5)
+    assert ("is not a boolean" if word == '"yes"' else "no external addresses") in state
+    pool.access.run(f"condor_rm {cluster}")
+
+
 def test_the_nodes_of_a_parallel_job_are_known_by_their_numbers(pool: ParallelPool) -> None:
     cluster = pool.submit("ring 40")
     client = pool.lark.client
@@ -129,19 +147,3 @@ def test_a_pattern_that_cannot_be_leaves_the_whole_job_in_the_queue_until_it_can
     wait(lambda: len(list(pool.lark.client.jobs(state="enforced"))) == 2, limit=120)
     (pool.lark.folder / "end").touch()
     pool.jobs.wait(cluster)
-
-
-@pytest.mark.parametrize("word", ["true", "1", "(2 > 1)", '"yes"'])
-def test_a_job_that_asks_for_an_external_address_finds_a_slot(pool: ParallelPool, word: str) -> None:
-    """However it asks: the policy has none, so its hook holds it, with that reason or that of a wrong value."""
-    lines = {
-        "executable": "run", "request_memory": "64", "request_disk": "1000", "log": "log",
-        "should_transfer_files": "YES", "+RequestExternalAddress": word,
-    }  # fmt: skip
-    cluster = pool.jobs.submit("alice", "true", lines)
-    deadline = time.monotonic() + 120
-    while not (state := pool.jobs.state(cluster)).startswith("5 "):
-        assert time.monotonic() < deadline, state + pool.access.logs() + pool.worker.logs()
-        time.sleep(0.5)
-    assert ("is not a boolean" if word == '"yes"' else "no external addresses") in state
-    pool.access.run(f"condor_rm {cluster}")
