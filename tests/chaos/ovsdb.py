@@ -64,7 +64,8 @@ class Server:
         while True:
             played = Played(self.number, [])
             try:
-                await asyncio.wait_for(played.connect(self.socket), PATIENCE)
+                async with asyncio.timeout(PATIENCE):
+                    await played.connect(self.socket)
                 await played.ended()
             except OSError:
                 pass

@@ -70,7 +70,9 @@ class Played(StoredSwitch):
         while not self.closed.is_set():
             before = self.received
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.closed.wait(), self._probe)
+                # Not wait_for, which in Python 3.11 forgets that the task is to end where both come in one turn.
+                async with asyncio.timeout(self._probe):
+                    await self.closed.wait()
             # One that does not read does nothing else either.
             if self._transport is None or not self._transport.is_reading() or self.received != before:
                 asked = False

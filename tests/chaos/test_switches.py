@@ -55,6 +55,31 @@ def test_a_switch_that_hears_nothing_asks_and_then_connects_anew() -> None:
     assert _ECHO_REQUEST in asyncio.run(connections())
 
 
+def test_one_that_is_ended_as_its_connection_ends_is_ended() -> None:
+    async def ends() -> bool:
+        made: asyncio.Queue[Silent] = asyncio.Queue()
+        server = await asyncio.get_running_loop().create_server(lambda: Silent(made), "127.0.0.1", 0)
+        switch = Played(1, {})
+        staying = asyncio.create_task(switch.stay(server.sockets[0].getsockname()[1]))
+        async with asyncio.timeout(PATIENCE):
+            await made.get()
+            while not switch.connected:
+                await asyncio.sleep(0)
+        # Let it begin to wait, and then learn of both in one turn.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        switch.closed.set()
+        await asyncio.sleep(0)
+        staying.cancel()
+        await asyncio.wait([staying], timeout=2.0)
+        ended = staying.done()
+        staying.cancel()
+        server.close()
+        return ended
+
+    assert asyncio.run(ends())
+
+
 class Stalled(Played):
     """A switch that does not read from the first moment of each connection."""
 

@@ -176,7 +176,8 @@ class Workload:
                 await asyncio.sleep(0.01)
             self._answered, self._rounds = answered, self._rounds + 1
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), max(0.5, began + RENEW_EVERY - time.monotonic()))
+                async with asyncio.timeout(max(0.5, began + RENEW_EVERY - time.monotonic())):
+                    await self._due.wait()
             self._due.clear()
 
     def _forget(self, run: Run) -> None:

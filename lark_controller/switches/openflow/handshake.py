@@ -38,7 +38,8 @@ async def identify(link: SwitchLink) -> Features:
     connection = link.connection
     limit = connection.options.handshake_timeout
     try:
-        hello = await asyncio.wait_for(link.hello, limit)
+        async with asyncio.timeout(limit):
+            hello = await link.hello
     except TimeoutError:
         raise SwitchError(f"no HELLO within {limit:g} s") from None
     if not replies.speaks_1_3(hello):
