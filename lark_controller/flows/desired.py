@@ -32,8 +32,8 @@ from lark_controller.qos.worker_queues import Claim
 class Desired(ExternalJobs):
     """The jobs that are admitted, the switches that are known, and one policy.
 
-    ``group_queues`` are the DSCPs of the groups whose
-    queues stand, by core. What stands is that of the desired ``before``. ``networks`` are not the WAN.
+    ``group_queues`` are the DSCPs of the groups whose queues stand, by core. What stands is that of the desired
+    ``before``. ``networks`` are not the WAN.
     """
 
     def __init__(self, policy: Policy, before: Desired | None = None) -> None:
@@ -232,11 +232,15 @@ class Desired(ExternalJobs):
             self._fill_room(switch, len(self.build(datapath).flows))
         here = (self.placed[number] for number in self._external)
         opened = sorted(each.job.number for each in here if each.datapath == datapath and each.opened is not None)
-        while len(self.program(datapath).flows) > switch.max_rules and opened:
+        too_many = len(self.program(datapath).flows) - switch.max_rules
+        while too_many > 0 and opened:
             placed = self.placed[opened.pop()]
             self._refusals.note(datapath, placed.job, no_room(switch))
-            self._index(placed, self.where(placed.job, placed.decision))
+            without = self.where(placed.job, placed.decision)
+            too_many -= len(list(self.job_flows(placed, switch))) - len(list(self.job_flows(without, switch)))
+            self._index(placed, without)
             self.moved.add(placed.job.number)
+            self.rules[datapath] = too_many + switch.max_rules
 
     def program(self, datapath: int) -> Program:
         """:meth:`build`, and count its rules."""

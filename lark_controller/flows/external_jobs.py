@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Self
 
 from lark_common.runs import Address
 from lark_controller.flows.external import external_flows
@@ -29,11 +30,10 @@ class ExternalJobs(PlacedJobs):
         self._rooms: dict[int, Room] = {}
         self._dropping = frozenset(rule.position for rule in policy.wans if rule.action is WanAction.DROP)
 
-    def _take_over(self, before: PlacedJobs) -> None:
+    def _take_over(self, before: Self) -> None:
         super()._take_over(before)
-        if isinstance(before, ExternalJobs):
-            self.rules = dict(before.rules)
-            self._rooms = {datapath: room.copy() for datapath, room in before._rooms.items()}
+        self.rules = dict(before.rules)
+        self._rooms = {datapath: room.copy() for datapath, room in before._rooms.items()}
 
     def why_closed(self, number: int) -> dict[Address, str]:
         """The external addresses of a job that a known switch does not open, each with the reason."""

@@ -7,6 +7,7 @@ that fits is the first to get it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
@@ -59,12 +60,13 @@ class Room:
     def settle(self, room: int, age: Callable[[int], int]) -> Moved:
         """Share so many rules out; ``age`` is smaller for older jobs."""
         closed: list[int] = []
-        while self.used > room and self.has:
-            last = max(self.has, key=lambda number: self._order(number, age))
-            closed.append(last)
-            self.waits[last] = self.has[last]
-            self.used -= self.has.pop(last)
-            self._least = min(self._least, self.waits[last])
+        if self.used > room:
+            youngest = sorted(self.has, key=lambda number: self._order(number, age), reverse=True)
+            for number in itertools.takewhile(lambda _: self.used > room, youngest):
+                closed.append(number)
+                self.waits[number] = self.has.pop(number)
+                self.used -= self.waits[number]
+                self._least = min(self._least, self.waits[number])
         opened: list[int] = []
         if self._least <= room - self.used:
             for number in sorted(self.waits, key=lambda number: self._order(number, age)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 from lark_common.runs import NetworkType
 from lark_controller.flows.external_room import Refusals
@@ -38,7 +39,7 @@ class PlacedJobs:
         self._external: set[int] = set()
         self._refusals = Refusals()
 
-    def _take_over(self, before: PlacedJobs) -> None:
+    def _take_over(self, before: Self) -> None:
         """Take all jobs and switches of another, as a copy."""
         self.switches, self.placed = dict(before.switches), dict(before.placed)
         self.groups, self.ruled, self.isolated = before.groups.copy(), before.ruled.copy(), before.isolated

@@ -192,3 +192,18 @@ def test_room_is_shared_out_by_age(room: int) -> None:
         shared.enter(number, 5)
     shared.settle(room, lambda number: number)
     assert sorted(shared.has) == [1, 2, 3][: room // 5]
+
+
+def test_the_youngest_lose_their_room_at_once_and_each_is_looked_at_once() -> None:
+    room, asked = Room(), list[int]()
+
+    def age(number: int) -> int:
+        asked.append(number)
+        return number
+
+    for number in range(2_000):
+        room.enter(number, 2)
+    assert len(room.settle(4_000, age).opened) == 2_000
+    asked.clear()
+    assert sorted(room.settle(1_000, age).closed) == list(range(500, 2_000))
+    assert len(asked) <= 2 * 2_000
