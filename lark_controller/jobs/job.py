@@ -44,10 +44,23 @@ class Facts:
     job: tuple[tuple[str, str], ...] = ()
     machine: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def size(self) -> int:
+        """The characters of all values."""
+        return sum(len(value) for _, value in (*self.job, *self.machine))
+
+
+# Facts of more characters are not kept for jobs to come: a user may write thousands into each of many jobs.
+SHARED_SIZE: Final = 1024
+
+
+def shared_facts(facts: Facts) -> Facts:
+    """The one object that stands for all facts equal to these, as long as it is among the latest and they are short."""
+    return _latest_facts(facts) if facts.size <= SHARED_SIZE else facts
+
 
 @lru_cache(maxsize=65_536)
-def shared_facts(facts: Facts) -> Facts:
-    """The one object that stands for all facts equal to these, as long as it is among the latest."""
+def _latest_facts(facts: Facts) -> Facts:
     return facts
 
 

@@ -13,8 +13,10 @@ from lark_controller.policies.model import Accounting, BandwidthMode, Decision, 
 from lark_controller.policies.predicate import ads_of, references
 
 # Facts that name something of which each job has its own (ClusterId) would fill the memory of a controller that runs
-# for months: beyond this many, the oldest decisions are forgotten.
+# for months: beyond this many, the oldest decisions are forgotten. So are they where their facts are long: a user may
+# write thousands of characters into each of many jobs.
 MAX_REMEMBERED: Final = 262144
+MAX_CHARACTERS: Final = 64 << 20
 
 
 def needed_attributes(policy: Policy) -> tuple[frozenset[str], frozenset[str]]:
@@ -104,6 +106,8 @@ class Decider:
         self.policy = policy
         self.names = needed_attributes(policy)
         self._remembered: dict[Facts, tuple[Facts, Decision]] = {}
+        # The characters of all facts that are remembered.
+        self._characters = 0
 
     def decide(self, facts: Facts) -> Decision:
         """As :func:`decide`."""
@@ -121,7 +125,10 @@ class Decider:
         entry = self._remembered.get(facts)
         if entry is None:
             entry = (facts, decide(facts, self.policy))
-            while len(self._remembered) >= MAX_REMEMBERED:
-                del self._remembered[next(iter(self._remembered))]
+            self._characters += facts.size
+            while len(self._remembered) >= MAX_REMEMBERED or (self._remembered and self._characters > MAX_CHARACTERS):
+                oldest = next(iter(self._remembered))
+                del self._remembered[oldest]
+                self._characters -= oldest.size
             self._remembered[facts] = entry
         return entry

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, CursorResult, Row, func, select
 
 from lark_common.runs import AddressType, NetworkType, RunKey
 from lark_common.turns import by_portions
-from lark_controller.jobs.job import Facts, Job, JobState, Standing, shared_facts
+from lark_controller.jobs.job import SHARED_SIZE, Facts, Job, JobState, Standing, shared_facts
 from lark_controller.store.schema import leases, runs
 
 _NAMES: Final = (
@@ -147,9 +147,17 @@ def facts_text(facts: Facts) -> str:
     return json.dumps([facts.job, facts.machine], separators=(",", ":"), ensure_ascii=False)
 
 
-@lru_cache(maxsize=65_536)
 def facts_from(text: str) -> Facts:
-    """The facts in a row; equal texts give one object."""
+    """The facts in a row; equal texts give one object, if they are short."""
+    return _latest_facts(text) if len(text) <= SHARED_SIZE else _facts_from(text)
+
+
+@lru_cache(maxsize=65_536)
+def _latest_facts(text: str) -> Facts:
+    return _facts_from(text)
+
+
+def _facts_from(text: str) -> Facts:
     if text == "[]":
         return Facts()
     job, machine = json.loads(text)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lark_common.classads.ads import parse_post
 from lark_common.errors import AdError
-from lark_controller.jobs.job import Facts
+from lark_controller.jobs.job import Facts, shared_facts
 from lark_controller.policies import decide as deciding
 from lark_controller.policies.decide import Decider, decide, needed_attributes
 from lark_controller.policies.facts import MAX_FACT, facts
@@ -249,14 +249,31 @@ def test_equal_facts_share_one_decision() -> None:
     assert decider.shared(two) is one
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "MAX_REMEMBERED", 3)
+@pytest.mark.parametrize(("bound", "most"), [("MAX_REMEMBERED", 3), ("MAX_CHARACTERS", 3 * 2_000)])
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, most: int) -> None:
+    monkeypatch.setattr(deciding, bound, most)
     decider = Decider(policy(SLICES))
-    first = Facts((("owner", '"u0"'),))
+
+    def a_user(number: int) -> Facts:
+        return Facts((("owner", f'"{number:01998d}"'),))
+
+    first = decider.shared(a_user(0))
     before = decider.decide(first)
-    for number in range(1, 10):
-        decider.decide(Facts((("owner", f'"u{number}"'),)))
-    assert decider.decide(first) == before
+    for number in range(1, 3):
+        decider.decide(a_user(number))
+    assert decider.shared(a_user(0)) is first
+    decider.decide(a_user(3))
+    # Forgotten, and decided as before.
+    assert decider.shared(a_user(0)) is not first
+    assert decider.decide(a_user(0)) == before
+
+
+def test_long_facts_are_kept_for_no_other_job() -> None:
+    one, two = (Facts((("owner", f'"{"u" * 10}"'),)) for _ in range(2))
+    assert shared_facts(two) is shared_facts(one)
+    one, two = (Facts((("owner", f'"{"u" * 2_000}"'),)) for _ in range(2))
+    assert shared_facts(one) is one
+    assert shared_facts(two) is two
 
 
 VALUES = st.sampled_from(['"bob"', '"eve"', "true", "false", "11", "0", "1.5", "undefined", "error", "{1}", "[a = 1]"])

@@ -135,6 +135,12 @@ def test_facts_come_back(job: tuple[tuple[str, str], ...], machine: tuple[tuple[
     assert facts_from(facts_text(facts)) == facts
 
 
+def test_short_facts_of_rows_are_one_object_and_long_ones_are_kept_for_no_other_row() -> None:
+    for length, shared in ((10, True), (2_000, False)):
+        text = facts_text(Facts((("owner", f'"{"u" * length}"'),)))
+        assert (facts_from(text) is facts_from(text)) == shared
+
+
 def test_ads_of_live_runs_and_facts_for_a_new_policy(store: Store, thirty: list[Job]) -> None:
     live = [job for job in thirty if job.live]
     first = store.runs.ads_of_live(0, 10)

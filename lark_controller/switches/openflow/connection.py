@@ -78,8 +78,7 @@ class Connection(asyncio.BufferedProtocol):
     is called once, with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied
     again. ``tls_name`` is the common name in the switch's certificate, ``""`` without one. All connections of the
     loop are read into one ``buffer``. ``known`` is True once this one belongs to a switch; until then little of it is
-    kept. HELLO is sent at
-    once unless ``opened`` sets ``greets`` to False. Nothing is sent once the ``fence`` is shut.
+    kept. HELLO is sent at once unless ``opened`` sets ``greets`` to False. Nothing is sent once the ``fence`` is shut.
     """
 
     def __init__(
