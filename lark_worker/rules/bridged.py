@@ -57,8 +57,7 @@ def _classed(prefix: str, ports: Iterable[Port]) -> tuple[dict[str, Set], dict[s
     Chosen as they come in, it would be lost where this worker is the job's router: the kernel sets the priority of
     what it routes anew (ip-sysctl, ``ip_forward_update_priority``), and no device of the job is known behind that.
     """
-    chosen = [(port, tuple(render.classed(port))) for port in ports if not port.rules.isolated]
-    chosen = [(port, rules) for port, rules in chosen if rules]
+    chosen = render.with_class(ports)
     # One chain an address: a map that says two of one is refused, with all that stands beside it.
     four = {address: port.chain("q") for port, _ in chosen for address in port.ipv4}
     six = {a: port.chain("q") for port, _ in chosen for a in (*port.ipv6, link_local(port.rules.mac))}
@@ -67,7 +66,7 @@ def _classed(prefix: str, ports: Iterable[Port]) -> tuple[dict[str, Set], dict[s
         "classes6": Set("type ipv6_addr : verdict;", tuple(f"{a} : goto {q}" for a, q in six.items()), keyed=True),
     }
     here = f'oifname != "{prefix}*"'
-    chains = {port.chain("q"): Chain(rules) for port, rules in chosen}
+    chains = {port.chain("q"): chain for port, chain in chosen}
     chains["classed"] = Chain(
         (f"{here} ip saddr vmap @classes4", f"{here} ip6 saddr vmap @classes6"),
         "type filter hook postrouting priority 0; policy accept;",

@@ -126,6 +126,12 @@ def classed(port: Port) -> Iterator[str]:
         yield f"{'ip' if network.version == 4 else 'ip6'} daddr {network} meta priority set {chosen}"
 
 
+def with_class(ports: Iterable[Port]) -> list[tuple[Port, Chain]]:
+    """The jobs that have a class at an uplink, each with the chain that chooses it."""
+    found = ((port, tuple(classed(port))) for port in ports if not port.rules.isolated)
+    return [(port, Chain(rules)) for port, rules in found if rules]
+
+
 def count_and_accept(port: Port, *, out: bool) -> Iterator[str]:
     """The end of ``o_ID`` and ``i_ID``: count and accept."""
     way, side = ("out", "daddr") if out else ("in", "saddr")

@@ -67,9 +67,8 @@ def table(
         )
         chains[port.chain("i")] = Chain(come)
     # Where a packet is routed its priority is set anew, from its TOS; so it is chosen behind that.
-    classes = [(port, tuple(render.classed(port))) for port in ports if not port.rules.isolated]
-    classes = [(port, chosen) for port, chosen in classes if chosen]
-    chains |= {port.chain("q"): Chain(chosen) for port, chosen in classes}
+    classes = render.with_class(ports)
+    chains |= {port.chain("q"): chain for port, chain in classes}
     maps["classes"] = Set(
         "type ifname : verdict;",
         tuple(f'"{port.device}" : goto {port.chain("q")}' for port, _ in classes),

@@ -41,7 +41,7 @@ BRIDGE = 'LarkNetworkType = "bridge"\n'
 # The worker's own address on the bridge and on the external interface, two hosts there, and one beyond.
 WORKER, LAN, WAN, EXCEPT = "10.0.0.1", "10.0.0.5", "192.0.2.5", "192.0.2.9"
 # The first of these hosts in the network of bridge jobs, which need no router to it.
-BESIDE = "10.64.0.250"
+BESIDE, BESIDE_IPV6 = "10.64.0.250", "2001:db8:64::250"
 
 
 class Site:
@@ -59,7 +59,7 @@ class Site:
         # It sends a redirect at times, by its own rate: jobs would go around it in some runs and not in others.
         for place in ("all", self.bridge):
             Path("/proc/sys/net/ipv4/conf", place, "send_redirects").write_text("0")
-        self.lan = self._host("lan", f"{LAN}/8", f"{BESIDE}/16")
+        self.lan = self._host("lan", f"{LAN}/8", f"{BESIDE}/16", f"{BESIDE_IPV6}/48")
         self.wan = self._host("wan", f"{WAN}/24", f"{EXCEPT}/24")
 
     def _host(self, name: str, *addresses: str) -> Host:

@@ -18,7 +18,7 @@ from lark_worker.network import commands
 from lark_worker.queues import shaping, tc
 from lark_worker.queues.uplinks import index
 from tests.worker.pool import Pool, Starter, eventually
-from tests.worker.test_bridge_nat import BESIDE, BRIDGE, LAN, NAT, Site, a_site, enforced
+from tests.worker.test_bridge_nat import BESIDE, BESIDE_IPV6, BRIDGE, LAN, NAT, Site, a_site, enforced
 from tests.worker.test_jobs import value
 
 pytestmark = pytest.mark.ovs
@@ -35,7 +35,8 @@ def serve(c, sends):
             if sends: c.sendall(bytes(65536))
             elif not c.recv(65536): return
     except OSError: pass
-s = socket.create_server((sys.argv[1], int(sys.argv[2])))
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+s = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family)
 while True:
     c, _ = s.accept()
     threading.Thread(target=serve, args=(c, sys.argv[3] == "down"), daemon=True).start()
@@ -109,13 +110,14 @@ def rates(
 ) -> list[float]:
     """Mb/s of L2 frames of one TCP stream for each job, all at the same time, by the counters of the job's device."""
     way, statistic = ("down", "tx_bytes") if down else ("up", "rx_bytes")
+    shown = f"[{address}]" if ":" in address else address
     with ExitStack() as stack:
         for place in range(len(jobs)):
             command = ["python3", "-c", SERVER, address, str(FIRST_PORT + place), way]
             process = site.net.start(site.lan, command)
             stack.callback(process.wait)
             stack.callback(process.kill)
-        eventually(lambda: all(f"{address}:{FIRST_PORT + n}" in _listening(site) for n in range(len(jobs))))
+        eventually(lambda: all(f"{shown}:{FIRST_PORT + n}" in _listening(site) for n in range(len(jobs))))
         threads = []
         for place, (starter, _) in enumerate(jobs):
             script = starter.scratch / "client.py"
@@ -168,7 +170,9 @@ def test_a_capped_job_gets_what_it_requests_and_no_more_either_way(ovs: OpenVSwi
         assert "htb" not in run(["tc", "qdisc", "show", "dev", site.lan.port]).stdout
 
 
-@pytest.mark.parametrize("address", [LAN, BESIDE], ids=["routed by the worker", "past it"])
+@pytest.mark.parametrize(
+    "address", [LAN, BESIDE, BESIDE_IPV6], ids=["routed by the worker", "past it", "past it, IPv6"]
+)
 def test_a_bridge_job_has_its_share_whether_this_worker_is_its_router_or_not(
     ovs: OpenVSwitch, net: Net, address: str
 ) -> None:
