@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from bench.population import jobs
 from bench.process import STANDS_BY, Lark
 from bench.scale import BLOCK, JOB_PORTS, MIB, Scale, policy
 from lab.postgres import PostgresServer
+from lab.run import free_port
 
 NAMES: Final = ("a", "b")
 # Seconds that a pool has to have masters again, and between two looks.
@@ -39,7 +39,7 @@ def measure(size: int = 200_000, workers: int = 3125, kills: int = 20, settled: 
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lark-takeovers-", dir="/tmp")))
         url = stack.enter_context(_database(directory / "database"))
         fill(url, policy(), itertools.islice(jobs(size, BLOCK, workers=workers), size))
-        ports = [_free_port() for _ in NAMES]
+        ports = [free_port() for _ in NAMES]
         active, standby = (_instance(directory / name, port, url) for name, port in zip(NAMES, ports, strict=True))
         for each in (active, standby):
             stack.callback(each.kill)
@@ -111,10 +111,5 @@ def _instance(directory: Path, openflow: int, url: str) -> Lark:
     directory.mkdir()
     return Lark(
         directory, policy(), database_url=url, instance_name=directory.name, lease_seconds="86400",
-        switch_timeout="120", openflow_listen=f"127.0.0.1:{openflow}", rest_listen=f"127.0.0.1:{_free_port()}",
+        switch_timeout="120", openflow_listen=f"127.0.0.1:{openflow}", rest_listen=f"127.0.0.1:{free_port()}",
     )  # fmt: skip
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])

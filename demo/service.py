@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from lab.run import LabError, run
+from lab.run import LabError, free_port, run
 from lark_common.client import Client, UnreachableError
 
 # On a machine that is busy with other work a start takes many times the usual two seconds.
@@ -29,8 +28,8 @@ class Service:
         self.policy_file = directory / "policy.yaml"
         self.policy_file.write_text(policy)
         self.log_file = directory / "controller.log"
-        self.openflow = f"127.0.0.1:{_free_port()}"
-        self.rest = f"127.0.0.1:{_free_port()}"
+        self.openflow = f"127.0.0.1:{free_port()}"
+        self.rest = f"127.0.0.1:{free_port()}"
         self.url = f"http://{self.rest}"
         self._tokens = directory / "tokens.yaml"
         self._process: subprocess.Popen[bytes] | None = None
@@ -140,13 +139,6 @@ class Service:
 def compared(log: str) -> list[int]:
     """The numbers of flows and meters that comparisons with switches have changed, in the order of the log."""
     return [int(number) for number in re.findall(r"switch compared.* changes=(\d+)", log)]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
 
 
 def _without_settings() -> dict[str, str]:

@@ -35,7 +35,7 @@ class PostgresServer:
             user = pwd.getpwnam("postgres")
             os.chown(self.directory, user.pw_uid, user.pw_gid)
         subprocess.run(
-            [*_as_user(), _binary("initdb"), "--no-sync", "--auth=trust", "--username=lark", "--encoding=UTF8",
+            [*_as_user(), binary("initdb"), "--no-sync", "--auth=trust", "--username=lark", "--encoding=UTF8",
              "--locale=C", "-D", self.directory / "data"],
             check=True,
             stdout=subprocess.DEVNULL,
@@ -48,7 +48,7 @@ class PostgresServer:
             user = pwd.getpwnam("postgres")
             os.chown(self.directory, user.pw_uid, user.pw_gid)
         subprocess.run(
-            [*_as_user(), _binary("pg_basebackup"), "--no-sync", "--checkpoint=fast", "--write-recovery-conf",
+            [*_as_user(), binary("pg_basebackup"), "--no-sync", "--checkpoint=fast", "--write-recovery-conf",
              "-d", f"user=lark host={primary.directory}", "-D", self.directory / "data"],
             check=True,
             stdout=subprocess.DEVNULL,
@@ -77,7 +77,7 @@ class PostgresServer:
         """Start, and return when connections are taken. Raises LabError with the log where it does not start."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*_as_user(), _binary("postgres"), "-D", self.directory / "data", "-k", self.directory,
+                [*_as_user(), binary("postgres"), "-D", self.directory / "data", "-k", self.directory,
                  "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=100"],
                 stdout=log,
                 stderr=log,
@@ -123,7 +123,8 @@ class PostgresServer:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-def _binary(name: str) -> str:
+def binary(name: str) -> str:
+    """The path of one of PostgreSQL's programs. Raises LabError."""
     found = shutil.which(name)
     if found is not None:
         return found

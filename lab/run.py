@@ -1,8 +1,9 @@
-"""Runs one program to its end, within a time limit, and says what it wrote when it failed."""
+"""Runs one program to its end, within a time limit, and says what it wrote when it failed; finds a port for one."""
 
 from __future__ import annotations
 
 import shlex
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 
@@ -39,3 +40,10 @@ def run(
     if check and result.returncode != 0:
         raise LabError(f"{shown}: status {result.returncode}: {(result.stderr or result.stdout).strip()}")
     return result
+
+
+def free_port() -> int:
+    """A port of the loopback interface at which nothing listens now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -16,13 +16,14 @@ from threading import Barrier, Thread
 import pytest
 
 from lab.postgres import PostgresServer
+from lab.run import free_port
 from lark_common.client import Client
 from lark_common.errors import LarkError
 from lark_common.settings_table import lines_of
 from lark_controller.cli import main as cli
 from lark_controller.rest.joins.former_files import JOINS, TAKEN, WORKERS
 from lark_controller.rest.tokens import Scope, add
-from tests.cluster.test_processes import free_port, until
+from tests.cluster.test_processes import until
 from tests.fixtures.openflow import openssl
 from tests.fixtures.site import SetUp
 

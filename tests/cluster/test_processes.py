@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from lab.postgres import PostgresServer
+from lab.run import free_port
 from lark_controller.cli.run import HANDED_OVER
 from lark_controller.rest.tokens import Scope, add
 
@@ -111,12 +112,6 @@ class Instance:
 
     def live(self) -> set[str]:
         return {job["id"] for job in self.ask("/v1/jobs?limit=1000")[1]["jobs"]}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def until(question: Callable[[], object], limit: float = 60.0) -> None:

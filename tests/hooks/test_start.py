@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
@@ -11,6 +10,7 @@ from http.server import BaseHTTPRequestHandler
 import classad2
 import pytest
 
+from lab.run import free_port
 from tests.fixtures.hook import (
     ACCEPTED,
     ID,
@@ -185,10 +185,3 @@ def test_only_plain_attributes_are_passed_on(hook: Hook, stand_in: StandIn) -> N
 def test_a_reason_in_utf_8_is_passed_on(hook: Hook, stand_in: StandIn) -> None:
     stand_in.answers = [reply(201, ACCEPTED + 'LarkReason = "wartet auf Zürich"\n')]
     assert hook.run("start", url=stand_in.url).ad["LarkReason"] == "wartet auf Zürich"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

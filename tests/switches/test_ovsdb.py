@@ -14,6 +14,7 @@ import pytest
 
 from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
+from lab.run import free_port
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions, Report
 from tests.fixtures.openflow import make_authority, make_certificate
@@ -62,12 +63,6 @@ def port(own_ovs: OpenVSwitch) -> Iterator[str]:
 
 def stands(port: str) -> Callable[[Report], bool]:
     return lambda report: report.ports == {port: WANTED}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def count(ovs: OpenVSwitch, table: str) -> int:
