@@ -34,7 +34,7 @@ _REMEMBERED: Final = 1024
 # A call is at work for so long after it has begun, waited or come back; one that waits longer waits for a switch.
 AT_WORK: Final = 0.1
 # A caller that stands still looks so often whether it may go on.
-STEP: Final = 0.002
+STEP: Final = 0.005
 # Seconds of work on a list after which others may go ahead.
 PORTION: Final = 0.002
 
@@ -335,10 +335,11 @@ class Turn:
     def _used(self) -> float:
         now, at = self._turns.processor(), self._turns.clock()
         used, self._since = now - self._since, now
-        # While the processor is short, a call takes longer than it calculates; one that gives way to others rests for
-        # all of that, and leaves them as much more.
-        by_clock = self.gives_way and not self._aside
-        self._whole += max(used, at - self._at) if by_clock else used
+        # While the processor is short, a call takes longer than it calculates; one that gives way to others is charged
+        # with all of that, and leaves them as much more.
+        if self.gives_way and not self._aside:
+            used = max(used, at - self._at)
+        self._whole += used
         self._at = at
         return used
 
@@ -356,6 +357,12 @@ def aside() -> Iterator[None]:
         yield
     finally:
         turn.come_back()
+
+
+def gives_way() -> bool:
+    """True if others go ahead of the call that this thread carries out."""
+    turn: Turn | None = getattr(_OF_THREAD, "turn", None)
+    return turn is not None and turn.gives_way
 
 
 def next_turn() -> None:

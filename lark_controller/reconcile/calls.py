@@ -10,12 +10,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from lark_common.errors import SwitchError
-from lark_common.turns import Elsewhere, aside
+from lark_common.turns import Elsewhere, aside, gives_way
 from lark_controller.reconcile.confirmations import Waiter
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 # The loop answers in milliseconds; after this many seconds the caller gets an error.
 LOOP_TIMEOUT: Final = 30.0
+# For so many seconds a caller that gives way keeps its turn while it waits for the loop, and not for a switch.
+BRIEFLY: Final = 0.02
 
 T = TypeVar("T")
 
@@ -42,6 +44,10 @@ class LoopCalls:
 
     def _wait(self, future: Future[T], timeout: float, spent: Elsewhere) -> T:
         try:
+            # Readers who all ask the loop, and come back from it together, would have the interpreter among them.
+            if gives_way():
+                with suppress(FutureTimeoutError):
+                    return future.result(min(BRIEFLY, timeout))
             with aside():
                 return future.result(timeout)
         except FutureTimeoutError:

@@ -337,6 +337,17 @@ def test_one_that_gives_way_rests_for_as_long_as_its_call_took_by_the_clock() ->
     assert machine.slept == [pytest.approx(3 * AT_ONCE * (1 / SHARE - 1))]
 
 
+def test_one_that_gives_way_has_its_share_by_the_clock() -> None:
+    """A thread that waits for the interpreter again and again hardly calculates, and keeps others from it all the same."""
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns(ahead=machine.turns())
+    ask(turns, begun, "reader")
+    turns.others_ask()
+    with begun[0][1]:
+        machine.now += 2 * AT_ONCE
+    assert machine.slept == [pytest.approx(2 * AT_ONCE * (1 / SHARE - 1))]
+
+
 def test_a_list_gives_way_by_the_time_that_it_took_and_before_its_first_entry_too() -> None:
     machine, begun, ahead = Machine(), list[tuple[str, Turn]](), list[tuple[str, Turn]]()
     first = machine.turns()

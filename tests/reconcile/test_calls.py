@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from threading import Event, Semaphore, Thread
 
 import pytest
 
@@ -68,3 +69,35 @@ def test_a_post_is_not_charged_with_what_the_loop_does_for_all(openflow: OpenFlo
     with begun[0] as turn:
         assert hold(LoopCalls(openflow)) == "answer"
     assert turn.shares[0].used < WORK
+
+
+@pytest.mark.parametrize(("briefly", "begun_meanwhile"), [(10.0, 2), (0.0, 3)], ids=["brief", "long"])
+def test_readers_who_wait_for_the_loop_keep_their_turns_briefly(
+    openflow: OpenFlow, monkeypatch: pytest.MonkeyPatch, briefly: float, begun_meanwhile: int
+) -> None:
+    """Else all that a token asks is under way at once, and comes back from the loop at once."""
+    monkeypatch.setattr("lark_controller.reconcile.calls.BRIEFLY", briefly)
+    turns, calls, busy, waiting = Turns(6, 2, ahead=Turns(6, 2)), LoopCalls(openflow), Event(), Semaphore(0)
+    begun: list[Thread] = []
+
+    def ask(turn: Turn) -> None:
+        with turn:
+            waiting.release()
+            calls.call(lambda: None)
+
+    def start(turn: Turn) -> None:
+        begun.append(Thread(target=ask, args=(turn,)))
+        begun[-1].start()
+
+    openflow.loop.call_soon_threadsafe(busy.wait, 10.0)
+    for _ in range(3):
+        turns.ask("reader", "", start)
+    for _ in range(begun_meanwhile):
+        assert waiting.acquire(timeout=10.0)
+    assert len(begun) == begun_meanwhile
+    busy.set()
+    for _ in range(3 - begun_meanwhile):
+        assert waiting.acquire(timeout=10.0)
+    for thread in begun:
+        thread.join(10.0)
+        assert not thread.is_alive()
