@@ -33,6 +33,7 @@ from lark_controller.accounting.places import (
     WORKER_PLACES,
     add_to,
     count_parts,
+    is_as_it_was,
 )
 from lark_controller.accounting.rates import Flowing, Rates
 from lark_controller.accounting.readings import (
@@ -116,7 +117,7 @@ class Ledger:
         number: int,
         at: float,
         port: PortReading | None,
-        flows: Iterable[FlowReading] = (),
+        flows: Sequence[FlowReading] = (),
         port_age: float | None = None,
     ) -> None:
         """Readings of a job's port and counting flows, taken at the same time.
@@ -126,6 +127,9 @@ class Ledger:
         with self._lock:
             account = self._accounts.get(number)
             if account is None or account.final:
+                return
+            if port is not None and is_as_it_was(account, port, flows):
+                self._idle(number, account, at)
                 return
             held = account.opened()[HELD:DROPS]
             before, first, last = account.sums, not account.started, account.last
@@ -417,6 +421,8 @@ class Ledger:
         if reading.kind not in FLOW_PLACES:
             return
         place = FLOWS + 2 * reading.kind
+        if account.numbers[place] == reading.packets and account.numbers[place + 1] == reading.bytes:
+            return
         packets, size = counted(account.numbers[place : place + 2], reading[1:])
         account.numbers[place : place + 2] = array("Q", reading[1:])
         to_bytes, to_packets = FLOW_PLACES[reading.kind]
@@ -436,6 +442,20 @@ class Ledger:
         self._changed[number] = None
         self._anew.add(number)
 
+    def _idle(self, number: int, account: Account, at: float) -> None:
+        """As :meth:`_timed`, where the reading is the one before: so are most of a large pool."""
+        last, account.at = account.last, at
+        if account.keep_highest(account.numbers, last, at):
+            self._changed[number] = None
+        if at <= last:
+            return
+        rate = IDLE
+        if account.rate is not IDLE:
+            rate = IDLE.with_transfers_of(account.rate)
+            self._rated(account, rate, account.treatment)
+        self._recent.keep(number, at, rate, False)
+        self._dropping.pop(number, None)
+
     def _timed(self, number: int, account: Account, at: float, before: array[int], first: bool) -> None:
         """Rate and throttled time between this reading and the one before."""
         last, account.at = account.last, at
@@ -447,8 +467,10 @@ class Ledger:
         numbers = account.numbers
         if any(numbers[place] != before[place] for place in RATE_DROP_PLACES):
             add_to(numbers, THROTTLED, round(1000 * elapsed))
-        rate = Rate(*(round(8 * (numbers[place] - before[place]) / elapsed) for place in RATE_PLACES)).bounded()
-        rate = rate.with_transfers_of(account.rate)
+        inward, outward, *wan = (round(8 * (numbers[place] - before[place]) / elapsed) for place in RATE_PLACES)
+        # The WAN's part is no more than the whole: flows and ports are read one after the other.
+        parts = min(wan[0], inward), min(wan[1], outward)
+        rate = Rate(inward, outward, *parts, account.rate.transfer_inward, account.rate.transfer_outward)
         self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, first)
         dropped = array("Q", (numbers[place] for place in DROP_PLACES))

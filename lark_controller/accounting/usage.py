@@ -88,12 +88,6 @@ class Rate(NamedTuple):
         """The sum of two."""
         return Rate(*map(add, self, other))
 
-    def bounded(self) -> Rate:
-        """The WAN's part no more than the whole: flows and ports are read one after the other."""
-        return self._replace(
-            wan_inward=min(self.wan_inward, self.inward), wan_outward=min(self.wan_outward, self.outward)
-        )
-
     def with_transfers_of(self, other: Rate) -> Rate:
         """The job's own rates from here, those of its transfers from ``other``: they are read at different times."""
         return self._replace(transfer_inward=other.transfer_inward, transfer_outward=other.transfer_outward)

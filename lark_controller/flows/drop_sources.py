@@ -13,7 +13,6 @@ from lark_controller.flows import tables as t
 from lark_controller.flows.cookies import Category, cookie, parse
 from lark_controller.flows.edge.program import rules
 from lark_controller.flows.model import FlowKey
-from lark_controller.flows.placement import Switch
 from lark_controller.flows.tables import Edge
 from lark_controller.policies.model import Policy, RuleKind
 
@@ -41,10 +40,10 @@ class DropSource(NamedTuple):
     inward: bool
 
 
-def drop_sources(switch: Switch, policy: Policy) -> Mapping[FlowKey, DropSource]:
-    """The shared flows of an edge that drop."""
+def drop_sources(policy: Policy, *, tracks: bool) -> Mapping[FlowKey, DropSource]:
+    """The shared flows of an edge that drop; ``tracks``: it tracks connections."""
     found = {}
-    for flow in rules(policy, tracks=switch.tracks):
+    for flow in rules(policy, tracks=tracks):
         parts = parse(flow.data.cookie)
         kind = _KINDS.get(Category(parts.category))
         if kind is not None and flow.data.goto == Edge.DROPS:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from lark_common.errors import SwitchError
 from lark_common.log import failure
+from lark_common.turns import Elsewhere
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading
 from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, count_cookie, counted_by
@@ -26,9 +27,9 @@ from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, Po
 
 # Switches whose answers may be under way at a time.
 IN_FLIGHT: Final = 16
-# Reading counters takes at most one part in this many of the loop's time: with so many jobs that it would take more,
-# the interval grows.
-SHARE: Final = 10
+# Reading counters takes at most one part in this many of the loop's time, decoding and all: with so many jobs that it
+# would take more, the interval grows.
+SHARE: Final = 4
 # Seconds for which a job that has ended waits for its last counters.
 LAST_SECONDS: Final = 5.0
 
@@ -50,7 +51,9 @@ class CounterReader:
         jobs_at: Callable[[int], list[Placed]],
         drop_shares: DropShares,
         core_ports: CorePorts,
+        processor: Callable[[], float] = time.thread_time,
     ) -> None:
+        self._processor = processor
         self._ledger = ledger
         self._switches = switches
         self._jobs_at = jobs_at
@@ -151,9 +154,9 @@ class CounterReader:
             datapaths = [datapath for datapath, state in self._switches.items() if state.compared]
             for datapath in datapaths:
                 await places.acquire()
-                self._spent = 0.0
                 self._start(self._poll(datapath), lambda _done: places.release())
-                await asyncio.sleep(max(interval / len(datapaths), SHARE * self._spent))
+                spent, self._spent = self._spent, 0.0
+                await asyncio.sleep(max(interval / len(datapaths), (SHARE - 1) * spent))
             left = began + interval - asyncio.get_running_loop().time()
             await asyncio.sleep(max(left, 0.05))
 
@@ -177,7 +180,7 @@ class CounterReader:
         finally:
             self._collected(None, removed)
             self._being_read.discard(datapath)
-        began, now = time.perf_counter(), time.time()
+        now = time.time()
         ports = {counters.number: counters for counters in ports_done.result()}
         flows = _by_job(flows_done.result(), removed)
         # A port number that went to another job while the answer was under way says nothing of either.
@@ -185,7 +188,6 @@ class CounterReader:
             counters = ports.get(port)
             if ports_read.get(port) == number and counters is not None:
                 self._ledger.read(number, now, _port(counters), flows.get(number, ()), counters.age)
-        self._spent += time.perf_counter() - began
         if self._ledger.drops_by_policy(ports_read.values()):
             await self._drop_shares.look(datapath)
 
@@ -199,11 +201,16 @@ class CounterReader:
         return {placed.port: placed.job.number for placed in self._jobs_at(datapath) if placed.port is not None}
 
     async def _poll(self, datapath: int) -> None:
+        state, steps = self._switches.get(datapath), Elsewhere(self._processor)
+        link = None if state is None else state.link
+        decoded = 0.0 if link is None else link.decoding
         try:
-            await self.poll(datapath)
+            await steps.measured_steps(self.poll(datapath))
         except SwitchError:
             # The connection reports the error itself.
             return
+        finally:
+            self._spent += steps.seconds + (0.0 if link is None else link.decoding - decoded)
 
     async def _first(self, number: int, port: int, done: asyncio.Future[list[PortCounters]]) -> None:
         try:

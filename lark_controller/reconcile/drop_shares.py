@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Final
 
 from lark_controller.flows.drop_sources import COOKIES, DropSource, drop_sources
+from lark_controller.flows.model import FlowKey
+from lark_controller.policies.model import Policy
 from lark_controller.reconcile.state import LoopState
 
 _NONE: Final[Mapping[DropSource, int]] = MappingProxyType({})
@@ -24,6 +26,9 @@ class DropShares:
         self._loop = loop
         self._counted: dict[int, Counter[DropSource]] = {}
         self._new: dict[int, Mapping[DropSource, int]] = {}
+        # By whether a switch tracks connections, for the policy that is in force.
+        self._policy: Policy | None = None
+        self._sources: dict[bool, Mapping[FlowKey, DropSource]] = {}
 
     def of(self, datapath: int | None) -> Mapping[DropSource, int]:
         """The packets dropped at a switch between its last two readings; empty where it was never read."""
@@ -36,7 +41,7 @@ class DropShares:
         switch = desired.switches.get(datapath)
         if state is None or state.link is None or switch is None or not switch.is_edge:
             return
-        link, sources = state.link, drop_sources(switch, desired.policy)
+        link, sources = state.link, self._sources_of(desired.policy, switch.tracks)
         counted: Counter[DropSource] = Counter()
         for cookie, mask in COOKIES:
             for key, (packets, _) in (await link.counters(cookie, mask)).items():
@@ -50,3 +55,11 @@ class DropShares:
             if packets != before[source]
         }
         self._counted[datapath] = counted
+
+    def _sources_of(self, policy: Policy, tracks: bool) -> Mapping[FlowKey, DropSource]:
+        if policy is not self._policy:
+            self._policy, self._sources = policy, {}
+        found = self._sources.get(tracks)
+        if found is None:
+            found = self._sources[tracks] = drop_sources(policy, tracks=tracks)
+        return found

@@ -338,7 +338,7 @@ def test_one_that_gives_way_rests_for_as_long_as_its_call_took_by_the_clock() ->
 
 
 def test_one_that_gives_way_has_its_share_by_the_clock() -> None:
-    """A thread that waits for the interpreter again and again hardly calculates, and keeps others from it all the same."""
+    """A thread that waits for the interpreter again and again hardly calculates, and keeps others from it too."""
     machine, begun = Machine(), list[tuple[str, Turn]]()
     turns = machine.turns(ahead=machine.turns())
     ask(turns, begun, "reader")

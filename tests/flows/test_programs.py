@@ -189,7 +189,7 @@ def open_worker() -> str:
 def drops() -> str:
     """The shared flows that drop, each with its kind of rule, the rule's position, and the direction."""
     text = HEAD + CORES % "meters" + RULES
-    found = drop_sources(switch(text, EDGE), load(text))
+    found = drop_sources(load(text), tracks=switch(text, EDGE).tracks)
     return "".join(f"{key_text(key)}: {kind} {place} {'in' if inward else 'out'}\n"
                    for key, (kind, place, inward) in sorted(found.items()))  # fmt: skip
 

@@ -16,7 +16,7 @@ from lark_controller.flows.placement import Placed
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.reconcile.core_ports import CorePorts
-from lark_controller.reconcile.counters import CounterReader
+from lark_controller.reconcile.counters import SHARE, CounterReader
 from lark_controller.reconcile.switch import SwitchState
 from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters
 from tests.fixtures.databases import a_run
@@ -28,6 +28,8 @@ GONE = FlowRemoved(FlowKey(0, 1, ()), count_cookie(1, CountKind.WAN_OUT), 2, PAC
 
 class Link:
     """A switch's connection whose answers come when the test says so."""
+
+    decoding = 0.0
 
     def __init__(self) -> None:
         self.flows: list[asyncio.Future[list[FlowCount]]] = []
@@ -82,3 +84,61 @@ def test_a_flow_that_goes_while_its_answer_is_under_way_counts_once(reading: str
     used = ledger.usage(1)
     assert used is not None
     assert (used.usage.wan_packets_out, used.usage.wan_bytes_out) == (PACKETS, BYTES)
+
+
+@pytest.mark.parametrize("decoding", [0.0, 0.1])
+def test_a_round_takes_longer_where_readings_would_take_too_much_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch, decoding: float
+) -> None:
+    """What the pauses leave for others follows from what the readings took, decoding included."""
+    ledger, spent, pauses, rounds = Ledger(), 0.0, list[float](), 3
+    placed = [
+        Placed(
+            replace(a_run(number), number=number), Decider(load("version: 1\n")).decide(a_run(1).facts), number, PORT
+        )
+        for number in (1, 2, 3)
+    ]
+
+    def processor() -> float:
+        nonlocal spent
+        spent += 0.005
+        return spent
+
+    class Answering(Link):
+        def port_counters(self, *_: object) -> asyncio.Future[list[PortCounters]]:
+            asked = super().port_counters()
+            self.decoding += decoding
+            self.answer()
+            self.flows.clear()
+            self.ports.clear()
+            return asked
+
+    async def scenario() -> None:
+        switches = {number: SwitchState(number, link=cast("Any", Answering()), compared=True) for number in (1, 2, 3)}
+        cores = CorePorts(switches, lambda _datapath: None)
+        for each in placed:
+            ledger.begin(each.job, "")
+        at = {each.datapath: [each] for each in placed}
+        reader = CounterReader(ledger, switches, lambda number: at[number], cast("Any", None), cores, processor)
+        over = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 4 * rounds:
+                over.set()
+                await asyncio.Event().wait()
+            for _ in range(20):
+                await pause(0)
+
+        pause = asyncio.sleep
+        monkeypatch.setattr("lark_controller.reconcile.counters.asyncio.sleep", sleep)
+        running = asyncio.create_task(reader.run(0.3))
+        await over.wait()
+        running.cancel()
+
+    asyncio.run(scenario())
+    polls = [pause for number, pause in enumerate(pauses) if number % 4 != 3]
+    # The first has nothing before it; each further one leaves the others as much as the poll before has taken.
+    assert polls[0] == pytest.approx(0.1)
+    assert all(pause >= (SHARE - 1) * (0.005 + decoding) for pause in polls[1:])
+    assert (max(polls) > 0.11) == bool(decoding)

@@ -329,6 +329,11 @@ class SwitchLink:
         records = await self._flow_stats("counters", cookie, mask, limit, self._counted())
         return {record.key: (record.packets, record.bytes) for record in records}
 
+    @property
+    def decoding(self) -> float:
+        """Seconds that decoding multipart replies has taken since the connection was made."""
+        return self.requests.decoding
+
     def port_counters(self, port: int = PORT_ANY, timeout: float | None = None) -> asyncio.Future[list[PortCounters]]:
         """The counters of a port, or of all; none for a port that is not there.
 

@@ -332,15 +332,16 @@ def port_stats(message: bytes) -> list[PortCounters]:
     """Decode one part of an OFPMP_PORT_STATS reply."""
     if (len(message) - MULTIPART_BODY) % _PORT_STATS.size:
         raise WireError(f"port statistics are not a multiple of {_PORT_STATS.size} bytes")
-    found = []
-    for number, *counters, seconds, nanoseconds in _PORT_STATS.iter_unpack(message[MULTIPART_BODY:]):
-        age = None if seconds == _NO_DURATION else seconds + nanoseconds / 1e9
-        # All ones is a counter that the switch does not have (section 7.3.5.6).
-        rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped = (
-            0 if value == _NO_COUNTER else value for value in counters
-        )
-        found.append(PortCounters(number, rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, age))
-    return found
+    return [_port_counters(*record) for record in _PORT_STATS.iter_unpack(message[MULTIPART_BODY:])]
+
+
+def _port_counters(number: int, *counts: int) -> PortCounters:
+    # All ones is a counter that the switch does not have (section 7.3.5.6).
+    if _NO_COUNTER in counts:
+        counts = tuple(0 if value == _NO_COUNTER else value for value in counts)
+    rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, seconds, nanoseconds = counts
+    age = None if seconds == _NO_DURATION else seconds + nanoseconds / 1e9
+    return PortCounters(number, rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, age)
 
 
 def queue_stats(message: bytes) -> list[QueueCounters]:

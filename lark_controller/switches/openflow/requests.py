@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -108,6 +109,8 @@ class Requests:
         self._connection = connection
         self._room = room
         self._waiting: dict[int, _Waiting] = {}
+        # Seconds that decoding replies took, since the connection was made.
+        self.decoding = 0.0
 
     def ask(
         self, what: str, build: Callable[[int], bytes], decode: Callable[[bytes], T], timeout: float
@@ -185,7 +188,9 @@ class Requests:
 
     def _keep(self, waiting: _Waiting, message: bytes) -> bool:
         bound, kept = waiting.bound, waiting.kept
+        began = time.perf_counter()
         records = waiting.decode(message)
+        self.decoding += time.perf_counter() - began
         # Those that come again count as well: no switch has a flow twice.
         room = bound.most - waiting.read
         waiting.read += len(records)
