@@ -21,19 +21,19 @@ from lark_controller.accounting.counters import counted
 from lark_controller.accounting.drops import Dropping, DropRate, DropSum
 from lark_controller.accounting.entry import Entry, entry_of
 from lark_controller.accounting.places import (
-    DROP_PLACES,
     FLOW_PLACES,
     HELD_FOR,
     PLACES,
     PORT_PLACES,
-    RATE_DROP_PLACES,
-    RATE_PLACES,
+    RATE_DROPS,
     THROTTLED,
     TRANSFER_PLACES,
     WORKER_PLACES,
     add_to,
     count_parts,
+    drops_of,
     is_as_it_was,
+    rated,
 )
 from lark_controller.accounting.rates import Flowing, Rates
 from lark_controller.accounting.readings import (
@@ -420,15 +420,16 @@ class Ledger:
     def _read_flow(self, account: Account, reading: FlowReading) -> None:
         if reading.kind not in FLOW_PLACES:
             return
-        place = FLOWS + 2 * reading.kind
-        if account.numbers[place] == reading.packets and account.numbers[place + 1] == reading.bytes:
+        numbers, place = account.numbers, FLOWS + 2 * reading.kind
+        before, now = (numbers[place], numbers[place + 1]), reading[1:]
+        if now == before:
             return
-        packets, size = counted(account.numbers[place : place + 2], reading[1:])
-        account.numbers[place : place + 2] = array("Q", reading[1:])
+        numbers[place], numbers[place + 1] = now
+        packets, size = counted(before, now)
         to_bytes, to_packets = FLOW_PLACES[reading.kind]
-        add_to(account.numbers, HELD_FOR.get(to_packets, to_packets), packets)
+        add_to(numbers, HELD_FOR.get(to_packets, to_packets), packets)
         if to_bytes is not None:
-            add_to(account.numbers, HELD_FOR[to_bytes], size)
+            add_to(numbers, HELD_FOR[to_bytes], size)
 
     def _begin_anew(self, number: int, account: Account, kind: int) -> None:
         """The flow that counts ``kind`` is gone; one that comes in its place begins at 0."""
@@ -465,15 +466,17 @@ class Ledger:
         if elapsed <= 0:
             return
         numbers = account.numbers
-        if any(numbers[place] != before[place] for place in RATE_DROP_PLACES):
+        dropped = array("Q", drops_of(numbers))
+        if dropped[RATE_DROPS:] != array("Q", drops_of(before)[RATE_DROPS:]):
             add_to(numbers, THROTTLED, round(1000 * elapsed))
-        inward, outward, *wan = (round(8 * (numbers[place] - before[place]) / elapsed) for place in RATE_PLACES)
+        inward, outward, wan_inward, wan_outward = (
+            round(8 * new / elapsed) for new in map(sub, rated(numbers), rated(before))
+        )
         # The WAN's part is no more than the whole: flows and ports are read one after the other.
-        parts = min(wan[0], inward), min(wan[1], outward)
+        parts = min(wan_inward, inward), min(wan_outward, outward)
         rate = Rate(inward, outward, *parts, account.rate.transfer_inward, account.rate.transfer_outward)
         self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, first)
-        dropped = array("Q", (numbers[place] for place in DROP_PLACES))
         if dropped != numbers[DROPS:PEAK]:
             rates = DropRate(*((now - old) / elapsed for old, now in zip(numbers[DROPS:PEAK], dropped, strict=True)))
             self._dropping[number] = Dropping(number, account.id, account.treatment, rates, at)
@@ -511,4 +514,4 @@ class Ledger:
         reported = stored["reported"] if "reported" in stored else stored["told"]
         account.started, account.reported, account.at = stored["started"], reported, stored["at"]
         account.unwritten = account.at
-        numbers[DROPS:PEAK] = array("Q", (numbers[place] for place in DROP_PLACES))
+        numbers[DROPS:PEAK] = array("Q", drops_of(numbers))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Final
 
-from lark_controller.accounting.account import DROPS, FLOWS, HELD, PORT, Account
+from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, Account
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, TransferCounts
 from lark_controller.accounting.usage import MOST, Usage
 
@@ -25,11 +26,13 @@ PORT_PLACES: Final = tuple(
     PLACES[name]
     for name in ("packets_out", "bytes_out", "packets_in", "bytes_in", "rate_drops_out", "rate_drops_in")
 )  # fmt: skip
-RATE_PLACES: Final = tuple(PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
-DROP_PLACES: Final = tuple(
-    PLACES[name] for name in ("policy_drops_in", "policy_drops_out", "rate_drops_in", "rate_drops_out")
+# The sums that a rate is of, in the order of Rate; and all drops, those by policy before those by rate. Called for each
+# job and reading, so looked up in C.
+rated: Final = itemgetter(*(PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out")))
+drops_of: Final = itemgetter(
+    *(PLACES[name] for name in ("policy_drops_in", "policy_drops_out", "rate_drops_in", "rate_drops_out"))
 )
-RATE_DROP_PLACES: Final = tuple(PLACES[name] for name in ("rate_drops_in", "rate_drops_out"))
+RATE_DROPS: Final = 2
 THROTTLED: Final = PLACES["throttled"]
 # Each part with its whole, in the order of the numbers that are held over.
 _PARTS: Final = tuple(
@@ -59,8 +62,7 @@ def is_as_it_was(account: Account, port: PortReading, flows: Iterable[FlowReadin
         place = FLOWS + 2 * kind
         if kind in FLOW_PLACES and (numbers[place] != packets or numbers[place + 1] != size):
             return False
-    dropped = all(numbers[place] == numbers[DROPS + count] for count, place in enumerate(DROP_PLACES))
-    return dropped and numbers[HELD:DROPS] == _NOTHING_HELD
+    return drops_of(numbers) == tuple(numbers[DROPS:PEAK]) and numbers[HELD:DROPS] == _NOTHING_HELD
 
 
 def count_parts(account: Account, before: array[int] | None) -> None:
