@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from lark_common.turns import aside
-from lark_controller.rest.server.dispatcher import MOST, MOST_CHARGED, MOST_OF_ONE, Dispatcher
+from lark_controller.rest.server.dispatcher import FIRST_THREADS, MOST, MOST_CHARGED, MOST_OF_ONE, Dispatcher
 from lark_controller.rest.tokens import Scope, Token
 
 PATIENCE = 20.0
@@ -188,3 +188,31 @@ def test_the_connections_thread_is_charged_to_those_whose_requests_came(server: 
     assert MOST_CHARGED <= used("other") < 2 * MOST_CHARGED
     for request in asked:
         request.let_go.set()
+
+
+def test_threads_are_started_when_they_are_needed(server: Server) -> None:
+    for count in range(1, 60):
+        server.ask("hook", command="POST").let_go.set()
+        server.wait_for(count)
+    assert len(server.dispatcher.threads) == FIRST_THREADS
+    waiting = [server.ask(f"hook{number}", command="POST", waits=True) for number in range(60)]
+    server.wait_for(59 + 40)
+    assert len(server.dispatcher.threads) == 40
+    for request in waiting:
+        request.let_go.set()
+    server.wait_for(59 + 60)
+
+
+def test_where_no_thread_can_be_started_those_that_are_there_answer(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    waiting = [server.ask(f"hook{number}", command="POST", waits=True) for number in range(FIRST_THREADS + 2)]
+    server.wait_for(FIRST_THREADS)
+    assert len(server.dispatcher.threads) == FIRST_THREADS
+    for request in waiting:
+        request.let_go.set()
+    server.wait_for(FIRST_THREADS + 2)

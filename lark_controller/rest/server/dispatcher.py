@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from waitress.task import ThreadedTaskDispatcher
 
+from lark_common.log import WARNING, event
 from lark_common.turns import Turn, Turns
 from lark_controller.rest.tokens import Scope, Token
 
@@ -25,6 +26,9 @@ _HEALTH: Final = "/healthz"
 _READS: Final = ("GET", "HEAD")
 # Seconds of the connections' thread with which a request is charged at most: others' connections take some as well.
 MOST_CHARGED: Final = 0.001
+
+# Threads that are there from the start.
+FIRST_THREADS: Final = 8
 
 # The token in an Authorization header; None where it is none.
 Callers = Callable[[str], Token | None]
@@ -89,6 +93,7 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
         # Since the last charge: the turns of the requests that came in, and the seconds of the connections' thread.
         self._arrived: list[Turn] = []
         self._spent = 0.0
+        self._most_threads = 0
 
     def add_task(self, task: Channel) -> None:
         """Have a connection's next request answered when it is its turn."""
@@ -112,9 +117,35 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
             self._health.others_ask()
 
         def start(turn: Turn) -> None:
-            ThreadedTaskDispatcher.add_task(self, _Request(task, turn))
+            self._hand_over(_Request(task, turn))
 
         self._arrived.append(turns.ask(caller, task.peer, start))
+
+    def set_thread_count(self, count: int) -> None:
+        """Have ``count`` threads at most: a few at once, the others when they are needed. Each that has ever answered
+        keeps some 100 kB, and waitress lets all of them take turns."""
+        self._most_threads = count
+        super().set_thread_count(min(count, max(FIRST_THREADS, len(self.threads))))
+
+    def start_new_thread(self, target: Callable[[int], None], thread_no: int) -> None:
+        """Start a thread. Raises RuntimeError where the system has none left."""
+        try:
+            super().start_new_thread(target, thread_no)
+        except RuntimeError:
+            self.threads.discard(thread_no)
+            raise
+
+    def _hand_over(self, request: _Request) -> None:
+        ThreadedTaskDispatcher.add_task(self, request)
+        with self.lock:
+            running = len(self.threads) - self.stop_count
+            short = len(self.queue) > running - self.active_count and running < self._most_threads
+        if short:
+            try:
+                super().set_thread_count(running + 1)
+            except RuntimeError as error:
+                # The threads that are there answer, one request after the other.
+                event("a thread for REST cannot be started", level=WARNING, threads=running, error=error)
 
     def charge(self, used: float) -> None:
         """Charge the requests that have come in, in equal parts, with the processor time that the connections' thread
