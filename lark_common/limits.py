@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import socket
+import sys
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -153,11 +155,12 @@ class _Waited:
 
 
 class InTime(io.RawIOBase):
-    """The other end's bytes, until ``end`` (of the monotonic clock) at the latest, ``idle`` seconds apart at most."""
+    """The other end's bytes, until ``end`` (of the monotonic clock) at the latest, ``idle`` seconds apart at most, and
+    ``most`` of them."""
 
-    def __init__(self, connection: socket.socket, end: float, idle: float = math.inf) -> None:
+    def __init__(self, connection: socket.socket, end: float, idle: float = math.inf, most: int = sys.maxsize) -> None:
         super().__init__()
-        self._connection, self._end, self._idle = connection, end, idle
+        self._connection, self._end, self._idle, self._left = connection, end, idle, most
         # Keeps the connection open for as long as it is read, whoever closes it meanwhile.
         self._file = connection.makefile("rb", buffering=0)
 
@@ -166,12 +169,16 @@ class InTime(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """As of a file. Raises TimeoutError."""
+        """As of a file. Raises TimeoutError, and OSError (EMSGSIZE) where more has come than may."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise TimeoutError("it has not come in time")
         self._connection.settimeout(min(self._idle, left))
-        return self._file.readinto(buffer)
+        count = self._file.readinto(buffer)
+        self._left -= count or 0
+        if self._left < 0:
+            raise OSError(errno.EMSGSIZE, "more has come than is accepted")
+        return count
 
     def close(self) -> None:
         """Close the file; may be repeated."""

@@ -65,6 +65,8 @@ EXHAUSTED_SECONDS: Final = 0.5
 # one that sends a byte now and then would keep its place for ever.
 IDLE: Final = 10.0
 WHOLE: Final = 30.0
+# Bytes of a request before its body. Python's own server takes a hundred lines of 64 kB.
+MAX_HEAD: Final = 65536
 # Log lines about callers who are turned away, for each user.
 REFUSALS_A_SECOND: Final = 0.2
 REFUSALS_AT_ONCE: Final = 20
@@ -207,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Read with a deadline."""
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(InTime(self.connection, time.monotonic() + WHOLE, IDLE))
+        self.rfile = io.BufferedReader(InTime(self.connection, time.monotonic() + WHOLE, IDLE, MAX_HEAD + MAX_AD))
 
     def handle(self) -> None:
         """Identify the caller, then read the request."""

@@ -30,6 +30,8 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Seconds until a caller must have sent its whole request, and for its answer; callers that are served at a time.
 SECONDS: Final = 5.0
 CALLERS: Final = 16
+# Bytes of a request. Python's own server takes a hundred lines of 64 kB, and anybody may send them.
+MAX_REQUEST: Final = 65536
 # Seconds until a connection is accepted again where no descriptor was left.
 EXHAUSTED_SECONDS: Final = 0.5
 
@@ -178,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Read with a deadline: one that sends a byte now and then would keep its place for ever."""
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(InTime(self.connection, time.monotonic() + SECONDS, SECONDS))
+        self.rfile = io.BufferedReader(InTime(self.connection, time.monotonic() + SECONDS, SECONDS, MAX_REQUEST))
 
     def do_GET(self) -> None:
         """Send the metrics."""

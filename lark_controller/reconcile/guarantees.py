@@ -33,6 +33,8 @@ CATEGORY: Final = 0xFFFFFF << 40
 TELL_SECONDS: Final = 3600.0
 # All jobs may miss guarantees at a time; older ones are forgotten, and recorded again.
 _REMEMBERED: Final = 10_000
+# Of the guarantees that one report of a worker shows to be missed, so many are in the log: the words are the worker's.
+_TOLD: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,9 @@ class Guarantees:
             self._metrics.guarantees_checked.inc()
             if delivery.missed:
                 count += 1
-                self._missed_event({"host": host, "queue": queue, "job": job}, delivery)
+                self._metrics.guarantees_missed.inc()
+                if count <= _TOLD:
+                    _missed_event({"host": host, "queue": queue, "job": job}, delivery)
                 if self._is_new(job):
                     found.append(Missed(job, _sentence(self._called(job), f"uplink {queue} of {host}", delivery)))
         return count, found
@@ -137,23 +141,13 @@ class Guarantees:
 
     def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> Missed:
         where = {"datapath": dpid_text(datapath), "port": key[0], "queue": key[1]}
-        self._missed_event({**where, "job": promise.job, "group": promise.group}, delivery)
+        self._metrics.guarantees_missed.inc()
+        _missed_event({**where, "job": promise.job, "group": promise.group}, delivery)
         whose = self._called(promise.job) if promise.job else f"group {promise.group}"
         text = _sentence(whose, f"port {key[0]}", delivery)
         problem = SwitchProblem(time.time(), f"guarantee missed: {text}", "", promise.job)
         self._loop.switches[datapath].problems.append(problem)
         return Missed(promise.job or dpid_text(datapath), text)
-
-    def _missed_event(self, where: Mapping[str, object], delivery: Delivery) -> None:
-        self._metrics.guarantees_missed.inc()
-        event(
-            "guarantee missed",
-            level=WARNING,
-            **where,
-            promised=f"{delivery.promised / 1e6:g}",
-            delivered=f"{delivery.delivered / 1e6:.1f}",
-            seconds=f"{delivery.seconds:.0f}",
-        )
 
     async def _count(self, link: SwitchLink, queues: Queues) -> dict[tuple[str, int], Counters]:
         names = {port.number: port.name for port in link.features.ports.values()}
@@ -186,6 +180,17 @@ class Guarantees:
                 if isinstance(action, SetQueue):
                     offered[action.queue] = offered.get(action.queue, 0) + size
         return offered
+
+
+def _missed_event(where: Mapping[str, object], delivery: Delivery) -> None:
+    event(
+        "guarantee missed",
+        level=WARNING,
+        **where,
+        promised=f"{delivery.promised / 1e6:g}",
+        delivered=f"{delivery.delivered / 1e6:.1f}",
+        seconds=f"{delivery.seconds:.0f}",
+    )
 
 
 def _sentence(whose: str, where: str, delivery: Delivery) -> str:

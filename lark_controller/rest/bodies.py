@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from flask import request
 from marshmallow import Schema, ValidationError
 
-from lark_controller.rest.problems import Problem
+from lark_controller.rest.problems import Problem, of_parameters
 
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -79,13 +79,8 @@ def read_json(limit: int, schema: Schema) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise Problem(400, f"Byte {error.start} of the body is not UTF-8; the body must be UTF-8 text.") from None
     except ValidationError as error:
-        wrong = [
-            {"parameter": "body" if name == "_schema" else str(name), "problem": str(reason)}
-            for name, reasons in _messages(error).items()
-            for reason in (reasons if isinstance(reasons, list) else [reasons])
-        ]
-        detail = "; ".join(f"{entry['parameter']}: {entry['problem']}" for entry in wrong)
-        raise Problem(422, detail, "parameters", errors=wrong) from None
+        wrong = _messages(error).items()
+        raise of_parameters(422, (("body" if name == "_schema" else name, why) for name, why in wrong)) from None
     return found
 
 

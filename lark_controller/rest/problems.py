@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final
 
 from flask import Flask, Response, request
@@ -47,6 +48,9 @@ CONTENT_TYPE: Final = "application/problem+json"
 _BUSY_RETRY: Final = "1"
 _STORE_RETRY: Final = "5"
 _STANDBY_RETRY: Final = "1"
+# Refused parameters or members in an answer, and letters of the name and of the reason of each.
+MOST_ERRORS: Final = 100
+MOST_LETTERS: Final = 1000
 
 
 class Problem(Exception):
@@ -129,6 +133,19 @@ def of_error(error: LarkError) -> Problem:
             return _unexpected(error)
 
 
+def of_parameters(status: int, found: Iterable[tuple[object, Any]]) -> Problem:
+    """The problem of parameters or members that were refused: each with its reasons, the first of them all."""
+    each = (
+        (name, reason) for name, reasons in found for reason in (reasons if isinstance(reasons, list) else [reasons])
+    )
+    wrong = [
+        {"parameter": str(name)[:MOST_LETTERS], "problem": str(reason)[:MOST_LETTERS]}
+        for name, reason in islice(each, MOST_ERRORS)
+    ]
+    detail = "; ".join(f"{entry['parameter']}: {entry['problem']}" for entry in wrong)
+    return Problem(status, detail, "parameters", errors=wrong)
+
+
 def mistakes(found: tuple[Any, ...]) -> list[dict[str, object]]:
     """Mistakes of a policy as JSON objects."""
     return [
@@ -181,18 +198,11 @@ def _of_http(error: HTTPException) -> WerkzeugResponse:
     status = error.code or 500
     if status < 400:
         return error.get_response()
-    # webargs puts what was wrong with each parameter here.
+    # webargs puts what was wrong with each parameter here, by where it stood.
     data = getattr(error, "data", None) or {}
     found = data.get("messages")
     if found:
-        flat = [
-            {"parameter": str(name), "problem": str(reason)}
-            for where in found.values()
-            for name, reasons in where.items()
-            for reason in (reasons if isinstance(reasons, list) else [reasons])
-        ]
-        detail = "; ".join(f"{entry['parameter']}: {entry['problem']}" for entry in flat)
-        return respond(Problem(status, detail, "parameters", errors=flat))
+        return respond(of_parameters(status, (each for where in found.values() for each in where.items())))
     response = respond(Problem(status, _detail(error, status)))
     for name, value in error.get_headers():
         if name.lower() not in ("content-type", "content-length"):

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import errno
+import io
+import socket
 import threading
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_common.limits import Bucket, Buckets, Places, WaitedPlaces
+from lark_common.limits import Bucket, Buckets, InTime, Places, WaitedPlaces
 
 
 @given(st.floats(0.5, 100), st.integers(1, 20), st.lists(st.floats(0, 3), max_size=60))
@@ -133,3 +137,14 @@ def test_others_do_not_wait_for_a_caller_and_nothing_is_kept_of_who_has_gone() -
     with places.place("alice"):
         pass
     assert not places._of
+
+
+def test_no_more_is_read_than_may_come() -> None:
+    here, there = socket.socketpair()
+    with here, there, io.BufferedReader(InTime(here, time.monotonic() + 5, most=4)) as read:
+        there.sendall(b"abc\n")
+        assert read.readline() == b"abc\n"
+        there.sendall(b"de")
+        with pytest.raises(OSError, match="more has come") as refused:
+            read.read(2)
+        assert refused.value.errno == errno.EMSGSIZE

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import selectors
 import socket
+import threading
 import time
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from lark_controller.switches.fence import Fence
-from lark_controller.switches.ovsdb import driver, json_stream
+from lark_controller.switches.ovsdb import bounds, driver, json_stream
 from lark_controller.switches.ovsdb.json_stream import Parser
 
 
@@ -27,6 +32,79 @@ def test_a_database_beyond_its_time_is_not_read_and_later_it_is() -> None:
         # When it is due, or has to be told something.
         switch.step()
         assert len(selector.get_map()) == 1
+        switch.close()
+
+
+def test_a_database_that_asks_and_takes_no_answers_is_left() -> None:
+    question = json.dumps({"method": "echo", "params": ["x" * 50_000], "id": 1}).encode()
+    with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
+        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence())
+        switch.step()
+        peer = listener.accept()[0]
+
+        def ask() -> None:
+            with peer, contextlib.suppress(OSError):
+                for _ in range(1_000):
+                    peer.sendall(question)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        most, end = 0, time.monotonic() + 20
+        while asking.is_alive() and time.monotonic() < end:
+            switch.step()
+            most = max(most, switch._idl._session.get_backlog())
+        asking.join(1)
+        assert not asking.is_alive()
+        assert most < 2 * bounds.MOST_OWED
+        # It is not asked again at once.
+        switch.step()
+        assert not selector.get_map()
+        switch.close()
+
+
+def serve(listener: socket.socket, rows: int, length: int) -> None:
+    """A database that inserts rows without end, so many at a time, each with a text of that length."""
+    peer = listener.accept()[0]
+    decoder, held, monitor = json.JSONDecoder(), "", None
+    with peer, contextlib.suppress(OSError):
+        while monitor is None:
+            held += peer.recv(65_536).decode()
+            with contextlib.suppress(ValueError):
+                while held:
+                    asked, end = decoder.raw_decode(held)
+                    held = held[end:]
+                    answer: dict[str, Any] = {"id": asked.get("id"), "error": None, "result": {}}
+                    if asked["method"] == "monitor":
+                        monitor, root = asked["params"][1], {"new": {"cur_cfg": 0, "next_cfg": 0}}
+                        answer["result"] = {"Open_vSwitch": {str(UUID(int=1)): root}}
+                    elif asked["method"] == "get_schema":
+                        answer |= {"error": "no such database", "result": None}
+                    peer.sendall(json.dumps(answer).encode())
+        row = {"new": {"external_ids": ["map", [["a", "x" * length]]]}}
+        for first in range(0, 1_000 * rows, rows):
+            queues = {str(UUID(int=number + 2)): row for number in range(first, first + rows)}
+            update = {"id": None, "method": "update", "params": [monitor, {"Queue": queues}]}
+            peer.sendall(json.dumps(update).encode())
+
+
+@pytest.mark.parametrize(("rows", "length"), [(100, 1), (1, 5_000)])
+def test_a_database_of_rows_without_end_is_left(rows: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, most in (("MOST_ROWS", 2_000), ("MOST_CHARACTERS", 100_000), ("LOOK_AGAIN", 20_000), ("AT_ONCE", 1)):
+        monkeypatch.setattr(bounds, name, most)
+    with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
+        serving = threading.Thread(target=serve, args=(listener, rows, length), daemon=True)
+        serving.start()
+        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence())
+        reasons: list[str] = []
+        most, end = 0, time.monotonic() + 20
+        while serving.is_alive() and time.monotonic() < end:
+            report = switch.step()
+            reasons += [] if report is None else [report.reason]
+            most = max(most, len(switch._idl.tables["Queue"].rows))
+        serving.join(1)
+        assert reasons[-1] == bounds.TOO_LARGE
+        assert 0 < most <= 2_000
+        assert not switch._idl.tables["Queue"].rows
         switch.close()
 
 

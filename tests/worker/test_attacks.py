@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lark_worker.hook_socket import CONNECTIONS_PER_JOB
+from tests.fixtures.peak_memory import forget_peak, peak
 from tests.worker.pool import NOBODY, Pool, eventually
 from tests.worker.test_jobs import value
 
@@ -188,4 +190,30 @@ def test_one_job_cannot_use_up_the_service(pool: Pool) -> None:
     ready = greedy.scratch / "ready"
     greedy.as_user(f"(timeout 30 /usr/bin/python3 {script} >{ready} 2>&1 &)")
     eventually(lambda: ready.exists() and "open" in ready.read_text())
+    assert value(pool.hook(other, "start", "bob", 2), "LarkState") == "enforced"
+
+
+def test_long_requests_of_a_job_take_no_memory(pool: Pool) -> None:
+    greedy, other = pool.starter(1, "alice"), pool.starter(2, "bob")
+    program = (
+        "import socket,sys,threading\n"
+        "line = b'a: ' + b'b' * 65000 + b'\\r\\n'\n"
+        "def ask():\n s = socket.socket(socket.AF_UNIX)\n s.settimeout(20)\n"
+        f" s.connect({str(pool.socket)!r})\n"
+        " try:\n"
+        "  s.sendall(b'GET /v1/job HTTP/1.1\\r\\n')\n"
+        "  for _ in range(99): s.sendall(line)\n"
+        "  s.recv(1)\n"
+        " except OSError: pass\n"
+        f"held = [threading.Thread(target=ask) for _ in range({CONNECTIONS_PER_JOB})]\n"
+        "for one in held: one.start()\n"
+        "for one in held: one.join()\n"
+        "print('over', flush=True)\n"
+    )
+    script = greedy.scratch / "long.py"
+    script.write_text(program)
+    before = forget_peak()
+    assert "over" in greedy.as_user(f"timeout 60 /usr/bin/python3 {script}")[1]
+    # A hundred such lines of each would be 50 MB, and more while they are parsed.
+    assert peak() < before + (16 << 20)
     assert value(pool.hook(other, "start", "bob", 2), "LarkState") == "enforced"

@@ -19,6 +19,7 @@ from lark_common.errors import SettingError
 from lark_worker import metrics
 from lark_worker.metrics import MetricsServer
 from lark_worker.settings import address_and_port, load
+from tests.fixtures.peak_memory import forget_peak, peak
 from tests.worker.pool import Pool, eventually
 
 pytestmark = pytest.mark.ovs
@@ -102,6 +103,30 @@ def test_callers_that_send_a_byte_now_and_then_hold_up_nobody(
     over.set()
     for thread in threads:
         thread.join()
+
+
+def test_long_requests_take_no_memory(pool: Pool, served: MetricsServer) -> None:
+    line = b"a: " + b"b" * 65_000 + b"\r\n"
+    before = forget_peak()
+    began = threading.Barrier(metrics.CALLERS)
+
+    def ask() -> None:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as long, suppress(OSError):
+            long.sendall(b"GET /metrics HTTP/1.1\r\n")
+            began.wait(20)
+            # One line fewer than Python's own server takes, and the head has no end.
+            for _ in range(99):
+                long.sendall(line)
+            long.recv(1)
+
+    threads = [threading.Thread(target=ask) for _ in range(metrics.CALLERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # A hundred such lines of each would be 100 MB.
+    assert peak() < before + (32 << 20)
+    assert "lark_worker_problems" in scraped(served)
 
 
 def _answers(server: MetricsServer) -> bool:

@@ -21,6 +21,7 @@ from lark_controller.rest.bodies import next_url, read, read_json, read_kept_tex
 from lark_controller.rest.context import NOTES, NOTES_A_SECOND, actor, current
 from lark_controller.rest.hook_answer import lines
 from lark_controller.rest.job_words import named_job, read_now
+from lark_controller.rest.media_types import preferred
 from lark_controller.rest.own_jobs import own_user, require_own, shown_detail, shown_job
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import (
@@ -296,9 +297,7 @@ def _answer(confirmation: Confirmation) -> Response:
     accepted = request.headers.get("Accept", "*/*")
     # Weights are compared where the header is not one of those that most clients send.
     if accepted not in _JSON_ACCEPTED and (
-        accepted == "text/plain"
-        or request.accept_mimetypes.best_match(("application/json", "text/plain"), default="application/json")
-        == "text/plain"
+        accepted == "text/plain" or preferred(("application/json", "text/plain")) == "text/plain"
     ):
         return Response(lines(confirmation), content_type="text/plain; charset=utf-8")
     return written(registered_members(confirmation))

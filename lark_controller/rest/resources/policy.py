@@ -10,6 +10,7 @@ from lark_controller.policies.schema import schema as policy_schema
 from lark_controller.rest.api import Described, operation, resource
 from lark_controller.rest.bodies import next_url, read_json, read_text
 from lark_controller.rest.context import actor, current
+from lark_controller.rest.media_types import preferred
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import (
     PlanSchema,
@@ -41,7 +42,7 @@ _BODIES: dict[str, Described] = {"application/json": PolicyTextSchema, "applicat
 def show() -> Any:
     """Show the policy in force; with ``Accept: application/yaml`` its text alone."""
     policy = current().controls.policy.version
-    accepted = request.accept_mimetypes.best_match(("application/json", *_TYPES), default="application/json")
+    accepted = preferred(("application/json", *_TYPES))
     tag = {"ETag": f'"{policy.digest}"'}
     if accepted == "application/json":
         return policy, 200, tag

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from flask import Response, request
+from flask import Response
 from marshmallow import fields, validate
 
 from lark_controller.accounting.buckets import NAMES, width_for
@@ -21,6 +21,7 @@ from lark_controller.rest.auth import require_host_of
 from lark_controller.rest.bodies import next_url, read_json, valid_job_id
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import named_job, read_now
+from lark_controller.rest.media_types import preferred
 from lark_controller.rest.own_jobs import own_user, require_own
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.advice import AdviceSchema
@@ -107,9 +108,7 @@ def usage(query: dict[str, Any]) -> Any:
     chosen = _chosen(query) if own_user() is None else _own(query)
     page = current().controls.usage.page(chosen, query.get("cursor"), query["limit"])
     following = next_url(page.next_cursor)
-    accepted = query.get("format") or request.accept_mimetypes.best_match(
-        ("application/json", "text/csv"), default="application/json"
-    )
+    accepted = query.get("format") or preferred(("application/json", "text/csv"))
     if accepted in ("csv", "text/csv"):
         answer = Response(_csv(page.rows), content_type="text/csv; charset=utf-8")
         if following:

@@ -8,7 +8,7 @@ from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import NetworkType
 from lark_common.transfers import MOST_BITS, MOST_NAME, MOST_SHARED
-from lark_controller.rest.schemas.members import Count, a_flag, a_number, a_text, maybe_number, meta
+from lark_controller.rest.schemas.members import Count, Many, a_flag, a_number, a_text, maybe_number, meta
 from lark_controller.rest.schemas.times import Time
 
 MAX_REASON: Final = 1024
@@ -126,7 +126,7 @@ class ConfirmationSchema(Schema):
         load_default=dict,
         metadata=meta("Jobs that the worker cannot enforce the policy for: id, reason"),
     )
-    late = fields.List(
+    late = Many(
         fields.String,
         load_default=list,
         metadata=meta("Ids of jobs whose networks are still to be made; they wait on"),
@@ -144,7 +144,7 @@ class ConfirmationSchema(Schema):
 class LeasesSchema(Schema):
     """The jobs that run on a worker."""
 
-    jobs = fields.List(fields.String, required=True, metadata=meta("Ids of the jobs that run"))
+    jobs = Many(fields.String, required=True, metadata=meta("Ids of the jobs that run"))
 
 
 class RenewedSchema(Schema):
@@ -201,7 +201,7 @@ class TreatmentSchema(Schema):
     rate = WholeOrNull("The most in each direction, bits a second of IP packets, null for no limit", 1, MOST_BITS)
     dscp = WholeOrNull("DSCP of what leaves the worker, null where the packets keep their own", 0, 63)
     block = a_flag("Nothing passes")
-    shared = fields.List(
+    shared = Many(
         fields.Nested(SharedRateSchema),
         load_default=list,
         validate=validate.Length(max=MOST_SHARED),
@@ -233,7 +233,7 @@ class TransferSchema(Schema):
 class TransfersSchema(Schema):
     """The bytes that HTCondor has moved for the jobs of a worker."""
 
-    jobs = fields.List(fields.Nested(TransferSchema), required=True, metadata=meta("The jobs"))
+    jobs = Many(fields.Nested(TransferSchema), required=True, metadata=meta("The jobs"))
 
 
 class TransfersAnswerSchema(Schema):
@@ -296,7 +296,7 @@ class DeliveredSchema(Schema):
     """The delivery of the queues of a worker."""
 
     at = Count("Time of reading, milliseconds of a clock that only grows")
-    queues = fields.List(fields.Nested(DeliveredQueueSchema), required=True, metadata=meta("The queues"))
+    queues = Many(fields.Nested(DeliveredQueueSchema), required=True, metadata=meta("The queues"))
 
 
 class DeliveredAnswerSchema(Schema):

@@ -30,6 +30,7 @@ from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE
 from lark_controller.rest.problems import CONTENT_TYPE, document
 from lark_controller.rest.server.admission import Admission, Parking, peer_of, places
 from lark_controller.rest.server.dispatcher import Callers, Dispatcher, nobody
+from lark_controller.rest.server.request_parser import RequestParser, Unread
 from lark_controller.rest.server.tls import TlsConnection, TlsListener, server_context
 from lark_controller.settings import Listen, Settings
 
@@ -83,11 +84,6 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
     since: float | None = None
     admission: Admission
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        # What came in is looked at before its first request is answered: waitress's own lock is taken once more.
-        self.requests_lock = threading.RLock()
-
     @property
     def answering(self) -> bool:
         return bool(self.requests)
@@ -117,16 +113,16 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
         elif self.since is None:
             self.since = time.time()
 
-    def received(self, data: bytes) -> bool:
-        """Take requests in; those beyond :data:`PIPELINED` get no answer, and the connection is closed behind the last
-        that gets one, as a server may at any time (RFC 9112, section 9.3.2)."""
-        with self.requests_lock:
-            taken = bool(super().received(data))
-            for request in self.requests[PIPELINED:]:
-                request.close()
-                self.requests[PIPELINED - 1].headers["CONNECTION"] = "close"
-            del self.requests[PIPELINED:]
-        return taken
+    def parser_class(self, adj: Any) -> RequestParser | Unread:
+        """The parser of what comes next; waitress calls it for each request, under the lock of :attr:`requests`.
+
+        Requests beyond :data:`PIPELINED` get no answer, and the connection is closed behind the last that gets one, as
+        a server may at any time (RFC 9112, section 9.3.2).
+        """
+        if len(self.requests) < PIPELINED:
+            return RequestParser(adj)
+        self.requests[-1].headers["CONNECTION"] = "close"
+        return Unread()
 
     def del_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002  # waitress's name
         super().del_channel(map)

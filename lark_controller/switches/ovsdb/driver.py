@@ -25,6 +25,7 @@ from lark_common.limits import Bucket
 from lark_common.log import WARNING, event, failure
 from lark_controller.qos.queues import PortQueues
 from lark_controller.switches.fence import FENCED, Fence, is_later
+from lark_controller.switches.ovsdb.bounds import ReplicaBounds
 from lark_controller.switches.ovsdb.replica import replica, rows_of
 from lark_controller.switches.ovsdb.rows import (
     Difference,
@@ -53,6 +54,8 @@ RETRY: Final = 1.0
 # jobs take 0.1 s. One beyond that is not read for a while.
 TIME_SHARE: Final = 0.1
 TIME_AT_ONCE: Final = 1.0
+# Seconds without the replica of a database that goes beyond its bounds.
+SHUT: Final = 60.0
 # Seconds before a server that does not answer is called away.
 PATIENCE: Final = 1.0
 CONNECTING: Final = "its database has not answered yet"
@@ -244,6 +247,8 @@ class _Switch:
         self._bridge_ids: Mapping[str, str] = {}
         self._time = Bucket(TIME_SHARE, TIME_AT_ONCE, time.monotonic())
         self._idl = replica(address, PROBE)
+        self._bounds = ReplicaBounds(self._idl)
+        self._shut_until = 0.0
         self._fds: list[int] = []
         self._revision = 0
         self._desired: Mapping[str, PortQueues] = {}
@@ -284,6 +289,7 @@ class _Switch:
         """Begin anew after a failure."""
         self.close()
         self._idl = replica(self.address, PROBE)
+        self._bounds = ReplicaBounds(self._idl)
         self._txn, self._awaited, self._seen, self._settled = None, None, -1, None
         self.deadline = time.monotonic() + RETRY
         self._last = Report(self._datapath, self._revision, reason=reason)
@@ -291,16 +297,28 @@ class _Switch:
 
     def step(self) -> Report | None:
         """Do what can be done now without waiting; a report if anything has changed."""
+        if time.monotonic() < self._shut_until:
+            self.deadline = self._shut_until
+            return None
         try:
-            self._idl.run()
+            if beyond := self._bounds.exchange():
+                return self._shut(beyond)
             report = self._work()
         finally:
-            self._watch()
+            if time.monotonic() >= self._shut_until:
+                self._watch()
         if report == self._last:
             return None
         if self._last is None or report.reason != self._last.reason:
             self._log_reason(report.reason)
         self._last = report
+        return report
+
+    def _shut(self, beyond: str) -> Report:
+        """Do without a database for a while."""
+        self._log_reason(beyond)
+        report = self.broken(beyond)
+        self.deadline = self._shut_until = time.monotonic() + SHUT
         return report
 
     def _log_reason(self, reason: str) -> None:
