@@ -71,10 +71,13 @@ class Client:
         where it had no Date. Times in an answer are by the server's clock."""
         return self._ahead
 
-    def register(self, body: str | Mapping[str, Any], wait: float = 0.0) -> Answer:
-        """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``."""
+    def register(self, body: str | Mapping[str, Any], wait: float = 0.0, running: bool = False) -> Answer:
+        """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``. One
+        that is ``running`` keeps its network where it cannot have the external address that it asks for."""
         text, kind = (body, "text/plain") if isinstance(body, str) else (json.dumps(body), "application/json")
-        return self._json("POST", "/v1/jobs", None, text, kind, wait=wait)
+        # A controller of an earlier release refuses unknown parameters.
+        query = {"running": "true"} if running else None
+        return self._json("POST", "/v1/jobs", query, text, kind, wait=wait)
 
     def renew(self, job_id: str) -> Answer:
         """Renew a job's lease."""

@@ -30,13 +30,16 @@ class Progress:
         self._on_state = on_state
 
     def expect(self, job: Job) -> None:
-        """Set what a job lacks at the switches that it needs: its own edge, and cores where a WAN rule applies."""
+        """Set what a job lacks at the switches that it needs: its own edge, and cores where a WAN rule applies or that
+        translate its external address."""
         loop, seen = self._loop, self._loop.confirmations
         placed = loop.desired.placed[job.number]
+        cores = set(loop.desired.translating(placed)) if job.external else set[int]()
         if loop.desired.is_classed(placed):
-            for datapath, spec in loop.desired.policy.switches.items():
-                if spec.role is SwitchRole.CORE and not loop.connected(datapath):
-                    seen.blocked(job.number, FlowsAt(datapath), self._why_away(datapath))
+            cores.update(dp for dp, spec in loop.desired.policy.switches.items() if spec.role is SwitchRole.CORE)
+        for datapath in sorted(cores):
+            if not loop.connected(datapath):
+                seen.blocked(job.number, FlowsAt(datapath), self._why_away(datapath))
         if job.network_type is not NetworkType.OVS_BRIDGE:
             return
         if placed.datapath is None:
@@ -83,9 +86,7 @@ class Progress:
         before = directory.closed.get(job.number, {})
         if closed == before:
             return False
-        directory.closed[job.number] = dict(closed)
-        if not closed:
-            del directory.closed[job.number]
+        directory.close(job.number, closed)
         has = set(job.external_addresses)
         for address, why in closed.items():
             if before.get(address) != why:

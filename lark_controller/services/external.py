@@ -237,6 +237,16 @@ class ExternalAddresses:
             return ExternalStanding(ExternalState.OPEN)
         return ExternalStanding(ExternalState.PENDING, reason)
 
+    @property
+    def changes(self) -> int:
+        """A number that grows with each change of the addresses that live jobs have, and of whether they are closed."""
+        return self._feed.directory.external_changes
+
+    def named(self) -> list[Association]:
+        """Those of live jobs that have a name."""
+        with self._lock:
+            return [each for each in self._of_job.values() if each.name]
+
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy. Raises StoreError."""
         spec, now = self._spec, time.time()
