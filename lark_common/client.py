@@ -75,9 +75,7 @@ class Client:
         """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``. One
         that is ``running`` keeps its network where it cannot have the external address that it asks for."""
         text, kind = (body, "text/plain") if isinstance(body, str) else (json.dumps(body), "application/json")
-        # A controller of an earlier release refuses unknown parameters.
-        query = {"running": "true"} if running else None
-        return self._json("POST", "/v1/jobs", query, text, kind, wait=wait)
+        return self._json("POST", "/v1/jobs", {"running": "true"} if running else None, text, kind, wait=wait)
 
     def renew(self, job_id: str) -> Answer:
         """Renew a job's lease."""
@@ -138,8 +136,7 @@ class Client:
 
     def switches(self) -> list[Answer]:
         """All switches."""
-        found: list[Answer] = self._json("GET", "/v1/switches")["switches"]
-        return found
+        return list(self._json("GET", "/v1/switches")["switches"])
 
     def switch(self, datapath: str) -> Answer:
         """A switch with its ports and problems, by datapath id or name."""
@@ -227,8 +224,7 @@ class Client:
 
     def groups(self) -> list[Answer]:
         """The accounting groups of the policy in force."""
-        found: list[Answer] = self._json("GET", "/v1/groups")["groups"]
-        return found
+        return list(self._json("GET", "/v1/groups")["groups"])
 
     def headroom(self) -> Answer:
         """The accounting groups of the policy in force, and its access points, with what their jobs move now."""
@@ -311,6 +307,10 @@ class Client:
         """The state of each pool of external addresses."""
         return list(self._json("GET", "/v1/external-pools")["pools"])
 
+    def external_translations(self, after: str = "", wait: float = 0.0) -> Answer:
+        """What has changed of translations since a revision, once anything has; after ``wait`` seconds anyway."""
+        return self._json("GET", "/v1/external-translations", {"after": after}, wait=wait)
+
     def external_address(self, association_id: str) -> Answer:
         """An external address by the id under which it was given, also when it is over."""
         return self._json("GET", f"/v1/external-addresses/{_part(association_id)}")
@@ -321,8 +321,7 @@ class Client:
 
     def links(self) -> list[Answer]:
         """The load of the links, and the reserved and remaining capacity of each."""
-        found: list[Answer] = self._json("GET", "/v1/links")["links"]
-        return found
+        return list(self._json("GET", "/v1/links")["links"])
 
     def watch_links(self, after: str, wait: float = 0.0) -> Answer:
         """The same with its version, once that is another than ``after``, or after ``wait`` seconds (at most 60)
@@ -340,8 +339,7 @@ class Client:
 
     def join_tokens(self) -> list[Answer]:
         """The join tokens that are good now."""
-        found: list[Answer] = self._json("GET", "/v1/joins")["tokens"]
-        return found
+        return list(self._json("GET", "/v1/joins")["tokens"])
 
     def remove_join_token(self, join_id: str) -> list[Answer]:
         """Take a join token out of force; returns those that are left."""

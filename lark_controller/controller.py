@@ -206,6 +206,7 @@ class Controller:
     def release(self) -> None:
         """Answer those who wait for changes, before the REST server stops."""
         self.reservations.stop_waiting()
+        self.external.stop_waiting()
         with suppress(SwitchError):
             self.workers.release()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from lark_common.runs import Address
 from lark_controller.jobs.external import Association, Opening, PoolState
 
 
@@ -55,6 +56,26 @@ class ExternalPage:
     next_cursor: str | None = None
 
 
+class Translation(NamedTuple):
+    """An external address with the job's own address behind it, and what is open."""
+
+    external: Address
+    inside: Address
+    openings: tuple[Opening, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationChanges:
+    """What a gateway is told: the ``revision`` that it has then, the translations that are new or others, and the
+    addresses that are ``gone``. ``whole``: it forgets what it had before; ``more``: the rest follows at once."""
+
+    revision: str
+    whole: bool
+    more: bool
+    translations: tuple[Translation, ...]
+    gone: tuple[Address, ...]
+
+
 class ExternalControls(Protocol):
     """Operations on external addresses. Thread-safe; every call raises StoreError where the database is away."""
 
@@ -85,3 +106,7 @@ class ExternalControls(Protocol):
 
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy."""
+
+    def translations(self, revision: str, wait: float) -> TranslationChanges:
+        """What has changed of the translations after a revision, once anything has; after ``wait`` seconds in any
+        case."""

@@ -17,7 +17,14 @@ from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
 from lark_common.log import WARNING, event
 from lark_common.turns import by_portions
-from lark_controller.api.external import ExternalPage, ExternalStanding, ExternalState, ExternalWish, Given
+from lark_controller.api.external import (
+    ExternalPage,
+    ExternalStanding,
+    ExternalState,
+    ExternalWish,
+    Given,
+    TranslationChanges,
+)
 from lark_controller.jobs.external import Association, PoolState, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
 from lark_controller.jobs.job import Job, JobState
@@ -34,6 +41,7 @@ from lark_controller.services.external_rules import (
     why_not,
     why_over,
 )
+from lark_controller.services.external_translations import Translations
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 from lark_controller.store.cursors import cursor_for, number_in
@@ -63,7 +71,9 @@ class ExternalAddresses:
         self._soonest = -math.inf
         # When a refusal of a job's was written last: a job may ask in a loop.
         self._refused: dict[str, float] = {}
+        self._translations = Translations()
         feed.completed_by(self.with_external)
+        feed.followed_by(self._translations.note)
 
     def load(self) -> None:
         """Take over what the store has, before live jobs are told to the loop. Raises StoreError."""
@@ -236,6 +246,15 @@ class ExternalAddresses:
         if state is JobState.ENFORCED:
             return ExternalStanding(ExternalState.OPEN)
         return ExternalStanding(ExternalState.PENDING, reason)
+
+    def translations(self, revision: str, wait: float) -> TranslationChanges:
+        """What has changed of the translations after a revision, once anything has; after ``wait`` seconds in any
+        case."""
+        return self._translations.since(revision, wait)
+
+    def stop_waiting(self) -> None:
+        """Answer all who wait for changes: the controller stops."""
+        self._translations.close()
 
     @property
     def changes(self) -> int:

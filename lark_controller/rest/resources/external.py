@@ -10,6 +10,7 @@ from flask import Response, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import AmbiguousError, NotFoundError
+from lark_common.turns import by_portions
 from lark_controller.api.external import ExternalState, ExternalWish
 from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
@@ -24,7 +25,7 @@ from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.members import meta
-from lark_controller.rest.schemas.queries import ExternalQuery, WaitQuery
+from lark_controller.rest.schemas.queries import ChangeQuery, ExternalQuery, WaitQuery
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.tokens import Scope
 
@@ -131,6 +132,26 @@ class ExternalListSchema(Page):
     )
 
 
+class TranslationSchema(Schema):
+    """The translation of an external address."""
+
+    address = fields.String(required=True, metadata=meta("The external IPv4 address"))
+    inside = fields.String(required=True, metadata=meta("The job's own address behind it"))
+    open = fields.List(fields.String(), required=True, metadata=meta("The protocols and ports that are open"))
+
+
+class TranslationsSchema(Schema):
+    """Changes of translations."""
+
+    revision = fields.String(required=True, metadata=meta("The revision that the reader has with this answer"))
+    whole = fields.Boolean(required=True, metadata=meta("Everything follows: what the reader had before is over"))
+    more = fields.Boolean(required=True, metadata=meta("There is more, to be asked for with this revision"))
+    translations = fields.List(
+        fields.Nested(TranslationSchema), required=True, metadata=meta("Those that are new or others, in that order")
+    )
+    gone = fields.List(fields.String(), required=True, metadata=meta("External addresses that lead nowhere any more"))
+
+
 @operation(
     blueprint,
     "POST",
@@ -198,6 +219,35 @@ def index(query: dict[str, Any]) -> dict[str, object]:
 def pools() -> dict[str, object]:
     """List the pools of external addresses, with what is left in each."""
     return {"pools": [_pool(each) for each in current().controls.external.pools()]}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/external-translations",
+    name="list_external_translations",
+    scopes=(Scope.READ,),
+    query=ChangeQuery,
+    answers={200: TranslationsSchema},
+    problems=(422,),
+)
+def translations(query: dict[str, Any]) -> dict[str, object]:
+    """List what has changed of the translations, for gateways: since the revision ``after``, or all of them.
+
+    With ``wait`` the answer comes when anything has; when too many wait already, it comes at once.
+    """
+    with current().watching(query["wait"]) as wait:
+        found = current().controls.external.translations(query["after"], wait)
+    return {
+        "revision": found.revision,
+        "whole": found.whole,
+        "more": found.more,
+        "translations": [
+            {"address": str(each.external), "inside": str(each.inside), "open": list(map(str, each.openings))}
+            for each in by_portions(found.translations)
+        ],
+        "gone": list(map(str, found.gone)),
+    }
 
 
 @operation(
