@@ -104,6 +104,30 @@ def test_asked_for_at_run_time(
         assert controller.jobs.live(job.id) is not None
 
 
+def test_a_job_that_runs_already_keeps_its_network_without_an_external_address(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    """Started without a lease, by the site's choice: when that comes it is too late to hold the job."""
+    none_left = SECTION.replace("REFUSED", "hold").replace("198.51.100.64/28", "198.51.100.64/32")
+    with running(tmp_path, OPEN + none_left) as controller:
+        for switch in (FakeSwitch(0xC0, {1: "a", 2: "b", 3: "c"}), an_edge(hardware="Open vSwitch")):
+            connect(network, controller, switch)
+        first = post(controller, 2).job
+        controller.external.associate(ExternalWish(first.id, family=4), "ops")
+        more, asks = 'AddressType = "dhcp"', asking("ipv4")
+        job = post(controller, 1, address=None, more=more, attributes=asks).job
+        late = post(controller, 1, more=more, attributes=asks, running=True).job
+        assert (late.id, late.live) == (job.id, True)
+        until(lambda: controller.jobs.found(job.id).state == "enforced")
+        trail = [each for each in controller.audit.page(job.id, None, 9).entries if each.action == "no external address"]
+        assert [each.detail for each in trail] == ["pool public has no address left: all 1 are given or rest"]
+        # One whose words are wrong is told in the same place; one that has not started yet is refused.
+        wrong = f'{asks}ExternalPorts = "tcp/0"'
+        assert post(controller, 3, attributes=wrong, running=True).job.live
+        with pytest.raises(ExternalAddressError, match="no address left"):
+            post(controller, 1, slot="slot9", started=2, address="10.64.0.9", attributes=asks)
+
+
 def test_a_dhcp_job_gets_its_address_with_its_lease_and_hears_so_before(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path, OPEN + SECTION.replace("REFUSED", "hold")) as controller:
         for switch in (FakeSwitch(0xC0, {1: "a", 2: "b", 3: "c"}), an_edge(hardware="Open vSwitch")):
