@@ -10,6 +10,7 @@ from typing import Final
 from lark_common.log import WARNING, event
 from lark_common.runs import Address, NetworkType
 from lark_controller.api.audit import Happening
+from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job, JobState, in_state
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.confirmations import NO_SWITCH, Awaited, FlowsAt, NoSwitch, QueuesAt, RulesAt
@@ -76,6 +77,9 @@ class Progress:
         directory, closed = self._loop.directory, self._loop.desired.why_closed(number)
         if state is JobState.ENFORCED:
             reason = "; ".join(f"external address {address} is closed: {why}" for address, why in closed.items())
+        before, _ = directory.standing(number)
+        if state is JobState.PENDING and before is not state and job.external:
+            self._note_away(placed, waiting)
         if self._note_closed(job, closed) or (state, reason) != directory.standing(number):
             directory.set_standing(number, state, reason)
             self._on_state(directory.now(job))
@@ -96,6 +100,14 @@ class Progress:
             event("external address open", job=job.id, address=address)
             self._loop.note(Happening(job.id, "external address open", f"{address}: there is room for it now"))
         return True
+
+    def _note_away(self, placed: Placed, waiting: Mapping[Awaited, str]) -> None:
+        """Note that a job's external address waits for a core that was here and is away. One that is still to connect
+        has what it had before, after this controller's start."""
+        for datapath in self._loop.desired.translating(placed):
+            known = datapath in self._loop.switches and not self._loop.connected(datapath)
+            if known and (why := waiting.get(FlowsAt(datapath))) is not None:
+                self._loop.note(Happening(placed.job.id, "external address waits", f"{self._label(FlowsAt(datapath))}: {why}"))
 
     def lost(self, state: SwitchState) -> None:
         """Let all jobs of a switch wait: nothing can be sent to it now, for the reason in its state."""

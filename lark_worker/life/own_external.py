@@ -45,6 +45,10 @@ class OwnExternalAddresses:
             raise CallerError(f"{association_id} is no external address of this job")
         return status, answer
 
+    def pools(self, _record: Record) -> ControllerAnswer:
+        """The state of each pool, which every job may know."""
+        return self._link.passed(lambda client: {"pools": client.external_pools()})
+
     def release(self, record: Record, association_id: str) -> ControllerAnswer:
         """Release it. Raises CallerError."""
         status, answer = self.show(record, association_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final
@@ -17,7 +18,7 @@ from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, 
 from lark_controller.policies.external import FAMILIES
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
-from lark_controller.rest.bodies import next_url, read_json
+from lark_controller.rest.bodies import fitting, next_url, read_object
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import job_among, named_job
 from lark_controller.rest.own_jobs import is_own, own_user
@@ -31,8 +32,9 @@ from lark_controller.rest.tokens import Scope
 
 blueprint = resource("external-addresses", "Addresses at which jobs are reached from outside of the site.")
 
-# Bytes of a body.
+# Bytes of a body, and letters of a reason.
 MAX_BODY: Final = 4096
+MAX_REASON: Final = 300
 MAX_SECONDS: Final = 100 * 365.25 * 86400
 _SECONDS: Final = validate.Range(1, MAX_SECONDS, error="{min} to {max} seconds are accepted")
 
@@ -169,11 +171,8 @@ def associate(query: dict[str, Any]) -> Response:
     A job that has one keeps it, and the answer is 200. ``wait`` waits until the switches have it.
     """
     check_wait(query)
-    body = read_json(MAX_BODY, ExternalWishSchema())
-    job_id = _asked_for(body["job"])
-    wish = ExternalWish(
-        job_id, _openings(body["open"]), body["seconds"], FAMILIES.get(body["family"]), _label(body["name"])
-    )
+    wish = _wish()
+    job_id = wish.job
     given = current().controls.external.associate(wish, actor())
     if query["wait"]:
         # As with reservations: those who ask must leave places to the hooks of jobs that start.
@@ -277,6 +276,21 @@ def release(association_id: str) -> dict[str, object]:
     """Release an external address. One that is released may be released again."""
     _own(association_id)
     return _shown([current().controls.external.release(association_id, actor())])[0]
+
+
+def _wish() -> ExternalWish:
+    """The body's request. One for an own job that no request can be, such as for a certain address, is in the audit
+    trail. Raises Problem, NotFoundError, AmbiguousError."""
+    text = read_object(MAX_BODY)
+    try:
+        body = fitting(text, ExternalWishSchema())
+        opened, label = _openings(body["open"]), _label(body["name"])
+    except Problem as problem:
+        asked = json.loads(text) if problem.status == 422 else None
+        if isinstance(asked, dict) and isinstance(word := asked.get("job"), str):
+            current().controls.external.refused(_asked_for(word), actor(), str(problem)[:MAX_REASON])
+        raise
+    return ExternalWish(_asked_for(body["job"]), opened, body["seconds"], FAMILIES.get(body["family"]), label)
 
 
 def _asked_for(word: str) -> str:
