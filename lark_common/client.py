@@ -289,13 +289,14 @@ class Client:
         wait: float = 0.0,
         family: str | None = None,
         name: str | None = None,
+        reservation: str | None = None,
     ) -> Answer:
         """Give a live job an external address with these protocols and ports open (none: all that the policy opens),
         for so many seconds (None: as long as the policy lets it), of a ``family``: ``ipv4``, or ``ipv6``, which opens
-        its own (None: IPv4 where the policy gives that), and with a ``name`` in the DNS, of which this is the first
-        label. A job that has one keeps it."""
-        # A controller of an earlier release refuses unknown members.
-        more = {key: value for key, value in (("family", family), ("name", name)) if value is not None}
+        its own (None: IPv4 where the policy gives that), with a ``name`` in the DNS, of which this is the first label,
+        until the job's ``reservation`` ends (its id). A job that has one keeps it."""
+        given = {"family": family, "name": name, "reservation": reservation}
+        more = {key: value for key, value in given.items() if value is not None}
         body = json.dumps({"job": job, "open": list(opened), "seconds": seconds, **more})
         return self._json("POST", "/v1/external-addresses", None, body, "application/json", wait=wait)
 

@@ -13,14 +13,16 @@ from lark_controller.jobs.external import Association, Opening, PoolState
 @dataclass(frozen=True, slots=True)
 class ExternalWish:
     """A request for an external address: the job's id, the openings (empty: all that the policy lets it have), for how
-    many seconds (None: as long as the policy lets it), the family, 4 or 6 (None: IPv4 where a rule gives that), and the
-    label of its name in the DNS (``""``: none)."""
+    many seconds (None: as long as the policy lets it), the family, 4 or 6 (None: IPv4 where a rule gives that), the
+    label of its name in the DNS (``""``: none), and the id of the job's reservation with which it ends (``""``:
+    none)."""
 
     job: str
     openings: tuple[Opening, ...] = ()
     seconds: float | None = None
     family: int | None = None
     name: str = ""
+    reservation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

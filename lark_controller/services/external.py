@@ -61,6 +61,7 @@ class ExternalAddresses:
 
     def __init__(self, store: Store, feed: Feed) -> None:
         self._store = store.external_addresses
+        self._reservations = store.reservations
         self._trail = store.trail
         self._feed = feed
         self._lock = feed.lock
@@ -97,7 +98,7 @@ class ExternalAddresses:
     def with_external(self, job: Job) -> Job:
         """The job with its external addresses; the caller holds the lock."""
         has = (self._of_job.get((job.id, family)) for family in (4, 6))
-        found = tuple(each.external for each in has if each is not None)
+        found = tuple(each.external for each in has if each is not None and not _reservation_over(job, each))
         return job if found == job.external else replace(job, external=found)
 
     def associate(self, wish: ExternalWish, actor: str) -> Given:
@@ -142,6 +143,16 @@ class ExternalAddresses:
             return None
         return found
 
+    def _reservation(self, job: Job, wish: ExternalWish, now: float) -> int | None:
+        """The number of the job's reservation with which an address is to end. Raises ExternalAddressError,
+        StoreError."""
+        if not wish.reservation:
+            return None
+        found = self._reservations.find(wish.reservation, now)
+        if found is None or all(each.number != found.number for each in job.reserved):
+            raise ExternalAddressError(f"no reserved flow of job {job.called} has the id {wish.reservation}")
+        return found.number
+
     def _check_same(self, job: Job, has: Association, wish: ExternalWish) -> None:
         """Raise StateError where a job has an address on other terms than it asks for, and ExternalAddressError where
         the policy gives what it asks for no more."""
@@ -151,6 +162,8 @@ class ExternalAddresses:
         if wish.name and wish.name != has.name.partition(".")[0]:
             called = has.name or "without a name"
             raise StateError(f"job {job.called} has {has.address}, {called}; release that first")
+        if wish.reservation and self._reservation(job, wish, time.time()) != has.reservation:
+            raise StateError(f"job {job.called} has {has.address}, not with that reservation; release that first")
         if wish.name and has.name_state not in WANTED:
             full_name(rule_for(self._policy, job, has.address.version)[2], wish.name, job)
             raise StateError(f"the policy has taken the name {has.name} of {has.address}; release that first")
@@ -325,6 +338,7 @@ class ExternalAddresses:
             spec.quarantine if own is None else 0.0,
             own,
             full_name(rule, wish.name, job) if wish.name else None,
+            self._reservation(job, wish, now),
         )
 
     def _release_refused(self) -> int:
@@ -335,6 +349,9 @@ class ExternalAddresses:
     def _follow_policy(self, job: Job, has: Association) -> bool:
         """End what the policy gives a job no more, the address or its name alone; returns whether that is the address.
         The caller holds the lock. Raises StoreError."""
+        if _reservation_over(job, has):
+            self.release(has.id, "lark", "its reservation is over")
+            return True
         if reason := why_over(self._policy, job, has.external):
             self.release(has.id, "policy", reason)
             return True
@@ -360,6 +377,11 @@ class ExternalAddresses:
             del self._of_job[_place(over)]
             self._feed.tell(over.job)
             event("external address over", job=over.job, address=over.address, why=over.why)
+
+
+def _reservation_over(job: Job, has: Association) -> bool:
+    """True where an address was to end with a reservation, which the job has no more."""
+    return has.reservation is not None and all(each.number != has.reservation for each in job.reserved)
 
 
 def _place(of: Association) -> tuple[str, int]:

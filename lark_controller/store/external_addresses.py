@@ -44,7 +44,8 @@ _ANY_HELD: Final = select(table.c.number).where(HELD).limit(1)
 class Claim:
     """The terms on which a job may have an address: from which networks of which pool, how many its user's and its
     group's jobs may have (None: no limit), until when, and the seconds that the address rests afterwards. ``own`` is
-    the job's own address that is opened instead, ``name`` the name that it is to have (None: none)."""
+    the job's own address that is opened instead, ``name`` the name that it is to have (None: none), ``reservation`` the
+    number of the one with which it ends (None: none)."""
 
     job: Job
     pool: str
@@ -56,6 +57,7 @@ class Claim:
     quarantine: float
     own: Address | None = None
     name: FullName | None = None
+    reservation: int | None = None
 
     @property
     def family(self) -> int:
@@ -97,6 +99,7 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
         "quarantine": max(claim.quarantine, rest),
         "created_at": now,
         "until": claim.until,
+        "reservation": claim.reservation,
         "held": True,
         "why": "",
         "actor": actor,

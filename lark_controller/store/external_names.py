@@ -191,6 +191,7 @@ def association(row: Row[Any]) -> Association:
         openings=_listed(row.openings),
         created=row.created_at,
         until=row.until,
+        reservation=row.reservation,
         released=row.released_at,
         free=row.free_at,
         why=row.why,

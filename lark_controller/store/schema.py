@@ -224,6 +224,7 @@ external_addresses: Final = Table(
     Column("quarantine", Float(53), nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("until", Float(53)),
+    Column("reservation", BigInteger),
     Column("released_at", Float(53)),
     Column("free_at", Float(53)),
     Column("held", Boolean, nullable=False),

@@ -1,4 +1,5 @@
-"""Indices of external addresses for what a request looks at; names that are withheld are still their jobs'."""
+"""Indices of external addresses for what a request looks at; names that are withheld are still their jobs'; addresses
+that end with a reservation."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ INDICES = {
 
 def upgrade() -> None:
     """To this schema."""
+    op.add_column(TABLE, sa.Column("reservation", sa.BigInteger))
     for name, (columns, where) in INDICES.items():
         op.create_index(name, TABLE, columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
     _names("'pending', 'registered', 'withheld'")
@@ -36,6 +38,7 @@ def downgrade() -> None:
     again = "UPDATE external_addresses SET name_state = 'pending', name_due = created_at, name_reason = ''"
     op.execute(f"{again} WHERE name_state = 'withheld'")
     _names("'pending', 'registered'")
+    op.drop_column(TABLE, "reservation")
 
 
 def _names(states: str) -> None:

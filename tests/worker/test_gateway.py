@@ -24,6 +24,7 @@ from lark_worker.network.commands import inside
 from lark_worker.rules import gateway
 from lark_worker.rules.gateway import Gateway, Place
 from tests.cli.test_commands import served as over_socket
+from tests.e2e.test_external import BEYOND, IP_MTU, IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_RECVERR, told
 from tests.fixtures.fake_controls import TOKENS, bearer
 from tests.fixtures.rest_app import Api
 from tests.fixtures.service import wait
@@ -251,6 +252,44 @@ def test_ports_that_overlap_and_an_answer_that_is_none_cost_nobody_anything(site
     site.told.addresses[0]["open"] = ["tcp/80-90"]
     site.step()
     assert reached(site, site.a, FIRST, 90)
+
+
+def test_path_mtu_and_traceroute_work_through_it(site: Site) -> None:
+    site.told.give(FIRST, "10.64.0.1", "udp/5000-5003")
+    site.step()
+    there = site.out.namespace
+    run(["ip", "netns", "exec", there, "sysctl", "-qw", "net.ipv4.ip_forward=1"])
+    run(["ip", "-n", there, "link", "add", "narrow", "mtu", "1280", "type", "veth", "peer", "name", "end"])
+    for device in ("narrow", "end"):
+        run(["ip", "-n", there, "link", "set", device, "up"])
+    run(["ip", "-n", there, "route", "add", f"{BEYOND}/32", "dev", "narrow"])
+    run(["ip", "-n", site.gateway.namespace, "route", "add", f"{BEYOND}/32", "via", OUTSIDE])
+    with open_socket(site.a, socket.AF_INET, socket.SOCK_DGRAM) as job:
+        job.bind(("10.64.0.1", 5001))
+        job.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+        job.connect((BEYOND, 9))
+        assert job.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1500
+
+        def narrower() -> bool:
+            with suppress(OSError):
+                job.send(bytes(1400))
+            return job.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1280
+
+        wait(narrower)
+    # The first router on the way is the gateway, the second one is outside and knows the external address alone.
+    for hops in (1, 2):
+        with open_socket(site.a, socket.AF_INET, socket.SOCK_DGRAM) as job:
+            job.bind(("10.64.0.1", 5002))
+            job.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
+            job.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+            job.connect((BEYOND, 33434))
+            wait(lambda: told(job) == errno.EHOSTUNREACH)  # noqa: B023  # is called at once
+    # From outside the gateway is the hop before the job.
+    with open_socket(site.out, socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+        client.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+        client.connect((FIRST, 5000))
+        wait(lambda: told(client) == errno.EHOSTUNREACH)
 
 
 def test_the_translation_follows_the_jobs_own_address(site: Site) -> None:

@@ -68,6 +68,11 @@ class ExternalWishSchema(Schema):
         validate=validate.Length(max=64),
         metadata=meta(f"The label of its name in the DNS, empty for none: {external_names.ACCEPTED}"),
     )
+    reservation = fields.String(
+        load_default="",
+        validate=validate.Length(max=16),
+        metadata=meta("The id of a reserved flow of the job, with which the address ends; empty for none"),
+    )
 
 
 class ExternalAddressSchema(Schema):
@@ -290,7 +295,8 @@ def _wish() -> ExternalWish:
         if isinstance(asked, dict) and isinstance(word := asked.get("job"), str):
             current().controls.external.refused(_asked_for(word), actor(), str(problem)[:MAX_REASON])
         raise
-    return ExternalWish(_asked_for(body["job"]), opened, body["seconds"], FAMILIES.get(body["family"]), label)
+    family = FAMILIES.get(body["family"])
+    return ExternalWish(_asked_for(body["job"]), opened, body["seconds"], family, label, body["reservation"])
 
 
 def _asked_for(word: str) -> str:
