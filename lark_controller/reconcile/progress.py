@@ -107,7 +107,9 @@ class Progress:
         for datapath in self._loop.desired.translating(placed):
             known = datapath in self._loop.switches and not self._loop.connected(datapath)
             if known and (why := waiting.get(FlowsAt(datapath))) is not None:
-                self._loop.note(Happening(placed.job.id, "external address waits", f"{self._label(FlowsAt(datapath))}: {why}"))
+                self._loop.note(
+                    Happening(placed.job.id, "external address waits", f"{self._label(FlowsAt(datapath))}: {why}")
+                )
 
     def lost(self, state: SwitchState) -> None:
         """Let all jobs of a switch wait: nothing can be sent to it now, for the reason in its state."""

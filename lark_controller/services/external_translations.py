@@ -1,7 +1,7 @@
-"""The translations of external addresses as a log of changes, for gateways that are no switches. Called by REST threads.
+"""The translations of external addresses as a log of changes, for gateways that are no switches.
 
 Whoever asks is told what has changed since, so an answer is as long as the changes are many. The log has one entry for
-each address: a gateway that was away for long is told the last state of each, not all between.
+each address: a gateway that was away for long is told the last state of each, not all between. Called by REST threads.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ _PROTOCOLS: Final = "type ipv4_addr . inet_proto : ipv4_addr;"
 _WHOLE: Final = "type ipv4_addr : ipv4_addr;"
 _PAIRS: Final = "type ipv4_addr . ipv4_addr : verdict; counter;"
 _SETS: Final = {
-    **{f"{side}_ports": _PORTS for side in ("in", "out")},
-    **{f"{side}_protocols": _PROTOCOLS for side in ("in", "out")},
-    **{f"{side}_whole": _WHOLE for side in ("in", "out")},
-    **{pairs: _PAIRS for pairs in ("came", "left")},
+    **dict.fromkeys(("in_ports", "out_ports"), _PORTS),
+    **dict.fromkeys(("in_protocols", "out_protocols"), _PROTOCOLS),
+    **dict.fromkeys(("in_whole", "out_whole"), _WHOLE),
+    **dict.fromkeys(("came", "left"), _PAIRS),
 }
 _WITH_PORTS: Final = "meta l4proto { tcp, udp }"
 _OPENED: Final = re.compile(r"(any|icmp)|(tcp|udp)(?:/([0-9]{1,5})(?:-([0-9]{1,5}))?)?")

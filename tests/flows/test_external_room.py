@@ -217,7 +217,9 @@ external:
 def test_of_two_cores_the_one_of_its_wan_port_closes_an_address(owner: str, address: str, closed: bool) -> None:
     desired = Desired(load(TWO))
     for datapath in (CORE, CORE + 1):
-        desired.set_switch(place_switch(desired.policy, datapath, {"a": 1, "b": 2}, normal=True, tracks=True, max_meter=0))
+        desired.set_switch(
+            place_switch(desired.policy, datapath, {"a": 1, "b": 2}, normal=True, tracks=True, max_meter=0)
+        )
     job = replace(a_job(1, owner), external=(External(ip_address(address), listed("tcp/80"), "", 1),))
     desired.put(job, Decider(desired.policy).of(job))
     why = desired.why_closed(1)

@@ -188,7 +188,10 @@ class Zone(DnsUpdates):
 def test_the_name_of_a_closed_address_leaves_the_dns_and_comes_back_also_after_a_restart(
     tmp_path: Path, network: FakeNetwork
 ) -> None:
-    zone, named = Zone(), POOLS.replace("open: [tcp],", 'open: [tcp], names: "{name}.x.org",') + "  zones: {x.org: 60}\n"
+    zone, named = (
+        Zone(),
+        POOLS.replace("open: [tcp],", 'open: [tcp], names: "{name}.x.org",') + "  zones: {x.org: 60}\n",
+    )
     core, edge = a_core(), an_edge()
     with running(tmp_path, UNLIMITED + named, dns=zone) as controller:
         for switch in (core, edge):

@@ -149,7 +149,14 @@ def test_a_name_of_a_closed_address_is_out_of_the_zone_until_it_is_open(store: S
     after.turn()
     assert state(store, given) == (NameState.REGISTERED, "")
     assert server.addresses(f"shut.{ZONE}") == [str(given.address)]
-    assert actions(store, given) == ["register", "associate", "name added", "name withheld", "name removed", "name added"]
+    assert actions(store, given) == [
+        "register",
+        "associate",
+        "name added",
+        "name withheld",
+        "name removed",
+        "name added",
+    ]
     addresses.set(given, ExternalState.CLOSED)
     after.turn()
     release(store, given)

@@ -119,7 +119,9 @@ def test_a_job_that_runs_already_keeps_its_network_without_an_external_address(
         late = post(controller, 1, more=more, attributes=asks, running=True).job
         assert (late.id, late.live) == (job.id, True)
         until(lambda: controller.jobs.found(job.id).state == "enforced")
-        trail = [each for each in controller.audit.page(job.id, None, 9).entries if each.action == "no external address"]
+        trail = [
+            each for each in controller.audit.page(job.id, None, 9).entries if each.action == "no external address"
+        ]
         assert [each.detail for each in trail] == ["pool public has no address left: all 1 are given or rest"]
         # One whose words are wrong is told in the same place; one that has not started yet is refused.
         wrong = f'{asks}ExternalPorts = "tcp/0"'

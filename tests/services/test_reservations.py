@@ -407,6 +407,8 @@ def test_an_external_address_ends_with_a_reservation_and_outlives_a_restart_with
         # Another time limit ends one as well.
         short = controller.reservations.reserve(Wish(job.id, "wan", 10.0, 1.0), "ops", False)
         again = controller.external.associate(ExternalWish(job.id, reservation=short.id), "ops").association
-        until(lambda: controller.reservations.expire(time.time()) or not controller.jobs.found(job.id).external_addresses)
+        until(
+            lambda: controller.reservations.expire(time.time()) or not controller.jobs.found(job.id).external_addresses
+        )
         controller.external.expire(time.time())
         assert controller.external.find(again.id).why == "its reservation is over"

@@ -283,7 +283,7 @@ def test_path_mtu_and_traceroute_work_through_it(site: Site) -> None:
             job.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
             job.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
             job.connect((BEYOND, 33434))
-            wait(lambda: told(job) == errno.EHOSTUNREACH)  # noqa: B023  # is called at once
+            wait(lambda: told(job) == errno.EHOSTUNREACH)
     # From outside the gateway is the hop before the job.
     with open_socket(site.out, socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
@@ -385,7 +385,9 @@ def test_a_change_touches_that_address_alone_and_is_waited_for(site: Site, monke
     # A change is taken up at once, and the rest of the time is the controller's.
     pauses: list[float] = []
     site.told.give(FIRST, "10.64.0.1", "tcp/80")
-    inside(site.gateway.namespace, lambda: site.program.repeat(lambda pause: bool(pauses.append(pause) or pauses[1:]), 9.0))
+    inside(
+        site.gateway.namespace, lambda: site.program.repeat(lambda pause: bool(pauses.append(pause) or pauses[1:]), 9.0)
+    )
     assert [wait for _, wait in site.told.asked[-2:]] == [9.0, 9.0]
     assert pauses[0] < 0.1
     assert pauses[1] > 8.0

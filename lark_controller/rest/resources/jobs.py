@@ -41,7 +41,6 @@ from lark_controller.rest.schemas.queries import (
     FreshQuery,
     JobQuery,
     RegisterQuery,
-    WaitQuery,
 )
 from lark_controller.rest.tokens import Scope
 from lark_controller.rest.written_jobs import job_members, registered_members, written
