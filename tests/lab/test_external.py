@@ -113,8 +113,9 @@ def refusals(lab: Lab) -> int:
 
 
 def test_where_the_site_says_so_a_job_waits_in_the_queue_until_there_is_one(lab: Lab) -> None:
-    text = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
-    with policy(lab, text.replace("  quarantine: 0", "  quarantine: 0\n  refused: idle")):
+    text = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout + SECTION
+    controller.api(lab, "/v1/policy", "PUT", text.replace("  quarantine: 0", "  quarantine: 0\n  refused: idle"))
+    try:
         with submitted(lab, "alice", SERVES, ASKS):
             wait_until(lambda: addresses(lab), 60, "an external address")
             before = refusals(lab)
@@ -123,6 +124,8 @@ def test_where_the_site_says_so_a_job_waits_in_the_queue_until_there_is_one(lab:
             assert submit.attribute(lab, second, "JobStatus") in ("1", "2")
         submit.wait(lab, second)
         assert submit.output(lab, second).startswith("has:198.51.100.6")
+    finally:
+        controller.api(lab, "/v1/policy", "PUT", text)
 
 
 def test_what_is_left_takes_part_in_matchmaking(lab: Lab) -> None:
