@@ -75,14 +75,13 @@ class ExternalNames:
 
     def turn(self) -> None:
         """Withhold the names of closed addresses; add and remove what is due. Raises StoreError."""
-        if self._is_over:
+        if self._is_over():
             return
         self._follow()
         for each in self._store.names_due(time.time(), _AT_A_TIME):
-            if self._is_over or not self._one(each):
+            if self._is_over() or not self._one(each):
                 return
 
-    @property
     def _is_over(self) -> bool:
         return self._thread.stopping or (self._fence is not None and self._fence.is_shut)
 

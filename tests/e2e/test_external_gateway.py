@@ -16,9 +16,11 @@ import pytest
 from lab.namespaces import Net
 from lark_controller.rest.tokens import Scope, add
 from tests.fixtures.service import Lark, wait
-from tests.worker.test_gateway import FIRST, POOL, SECOND, Site, connected, listening, reached
+from tests.worker.test_gateway import POOL, Site, connected, listening, reached
 
 pytestmark = pytest.mark.ovs
+
+FIRST, SECOND = "198.51.100.64", "198.51.100.65"
 
 POLICY = f"""version: 1
 networks: {{jobs: [10.64.0.0/24], local: [10.0.0.0/8]}}

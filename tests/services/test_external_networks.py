@@ -127,7 +127,7 @@ def test_a_job_that_runs_already_keeps_its_network_without_an_external_address(
         wrong = f'{asks}ExternalPorts = "tcp/0"'
         assert post(controller, 3, attributes=wrong, running=True).job.live
         with pytest.raises(ExternalAddressError, match="no address left"):
-            post(controller, 1, slot="slot9", started=2, address="10.64.0.9", attributes=asks)
+            post(controller, 4, attributes=asks)
 
 
 def test_a_dhcp_job_gets_its_address_with_its_lease_and_hears_so_before(tmp_path: Path, network: FakeNetwork) -> None:

@@ -109,6 +109,7 @@ def test_a_change_wakes_those_who_wait_and_so_does_the_end() -> None:
     revision = log.since("", 0.0).revision
     began = time.monotonic()
     assert log.since(revision, 0.05).translations == ()
+    found = log.since("", 0.0)
     for act in (lambda: log.note(job(1, 1), None), log.close):
         threading.Timer(0.05, act).start()
         found = log.since(revision, 30.0)

@@ -363,7 +363,6 @@ def test_a_request_an_end_and_an_expiry_look_at_no_others_addresses(store: Store
         external.release(first.id, NOW, "released", "ops")
         external.associate(claim(jobs[0], per_group=9), NOW, "ops")
         external.had(jobs[0].id, 4)
-        external.names_withheld()
         external.held(0, 10)
         external.held(0, 10, owner="alice")
         store.runs.end(jobs[0].id, NOW, "ended", "", "hook")
