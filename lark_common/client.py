@@ -309,7 +309,7 @@ class Client:
         return list(self._json("GET", "/v1/external-pools")["pools"])
 
     def external_translations(self, after: str = "", wait: float = 0.0) -> Answer:
-        """What has changed of translations since a revision, once anything has; after ``wait`` seconds anyway."""
+        """The changes of translations since a revision, once there are any; after ``wait`` seconds anyway."""
         return self._json("GET", "/v1/external-translations", {"after": after}, wait=wait)
 
     def external_address(self, association_id: str) -> Answer:

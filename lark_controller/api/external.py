@@ -68,7 +68,7 @@ class Translation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TranslationChanges:
-    """What a gateway is told: the ``revision`` that it has then, the translations that are new or others, and the
+    """The news for a gateway: the ``revision`` that it has then, the translations that are new or others, and the
     addresses that are ``gone``. ``whole``: it forgets what it had before; ``more``: the rest follows at once."""
 
     revision: str
@@ -110,5 +110,4 @@ class ExternalControls(Protocol):
         """The state of each pool of the policy."""
 
     def translations(self, revision: str, wait: float) -> TranslationChanges:
-        """What has changed of the translations after a revision, once anything has; after ``wait`` seconds in any
-        case."""
+        """The changes of translations after a revision, once there are any; after ``wait`` seconds in any case."""

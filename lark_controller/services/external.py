@@ -261,8 +261,7 @@ class ExternalAddresses:
         return ExternalStanding(ExternalState.PENDING, reason)
 
     def translations(self, revision: str, wait: float) -> TranslationChanges:
-        """What has changed of the translations after a revision, once anything has; after ``wait`` seconds in any
-        case."""
+        """The changes of translations after a revision, once there are any; after ``wait`` seconds in any case."""
         return self._translations.since(revision, wait)
 
     def stop_waiting(self) -> None:

@@ -40,7 +40,7 @@ class Place:
 
 
 class Told(NamedTuple):
-    """What the controller has told: the revision, whether that is everything, and each address that is concerned (None:
+    """The controller's word: the revision, whether that is everything, and each address that is concerned (None:
     it leads nowhere here)."""
 
     revision: str

@@ -203,8 +203,12 @@ def test_the_name_of_a_closed_address_leaves_the_dns_and_comes_back_also_after_a
         controller.policy.put(limited + named, "ops")
         until(lambda: standing(controller, jobs[1]).state == "closed")
         until(lambda: list(zone.names) == ["n1.x.org"])
-        found = controller.external.find(jobs[1].association.id)
-        assert (found.name_state, found.name_reason) == ("withheld", "the address is closed")
+
+        def name() -> tuple[str, str]:
+            found = controller.external.find(jobs[1].association.id)
+            return found.name_state, found.name_reason
+
+        until(lambda: name() == ("withheld", "the address is closed"))
         trail = controller.audit.page(jobs[1].job.id, None, 20).entries
         assert any(each.action == "name withheld" and "has no room for it" in each.detail for each in trail)
     network.run(core.disconnect)
