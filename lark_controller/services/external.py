@@ -14,8 +14,16 @@ from types import MappingProxyType
 from typing import Final
 
 from lark_common.classads.ads import JobAd
-from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
+from lark_common.errors import (
+    AdError,
+    ExternalAddressError,
+    NotFoundError,
+    PoolExhaustedError,
+    StateError,
+    StoreError,
+)
 from lark_common.log import WARNING, event
+from lark_common.runs import Network
 from lark_common.turns import by_portions
 from lark_controller.api.external import (
     ExternalPage,
@@ -70,6 +78,9 @@ class ExternalAddresses:
         self._of_job: dict[tuple[str, int], Association] = {}
         # No association is past its end before this time.
         self._soonest = -math.inf
+        # The pools that had no address left, as they were then, until one is free: whoever asks again and again does
+        # not have all of them looked at.
+        self._exhausted: dict[str, tuple[Network, ...]] = {}
         # When a refusal of a job's was written last: a job may ask in a loop.
         self._refused: dict[str, float] = {}
         self._translations = Translations()
@@ -116,7 +127,7 @@ class ExternalAddresses:
                     return Given(has, False)
                 self._forget_past(now)
                 claim = self._claim(job, replace(wish, family=family), now)
-                made = self._store.associate(claim, now, actor)
+                made = self._made(claim, now, actor)
             except ExternalAddressError as error:
                 error.idle = self._without() is WithoutExternal.IDLE
                 self.refused(job.id, actor, str(error))
@@ -129,6 +140,18 @@ class ExternalAddresses:
             self._feed.tell(job.id)
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
+
+    def _made(self, claim: Claim, now: float, actor: str) -> Association:
+        """Give an address in the store. The caller holds the lock. Raises ExternalAddressError, NotFoundError,
+        StoreError."""
+        exhausted = claim.own is None and self._exhausted.get(claim.pool) == claim.networks
+        try:
+            made = self._store.associate(replace(claim, exhausted=exhausted), now, actor)
+        except PoolExhaustedError:
+            self._exhausted[claim.pool] = claim.networks
+            raise
+        self._exhausted.pop(claim.pool, None)
+        return made
 
     def _kept(self, job: Job, family: int, now: float) -> Association | None:
         """The address that a job has, as the store has it, with the state of its name; None where it is over, or the
@@ -293,6 +316,7 @@ class ExternalAddresses:
         StoreError."""
         with self._lock:
             self._forget_past(now)
+            self._exhausted.clear()
             self._refused = {job: at for job, at in self._refused.items() if now - at < REFUSED_EVERY}
             gone = [place for place in self._of_job if place[0] not in self._feed.directory.by_id]
             for place in gone:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, not_, or_, select, update
 
-from lark_common.errors import ExternalAddressError, NotFoundError
+from lark_common.errors import ExternalAddressError, NotFoundError, PoolExhaustedError
 from lark_common.runs import Address, Network
 from lark_common.turns import by_portions
 from lark_controller.jobs.external import Association, Opening, rotated, size
@@ -45,7 +45,8 @@ class Claim:
     """The terms on which a job may have an address: from which networks of which pool, how many its user's and its
     group's jobs may have (None: no limit), until when, and the seconds that the address rests afterwards. ``own`` is
     the job's own address that is opened instead, ``name`` the name that it is to have (None: none), ``reservation`` the
-    number of the one with which it ends (None: none)."""
+    number of the one with which it ends (None: none). ``exhausted``: the networks had no address left, and nothing has
+    been freed since but by the transaction itself."""
 
     job: Job
     pool: str
@@ -58,6 +59,7 @@ class Claim:
     own: Address | None = None
     name: FullName | None = None
     reservation: int | None = None
+    exhausted: bool = False
 
     @property
     def family(self) -> int:
@@ -78,12 +80,14 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
     theirs = table.c.job == job.id, table.c.family == claim.family
     for has in _found(connection, select(*table.c).where(NOT_RELEASED, *theirs)):
         return has
-    _free(connection, now)
+    freed = _free(connection, now)
     # Counted no more where it is given again, and where it is not, nothing of this is written.
     again = _take_back(connection, claim)
     _check_counts(connection, claim, now)
     if claim.name is not None:
         names.check_free(connection, claim.name)
+    if claim.exhausted and again is None and not freed:
+        raise _none_left(claim)
     address = _chosen(connection, claim) if again is None else again.address
     # What it was closed for before holds for others in any case, whatever the site says now.
     rest = 0.0 if again is None else (again.free or now) - now
@@ -180,7 +184,7 @@ def prune(connection: Connection, before: float, limit: int) -> int:
 
 
 def _chosen(connection: Connection, claim: Claim) -> Address:
-    """The address that a job gets: its own, or the pool's next. Raises ExternalAddressError."""
+    """The address that a job gets: its own, or the pool's next. Raises ExternalAddressError, PoolExhaustedError."""
     if claim.own is not None:
         row = connection.execute(select(*table.c).where(HELD, table.c.address == str(claim.own))).first()
         if row is None:
@@ -201,10 +205,12 @@ def _chosen(connection: Connection, claim: Claim) -> Address:
         address = next((each for each, text in zip(few, texts, strict=True) if text not in held), None)
         at_once = _MANY
     if address is None:
-        raise ExternalAddressError(
-            f"pool {claim.pool} has no address left: all {size(claim.networks)} are given or rest"
-        )
+        raise _none_left(claim)
     return address
+
+
+def _none_left(claim: Claim) -> PoolExhaustedError:
+    return PoolExhaustedError(f"pool {claim.pool} has no address left: all {size(claim.networks)} are given or rest")
 
 
 def _take_back(connection: Connection, claim: Claim) -> Association | None:
@@ -274,9 +280,9 @@ def _release(connection: Connection, gone: Collection[Association], now: float, 
         record(connection, now, actor, "dissociate", each.job, f"{each.address} of pool {each.pool}: {why}")
 
 
-def _free(connection: Connection, now: float) -> None:
-    """Let those be given again that have rested; not one that a name in the DNS still leads to."""
-    connection.execute(update(table).where(MAY_REST, table.c.free_at <= now).values(held=False))
+def _free(connection: Connection, now: float) -> int:
+    """Let those be given again that have rested; not one that a name in the DNS still leads to. Returns how many."""
+    return connection.execute(update(table).where(MAY_REST, table.c.free_at <= now).values(held=False)).rowcount
 
 
 def _lock(connection: Connection) -> None:
