@@ -169,8 +169,9 @@ class Gateway:
 
 def _is_there() -> bool:
     """True where the kernel has the table, of this run or an earlier one. Raises NetworkError."""
-    listed = json.loads(run(["nft", "-j", "list", "tables", one_to_one.FAMILY]))["nftables"]
-    return any(entry.get("table", {}).get("name") == TABLE for entry in listed)
+    # By its chains: nft reads every element of every set before it lists tables.
+    listed = json.loads(run(["nft", "-j", "list", "chains", one_to_one.FAMILY]))["nftables"]
+    return any(entry.get("chain", {}).get("table") == TABLE for entry in listed)
 
 
 def _names() -> Table:
