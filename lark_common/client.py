@@ -71,10 +71,11 @@ class Client:
         where it had no Date. Times in an answer are by the server's clock."""
         return self._ahead
 
-    def register(self, body: str | Mapping[str, Any], wait: float = 0.0) -> Answer:
-        """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``."""
+    def register(self, body: str | Mapping[str, Any], wait: float = 0.0, running: bool = False) -> Answer:
+        """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``. One
+        that is ``running`` keeps its network where it cannot have the external address that it asks for."""
         text, kind = (body, "text/plain") if isinstance(body, str) else (json.dumps(body), "application/json")
-        return self._json("POST", "/v1/jobs", None, text, kind, wait=wait)
+        return self._json("POST", "/v1/jobs", {"running": "true"} if running else None, text, kind, wait=wait)
 
     def renew(self, job_id: str) -> Answer:
         """Renew a job's lease."""
@@ -135,8 +136,7 @@ class Client:
 
     def switches(self) -> list[Answer]:
         """All switches."""
-        found: list[Answer] = self._json("GET", "/v1/switches")["switches"]
-        return found
+        return list(self._json("GET", "/v1/switches")["switches"])
 
     def switch(self, datapath: str) -> Answer:
         """A switch with its ports and problems, by datapath id or name."""
@@ -224,8 +224,7 @@ class Client:
 
     def groups(self) -> list[Answer]:
         """The accounting groups of the policy in force."""
-        found: list[Answer] = self._json("GET", "/v1/groups")["groups"]
-        return found
+        return list(self._json("GET", "/v1/groups")["groups"])
 
     def headroom(self) -> Answer:
         """The accounting groups of the policy in force, and its access points, with what their jobs move now."""
@@ -290,13 +289,14 @@ class Client:
         wait: float = 0.0,
         family: str | None = None,
         name: str | None = None,
+        reservation: str | None = None,
     ) -> Answer:
         """Give a live job an external address with these protocols and ports open (none: all that the policy opens),
         for so many seconds (None: as long as the policy lets it), of a ``family``: ``ipv4``, or ``ipv6``, which opens
-        its own (None: IPv4 where the policy gives that), and with a ``name`` in the DNS, of which this is the first
-        label. A job that has one keeps it."""
-        # A controller of an earlier release refuses unknown members.
-        more = {key: value for key, value in (("family", family), ("name", name)) if value is not None}
+        its own (None: IPv4 where the policy gives that), with a ``name`` in the DNS, of which this is the first label,
+        until the job's ``reservation`` ends (its id). A job that has one keeps it."""
+        given = {"family": family, "name": name, "reservation": reservation}
+        more = {key: value for key, value in given.items() if value is not None}
         body = json.dumps({"job": job, "open": list(opened), "seconds": seconds, **more})
         return self._json("POST", "/v1/external-addresses", None, body, "application/json", wait=wait)
 
@@ -308,6 +308,10 @@ class Client:
         """The state of each pool of external addresses."""
         return list(self._json("GET", "/v1/external-pools")["pools"])
 
+    def external_translations(self, after: str = "", wait: float = 0.0) -> Answer:
+        """The changes of translations since a revision, once there are any; after ``wait`` seconds anyway."""
+        return self._json("GET", "/v1/external-translations", {"after": after}, wait=wait)
+
     def external_address(self, association_id: str) -> Answer:
         """An external address by the id under which it was given, also when it is over."""
         return self._json("GET", f"/v1/external-addresses/{_part(association_id)}")
@@ -318,8 +322,7 @@ class Client:
 
     def links(self) -> list[Answer]:
         """The load of the links, and the reserved and remaining capacity of each."""
-        found: list[Answer] = self._json("GET", "/v1/links")["links"]
-        return found
+        return list(self._json("GET", "/v1/links")["links"])
 
     def watch_links(self, after: str, wait: float = 0.0) -> Answer:
         """The same with its version, once that is another than ``after``, or after ``wait`` seconds (at most 60)
@@ -337,8 +340,7 @@ class Client:
 
     def join_tokens(self) -> list[Answer]:
         """The join tokens that are good now."""
-        found: list[Answer] = self._json("GET", "/v1/joins")["tokens"]
-        return found
+        return list(self._json("GET", "/v1/joins")["tokens"])
 
     def remove_join_token(self, join_id: str) -> list[Answer]:
         """Take a join token out of force; returns those that are left."""

@@ -135,6 +135,10 @@ class ExternalAddressError(AdmissionError):
     """A job cannot have an external address: no rule or pool has one for it, or a limit was met."""
 
 
+class PoolExhaustedError(ExternalAddressError):
+    """A pool of external addresses has none left."""
+
+
 class NameServerError(LarkError):
     """A name is not added to its zone or removed from it. ``away``: nothing else would be either, now."""
 

@@ -101,7 +101,7 @@ class Controller:
         self._feed = Feed(self._reconciler.directory, put, gone)
         self.reservations = Reservations(store, self._feed, self._holds)
         self.external = ExternalAddresses(store, self._feed)
-        self._names = ExternalNames(store, dns or DnsUpdates(None, None), fence)
+        self._names = ExternalNames(store, dns or DnsUpdates(None, None), fence, self.external)
         self._registration = Registration(store, lease_seconds, self._feed, self.reservations, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
         registry = RegistryFile(scitags_registry)
@@ -206,6 +206,7 @@ class Controller:
     def release(self) -> None:
         """Answer those who wait for changes, before the REST server stops."""
         self.reservations.stop_waiting()
+        self.external.stop_waiting()
         with suppress(SwitchError):
             self.workers.release()
 

@@ -290,7 +290,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made_gateway.add_argument("--jobs", action="append", default=[], metavar="NETWORK", help="a network of jobs")
     made_gateway.add_argument(
-        "--seconds", type=_seconds, default=2.0, help="between two questions to the controller, 0.1 to 3600 [2]"
+        "--seconds", type=_seconds, default=2.0, help="that each question waits for a change, 0.1 to 3600 [2]"
     )
     made_gateway.add_argument(
         "--counters", action="store_true", help="print what each address has carried, as JSON; end"

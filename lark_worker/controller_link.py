@@ -150,9 +150,9 @@ class ControllerLink:
                 found[url] = str(error)
         return found
 
-    def register(self, body: str, wait: float = 0.0) -> Answer:
-        """Post a job. Raises RefusedError where the controller refuses it."""
-        answer, ahead = self._ask(lambda client: (client.register(body, wait), client.ahead))
+    def register(self, body: str, wait: float = 0.0, running: bool = False) -> Answer:
+        """Post a job, which may be ``running`` already. Raises RefusedError where the controller refuses it."""
+        answer, ahead = self._ask(lambda client: (client.register(body, wait, running), client.ahead))
         try:
             read = _answer(answer)
             self.lease = _lease(answer, ahead)

@@ -298,14 +298,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
     def do_GET(self) -> None:
-        """The caller's own job, its paths or a reservation of it, or what links have left. For root alone: the
-        namespace of the caller's own job, every job, or the service's own state."""
+        """The caller's own job, its paths, a reservation or an external address of it, or what links and pools have
+        left. For root alone: the namespace of the caller's own job, every job, or the service's own state."""
         path = urlsplit(self.path).path
         words = path.strip("/").split("/")
         if len(words) == 3 and words[:2] == ["v1", "reservations"]:
             self._pass(lambda: self.server.worker.reservations.show(self._own(), words[2]))
         elif len(words) == 3 and words[:2] == ["v1", "external-addresses"]:
             self._pass(lambda: self.server.worker.external.show(self._own(), words[2]))
+        elif path == "/v1/external-pools":
+            self._pass(lambda: self.server.worker.external.pools(self._own()))
         elif path in ("/v1/links", "/v1/paths"):
             self._pass(lambda: self._watched(path == "/v1/links", urlsplit(self.path).query))
         elif path == "/v1/job":

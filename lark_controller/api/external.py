@@ -6,20 +6,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from lark_common.runs import Address
 from lark_controller.jobs.external import Association, Opening, PoolState
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalWish:
     """A request for an external address: the job's id, the openings (empty: all that the policy lets it have), for how
-    many seconds (None: as long as the policy lets it), the family, 4 or 6 (None: IPv4 where a rule gives that), and the
-    label of its name in the DNS (``""``: none)."""
+    many seconds (None: as long as the policy lets it), the family, 4 or 6 (None: IPv4 where a rule gives that), the
+    label of its name in the DNS (``""``: none), and the id of the job's reservation with which it ends (``""``:
+    none)."""
 
     job: str
     openings: tuple[Opening, ...] = ()
     seconds: float | None = None
     family: int | None = None
     name: str = ""
+    reservation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,26 @@ class ExternalPage:
     next_cursor: str | None = None
 
 
+class Translation(NamedTuple):
+    """An external address with the job's own address behind it, and what is open."""
+
+    external: Address
+    inside: Address
+    openings: tuple[Opening, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationChanges:
+    """The news for a gateway: the ``revision`` that it has then, the translations that are new or others, and the
+    addresses that are ``gone``. ``whole``: it forgets what it had before; ``more``: the rest follows at once."""
+
+    revision: str
+    whole: bool
+    more: bool
+    translations: tuple[Translation, ...]
+    gone: tuple[Address, ...]
+
+
 class ExternalControls(Protocol):
     """Operations on external addresses. Thread-safe; every call raises StoreError where the database is away."""
 
@@ -85,3 +108,6 @@ class ExternalControls(Protocol):
 
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy."""
+
+    def translations(self, revision: str, wait: float) -> TranslationChanges:
+        """The changes of translations after a revision, once there are any; after ``wait`` seconds in any case."""

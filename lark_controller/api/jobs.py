@@ -99,8 +99,9 @@ class JobPage:
 class JobControls(Protocol):
     """Operations on jobs. Thread-safe; all but ``counts`` raise StoreError where the database is away."""
 
-    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
-        """Take a run in. Raises AdError, AddressError, CapacityError, PathError."""
+    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str, running: bool = False) -> Registered:
+        """Take a run in; ``running`` where its job has started. Raises AdError, AddressError, CapacityError, PathError,
+        ExternalAddressError."""
 
     def confirm(self, job_id: str, timeout: float) -> Confirmation:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""

@@ -14,7 +14,12 @@ def add(arguments: argparse.Namespace) -> int:
     """Give a job an external address; it keeps the one that it has."""
     client = connected(arguments)
     found = client.associate_external_address(
-        arguments.job, arguments.open, arguments.seconds, family=arguments.family, name=arguments.name
+        arguments.job,
+        arguments.open,
+        arguments.seconds,
+        family=arguments.family,
+        name=arguments.name,
+        reservation=arguments.reservation,
     )
     return _one(arguments, found)
 

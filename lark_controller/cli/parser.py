@@ -223,6 +223,7 @@ def _external_commands(subparsers: Any) -> None:
         "--family", choices=("ipv4", "ipv6"), help="ipv6 opens the job's own [IPv4 where the policy gives it]"
     )
     add.add_argument("--name", help="the first label of its name in the DNS [none]")
+    add.add_argument("--reservation", metavar="ID", help="a reserved flow of the job with which it ends [none]")
     listed = _remote(actions, "list", external.show, watched=True)
     listed.add_argument("--job", help=f"only that of {_JOB}")
     for name, run in (("show", external.status), ("release", external.release)):

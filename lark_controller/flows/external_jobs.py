@@ -11,7 +11,9 @@ from lark_controller.flows.external_room import Moved, Room
 from lark_controller.flows.model import Flow, Program
 from lark_controller.flows.placed_jobs import PlacedJobs
 from lark_controller.flows.placement import Placed, Switch
-from lark_controller.policies.model import Policy, WanAction
+from lark_controller.policies.external import leaves_by
+from lark_controller.policies.external_spec import PoolPlace
+from lark_controller.policies.model import Policy, SwitchRole, WanAction
 
 
 class ExternalJobs(PlacedJobs):
@@ -36,7 +38,10 @@ class ExternalJobs(PlacedJobs):
         self._rooms = {datapath: room.copy() for datapath, room in before._rooms.items()}
 
     def why_closed(self, number: int) -> dict[Address, str]:
-        """The external addresses of a job that a known switch does not open, each with the reason."""
+        """The external addresses of a job that a known switch lacks which they need, each with the reason.
+
+        IPv6 needs the job's own edge, IPv4 the cores of :meth:`translating`: what another core lacks closes nothing.
+        """
         placed = self.placed.get(number)
         found: dict[Address, str] = {}
         if placed is None or placed.decision.isolated:
@@ -45,10 +50,31 @@ class ExternalJobs(PlacedJobs):
             if each.address.version == 6:
                 why = [placed.closed]
             else:
-                why = [self._why_closed_at(self.switches[datapath], placed) for datapath in self._cores()]
+                known = (self.switches.get(datapath) for datapath in self._translating(placed, each.address))
+                why = [self._why_closed_at(switch, placed) for switch in known if switch is not None]
             if reason := next(filter(None, why), ""):
                 found[each.address] = reason
         return found
+
+    def translating(self, placed: Placed) -> Iterator[int]:
+        """The cores, known or not, that a job's external IPv4 addresses need."""
+        for each in placed.job.external:
+            if each.address.version == 4:
+                yield from self._translating(placed, each.address)
+
+    def _translating(self, placed: Placed, address: Address) -> list[int]:
+        """The cores of the WAN port by which a job's traffic leaves, or where its pool is; without either every core
+        with a WAN port, since a packet from outside may come by any of them."""
+        spec = self.policy.external
+        place = PoolPlace() if spec is None else spec.place(address)
+        port = leaves_by(self.policy, placed.decision) or place.port
+        cores = {
+            datapath: [name for name in core.ports if name.startswith("wan")]
+            for datapath, core in self.policy.switches.items()
+            if core.role is SwitchRole.CORE and place.switch in (None, core.name)
+        }
+        there = [datapath for datapath, ports in cores.items() if port in ports]
+        return there or [datapath for datapath, ports in cores.items() if ports]
 
     def with_room(self, datapath: int) -> Collection[int]:
         """The jobs whose external addresses have room at a core whose rules are limited."""

@@ -110,8 +110,9 @@ class External(NamedTuple):
 class Association:
     """An external address of a job. Times are seconds since 1970.
 
-    It ends with the job, at ``until`` (None: with the job alone), or by a release; ``released`` is when it did, and
-    ``free`` when the address may be given to the next job. ``number`` is the store's; ``id`` 16 hexadecimal digits.
+    It ends with the job, at ``until`` (None: with the job alone), with the ``reservation`` of that number (None: there
+    is none), or by a release; ``released`` is when it did, and ``free`` when the address may be given to the next job.
+    ``number`` is the store's; ``id`` 16 hexadecimal digits.
     ``name`` is the address's name in the DNS (``""``: none), in ``zone``; ``name_reason`` says why it is not yet what
     it is to be.
     """
@@ -126,6 +127,7 @@ class Association:
     openings: tuple[Opening, ...]
     created: float
     until: float | None = None
+    reservation: int | None = None
     released: float | None = None
     free: float | None = None
     why: str = ""

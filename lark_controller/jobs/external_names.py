@@ -23,17 +23,19 @@ LONGEST_PAUSE: Final = 60.0
 
 
 class NameState(StrEnum):
-    """The state of a name: none, to be added to the zone, in it, to be removed from it, or removed."""
+    """The state of a name: none, to be added to the zone, in it, kept out of it while the address is closed, to be
+    removed from it, or removed."""
 
     NONE = "none"
     PENDING = "pending"
     REGISTERED = "registered"
+    WITHHELD = "withheld"
     REMOVING = "removing"
     REMOVED = "removed"
 
 
-# Those of a name that is to be in its zone.
-WANTED: Final = (NameState.PENDING, NameState.REGISTERED)
+# Those of a name that is its job's.
+WANTED: Final = (NameState.PENDING, NameState.REGISTERED, NameState.WITHHELD)
 
 
 class FullName(NamedTuple):

@@ -7,6 +7,7 @@ lives in memory and holds what policy and switches need; the ads' text is in the
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -201,8 +202,10 @@ class Directory:
         self.by_address: dict[Address, Job] = {}
         self.by_external: dict[Address, Job] = {}
         self.standings: dict[int, Standing] = {}
-        # By job, its external addresses that no switch opens, each with the reason.
+        # By job, its external addresses that a switch lacks, each with the reason.
         self.closed: dict[int, dict[Address, str]] = {}
+        # Grows with each change of jobs' external addresses, and of whether they are closed.
+        self.external_changes = 0
         self.states: Counter[JobState] = Counter()
         # Live jobs by host, in lower case.
         self.hosts: Counter[str] = Counter()
@@ -214,6 +217,7 @@ class Directory:
     def put(self, job: Job) -> Job | None:
         """Add or replace a live job; returns what it replaces."""
         old = self.by_id.get(job.id)
+        self.external_changes += job.external != (() if old is None else old.external)
         if old is not None and (_addressed(old) != _addressed(job) or old.external != job.external):
             self._drop(old)
         if old is not None:
@@ -234,6 +238,14 @@ class Directory:
             self._drop(job)
         return job
 
+    def close(self, number: int, closed: Mapping[Address, str]) -> None:
+        """Set which external addresses of a job a switch lacks, with the reasons."""
+        if closed:
+            self.closed[number] = dict(closed)
+        else:
+            self.closed.pop(number, None)
+        self.external_changes += 1
+
     def _leave(self, host: str) -> None:
         name = host.lower()
         self.hosts[name] -= 1
@@ -252,6 +264,8 @@ class Directory:
 
     def set_standing(self, number: int, state: JobState, reason: str = "") -> None:
         """Set a job's standing."""
+        before, _ = self.standing(number)
+        self.external_changes += before is not state and JobState.QUARANTINED in (before, state)
         self._forget_standing(number)
         if len(self._shared) >= _SHARED:
             self._shared.clear()

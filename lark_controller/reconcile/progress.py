@@ -10,6 +10,7 @@ from typing import Final
 from lark_common.log import WARNING, event
 from lark_common.runs import Address, NetworkType
 from lark_controller.api.audit import Happening
+from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job, JobState, in_state
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.confirmations import NO_SWITCH, Awaited, FlowsAt, NoSwitch, QueuesAt, RulesAt
@@ -30,13 +31,16 @@ class Progress:
         self._on_state = on_state
 
     def expect(self, job: Job) -> None:
-        """Set what a job lacks at the switches that it needs: its own edge, and cores where a WAN rule applies."""
+        """Set what a job lacks at the switches that it needs: its own edge, and cores where a WAN rule applies or that
+        translate its external address."""
         loop, seen = self._loop, self._loop.confirmations
         placed = loop.desired.placed[job.number]
+        cores = set(loop.desired.translating(placed)) if job.external else set[int]()
         if loop.desired.is_classed(placed):
-            for datapath, spec in loop.desired.policy.switches.items():
-                if spec.role is SwitchRole.CORE and not loop.connected(datapath):
-                    seen.blocked(job.number, FlowsAt(datapath), self._why_away(datapath))
+            cores.update(dp for dp, spec in loop.desired.policy.switches.items() if spec.role is SwitchRole.CORE)
+        for datapath in sorted(cores):
+            if not loop.connected(datapath):
+                seen.blocked(job.number, FlowsAt(datapath), self._why_away(datapath))
         if job.network_type is not NetworkType.OVS_BRIDGE:
             return
         if placed.datapath is None:
@@ -73,6 +77,9 @@ class Progress:
         directory, closed = self._loop.directory, self._loop.desired.why_closed(number)
         if state is JobState.ENFORCED:
             reason = "; ".join(f"external address {address} is closed: {why}" for address, why in closed.items())
+        before, _ = directory.standing(number)
+        if state is JobState.PENDING and before is not state and job.external:
+            self._note_away(placed, waiting)
         if self._note_closed(job, closed) or (state, reason) != directory.standing(number):
             directory.set_standing(number, state, reason)
             self._on_state(directory.now(job))
@@ -83,9 +90,7 @@ class Progress:
         before = directory.closed.get(job.number, {})
         if closed == before:
             return False
-        directory.closed[job.number] = dict(closed)
-        if not closed:
-            del directory.closed[job.number]
+        directory.close(job.number, closed)
         has = set(job.external_addresses)
         for address, why in closed.items():
             if before.get(address) != why:
@@ -95,6 +100,16 @@ class Progress:
             event("external address open", job=job.id, address=address)
             self._loop.note(Happening(job.id, "external address open", f"{address}: there is room for it now"))
         return True
+
+    def _note_away(self, placed: Placed, waiting: Mapping[Awaited, str]) -> None:
+        """Note that a job's external address waits for a core that was here and is away. One that is still to connect
+        has what it had before, after this controller's start."""
+        for datapath in self._loop.desired.translating(placed):
+            known = datapath in self._loop.switches and not self._loop.connected(datapath)
+            if known and (why := waiting.get(FlowsAt(datapath))) is not None:
+                self._loop.note(
+                    Happening(placed.job.id, "external address waits", f"{self._label(FlowsAt(datapath))}: {why}")
+                )
 
     def lost(self, state: SwitchState) -> None:
         """Let all jobs of a switch wait: nothing can be sent to it now, for the reason in its state."""

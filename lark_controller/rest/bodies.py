@@ -72,8 +72,18 @@ def refuse_malformed_json(body: bytes) -> None:
 def read_json(limit: int, schema: Schema) -> dict[str, Any]:
     """The body, a JSON object that fits a schema. Raises Problem as :func:`read`, 400 where it is not JSON, and 422
     with every member that does not fit."""
+    return fitting(read_object(limit), schema)
+
+
+def read_object(limit: int) -> bytes:
+    """The body, which is JSON. Raises Problem as :func:`read`, and 400 where it is not."""
     body, _ = read(limit, ("application/json",))
     refuse_malformed_json(body)
+    return body
+
+
+def fitting(body: bytes, schema: Schema) -> dict[str, Any]:
+    """The JSON object that fits a schema. Raises Problem: 422 with every member that does not fit."""
     try:
         found: dict[str, Any] = schema.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -61,7 +61,7 @@ class Ends:
 
     ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves. ``inward`` is the
     external address of the receiving job where that is what is called, ``outward`` that of the sending one. ``closed``
-    are those of either that no switch opens, with the reasons.
+    are those, by the job's number, that a switch lacks, with the reasons.
     """
 
     src: Address
@@ -71,7 +71,7 @@ class Ends:
     rules: Mapping[str, WorkerRules]
     inward: External | None = None
     outward: External | None = None
-    closed: Mapping[Address, str] = field(default_factory=lambda: MappingProxyType({}))
+    closed: Mapping[int, Mapping[Address, str]] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def opening(self) -> Opening | None:
@@ -95,8 +95,8 @@ def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
             # An IPv6 address that is open is the job's own, and leaves as it is.
             translated = source.job.external if version == 4 and leaves and source is not None else ()
             outward = next((each for each in translated if each.address.version == 4), None)
-            jobs = [placed.job for placed in (source, target) if placed is not None]
-            closed = {key: why for job in jobs for key, why in directory.closed.get(job.number, {}).items()}
+            numbers = [placed.job.number for placed in (source, target) if placed is not None]
+            closed = {number: why for number in numbers if (why := directory.closed.get(number))}
             return Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward, closed)
     raise AdError("", f"{src} and {dst} have no address of the same IP version")
 
@@ -184,26 +184,35 @@ def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
 
 def _translated(desired: Desired, ends: Ends) -> list[Step]:
     """The external address on the way, and the packet for which the question is answered."""
-    if ends.closed and ends.inward is None and ends.outward is None:
-        shut = {address: why for address, why in ends.closed.items() if address.version == ends.dst.version}
+    found = external_steps(ends)
+    spec = desired.policy.external
+    for name, networks in () if found or spec is None else spec.pools.items():
+        if ends.dst_job is None and any(ends.dst in network for network in networks):
+            return [Step("external", f"{ends.dst} is of pool {name}, and no live job has it")]
+    return found
+
+
+def external_steps(ends: Ends, owner: str | None = None) -> list[Step]:
+    """The external address of one of the two jobs on the way; with ``owner`` of a job of this user alone."""
+    jobs = (placed.job for placed in (ends.src_job, ends.dst_job) if placed is not None)
+    own = [job for job in jobs if owner in (None, job.owner)]
+    if ends.inward is None and ends.outward is None:
+        closed = (each for job in own for each in ends.closed.get(job.number, {}).items())
+        shut = {address: why for address, why in closed if address.version == ends.dst.version}
         return [Step("external", f"external address {address} is closed: {why}") for address, why in shut.items()]
     opening = ends.opening
     packet = f"a packet of {opening.protocol}" if opening is not None else "a packet"
-    if ends.inward is not None and ends.dst_job is not None:
+    if ends.inward is not None and ends.dst_job is not None and ends.dst_job.job in own:
         where = f" to port {opening.first}" if opening is not None and opening.first else ""
         opened = ", ".join(map(str, ends.inward.openings))
         what = "an external address of" if ends.dst.version == 4 else "open to the WAN as that of"
         sentence = f"{ends.dst} is {what} job {ends.dst_job.job.called}, with {opened} open"
         return [Step("external", f"{sentence}: explained for {packet}{where}")]
-    if ends.outward is not None and ends.src_job is not None:
+    if ends.outward is not None and ends.src_job is not None and ends.src_job.job in own:
         where = f" from port {opening.first}" if opening is not None and opening.first else ""
         opened = ", ".join(map(str, ends.outward.openings))
         sentence = f"job {ends.src_job.job.called} has the external address {ends.outward.address} with {opened} open"
         return [Step("external", f"{sentence}: explained for {packet}{where}")]
-    spec = desired.policy.external
-    for name, networks in () if spec is None else spec.pools.items():
-        if ends.dst_job is None and any(ends.dst in network for network in networks):
-            return [Step("external", f"{ends.dst} is of pool {name}, and no live job has it")]
     return []
 
 

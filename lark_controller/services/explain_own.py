@@ -13,7 +13,7 @@ from lark_common.errors import NotFoundError
 from lark_common.runs import Address
 from lark_controller.api.switches import Explanation, Step
 from lark_controller.flows.placement import Placed
-from lark_controller.services.explain import Ends
+from lark_controller.services.explain import Ends, external_steps
 
 _REASONS: Final = {
     "forwarded": "the network passes it on",
@@ -30,7 +30,7 @@ def require_end_of(ends: Ends, owner: str) -> None:
 
 def explained_to(owner: str, ends: Ends, whole: Explanation) -> Explanation:
     """The explanation for a user who sees own jobs alone."""
-    steps = [*_who(ends.src, ends.src_job, owner), *_who(ends.dst, ends.dst_job, owner)]
+    steps = [*_who(ends.src, ends.src_job, owner), *_who(ends.dst, ends.dst_job, owner), *external_steps(ends, owner)]
     reason = _REASONS[whole.verdict]
     if whole.verdict == "dropped" and (by := _closed(ends, owner)) is not None:
         reason = f"{reason}: {by}"

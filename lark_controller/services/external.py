@@ -14,10 +14,25 @@ from types import MappingProxyType
 from typing import Final
 
 from lark_common.classads.ads import JobAd
-from lark_common.errors import AdError, ExternalAddressError, NotFoundError, StateError, StoreError
+from lark_common.errors import (
+    AdError,
+    ExternalAddressError,
+    NotFoundError,
+    PoolExhaustedError,
+    StateError,
+    StoreError,
+)
 from lark_common.log import WARNING, event
+from lark_common.runs import Network
 from lark_common.turns import by_portions
-from lark_controller.api.external import ExternalPage, ExternalStanding, ExternalState, ExternalWish, Given
+from lark_controller.api.external import (
+    ExternalPage,
+    ExternalStanding,
+    ExternalState,
+    ExternalWish,
+    Given,
+    TranslationChanges,
+)
 from lark_controller.jobs.external import Association, PoolState, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
 from lark_controller.jobs.job import Job, JobState
@@ -34,6 +49,7 @@ from lark_controller.services.external_rules import (
     why_not,
     why_over,
 )
+from lark_controller.services.external_translations import Translations
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 from lark_controller.store.cursors import cursor_for, number_in
@@ -53,6 +69,7 @@ class ExternalAddresses:
 
     def __init__(self, store: Store, feed: Feed) -> None:
         self._store = store.external_addresses
+        self._reservations = store.reservations
         self._trail = store.trail
         self._feed = feed
         self._lock = feed.lock
@@ -61,9 +78,14 @@ class ExternalAddresses:
         self._of_job: dict[tuple[str, int], Association] = {}
         # No association is past its end before this time.
         self._soonest = -math.inf
+        # The pools that had no address left, as they were then, until one is free: whoever asks again and again does
+        # not have all of them looked at.
+        self._exhausted: dict[str, tuple[Network, ...]] = {}
         # When a refusal of a job's was written last: a job may ask in a loop.
         self._refused: dict[str, float] = {}
+        self._translations = Translations()
         feed.completed_by(self.with_external)
+        feed.followed_by(self._translations.note)
 
     def load(self) -> None:
         """Take over what the store has, before live jobs are told to the loop. Raises StoreError."""
@@ -87,7 +109,7 @@ class ExternalAddresses:
     def with_external(self, job: Job) -> Job:
         """The job with its external addresses; the caller holds the lock."""
         has = (self._of_job.get((job.id, family)) for family in (4, 6))
-        found = tuple(each.external for each in has if each is not None)
+        found = tuple(each.external for each in has if each is not None and not _reservation_over(job, each))
         return job if found == job.external else replace(job, external=found)
 
     def associate(self, wish: ExternalWish, actor: str) -> Given:
@@ -105,7 +127,7 @@ class ExternalAddresses:
                     return Given(has, False)
                 self._forget_past(now)
                 claim = self._claim(job, replace(wish, family=family), now)
-                made = self._store.associate(claim, now, actor)
+                made = self._made(claim, now, actor)
             except ExternalAddressError as error:
                 error.idle = self._without() is WithoutExternal.IDLE
                 self.refused(job.id, actor, str(error))
@@ -118,6 +140,18 @@ class ExternalAddresses:
             self._feed.tell(job.id)
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
+
+    def _made(self, claim: Claim, now: float, actor: str) -> Association:
+        """Give an address in the store. The caller holds the lock. Raises ExternalAddressError, NotFoundError,
+        StoreError."""
+        exhausted = claim.own is None and self._exhausted.get(claim.pool) == claim.networks
+        try:
+            made = self._store.associate(replace(claim, exhausted=exhausted), now, actor)
+        except PoolExhaustedError:
+            self._exhausted[claim.pool] = claim.networks
+            raise
+        self._exhausted.pop(claim.pool, None)
+        return made
 
     def _kept(self, job: Job, family: int, now: float) -> Association | None:
         """The address that a job has, as the store has it, with the state of its name; None where it is over, or the
@@ -132,6 +166,16 @@ class ExternalAddresses:
             return None
         return found
 
+    def _reservation(self, job: Job, wish: ExternalWish, now: float) -> int | None:
+        """The number of the job's reservation with which an address is to end. Raises ExternalAddressError,
+        StoreError."""
+        if not wish.reservation:
+            return None
+        found = self._reservations.find(wish.reservation, now)
+        if found is None or all(each.number != found.number for each in job.reserved):
+            raise ExternalAddressError(f"no reserved flow of job {job.called} has the id {wish.reservation}")
+        return found.number
+
     def _check_same(self, job: Job, has: Association, wish: ExternalWish) -> None:
         """Raise StateError where a job has an address on other terms than it asks for, and ExternalAddressError where
         the policy gives what it asks for no more."""
@@ -141,6 +185,8 @@ class ExternalAddresses:
         if wish.name and wish.name != has.name.partition(".")[0]:
             called = has.name or "without a name"
             raise StateError(f"job {job.called} has {has.address}, {called}; release that first")
+        if wish.reservation and self._reservation(job, wish, time.time()) != has.reservation:
+            raise StateError(f"job {job.called} has {has.address}, not with that reservation; release that first")
         if wish.name and has.name_state not in WANTED:
             full_name(rule_for(self._policy, job, has.address.version)[2], wish.name, job)
             raise StateError(f"the policy has taken the name {has.name} of {has.address}; release that first")
@@ -237,6 +283,24 @@ class ExternalAddresses:
             return ExternalStanding(ExternalState.OPEN)
         return ExternalStanding(ExternalState.PENDING, reason)
 
+    def translations(self, revision: str, wait: float) -> TranslationChanges:
+        """The changes of translations after a revision, once there are any; after ``wait`` seconds in any case."""
+        return self._translations.since(revision, wait)
+
+    def stop_waiting(self) -> None:
+        """Answer all who wait for changes: the controller stops."""
+        self._translations.close()
+
+    @property
+    def changes(self) -> int:
+        """A number that grows with each change of the addresses that live jobs have, and of whether they are closed."""
+        return self._feed.directory.external_changes
+
+    def named(self) -> list[Association]:
+        """Those of live jobs that have a name."""
+        with self._lock:
+            return [each for each in self._of_job.values() if each.name]
+
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy. Raises StoreError."""
         spec, now = self._spec, time.time()
@@ -252,6 +316,7 @@ class ExternalAddresses:
         StoreError."""
         with self._lock:
             self._forget_past(now)
+            self._exhausted.clear()
             self._refused = {job: at for job, at in self._refused.items() if now - at < REFUSED_EVERY}
             gone = [place for place in self._of_job if place[0] not in self._feed.directory.by_id]
             for place in gone:
@@ -296,6 +361,7 @@ class ExternalAddresses:
             spec.quarantine if own is None else 0.0,
             own,
             full_name(rule, wish.name, job) if wish.name else None,
+            self._reservation(job, wish, now),
         )
 
     def _release_refused(self) -> int:
@@ -306,6 +372,9 @@ class ExternalAddresses:
     def _follow_policy(self, job: Job, has: Association) -> bool:
         """End what the policy gives a job no more, the address or its name alone; returns whether that is the address.
         The caller holds the lock. Raises StoreError."""
+        if _reservation_over(job, has):
+            self.release(has.id, "lark", "its reservation is over")
+            return True
         if reason := why_over(self._policy, job, has.external):
             self.release(has.id, "policy", reason)
             return True
@@ -331,6 +400,11 @@ class ExternalAddresses:
             del self._of_job[_place(over)]
             self._feed.tell(over.job)
             event("external address over", job=over.job, address=over.address, why=over.why)
+
+
+def _reservation_over(job: Job, has: Association) -> bool:
+    """True where an address was to end with a reservation, which the job has no more."""
+    return has.reservation is not None and all(each.number != has.reservation for each in job.reserved)
 
 
 def _place(of: Association) -> tuple[str, int]:

@@ -1,17 +1,18 @@
 """Names of external addresses: added to their zones and removed from them, by turns on a thread of its own.
 
 What is to be done is in the database, so it is done after a crash, too, and by whichever controller is the active one.
-An address stands whatever becomes of its name.
+An address stands whatever becomes of its name; a name that leads to a closed address is taken out of its zone.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, Protocol
 
 from lark_common.errors import NameServerError
 from lark_common.log import WARNING, event
 from lark_common.threads import StoppableThread
+from lark_controller.api.external import ExternalStanding, ExternalState
 from lark_controller.jobs.external import Association
 from lark_controller.jobs.external_names import NameState, pause_after
 from lark_controller.services.attempts import Attempts
@@ -26,13 +27,32 @@ _AT_A_TIME: Final = 100
 _ATTEMPT: Final = 3.0
 
 
+class Addresses(Protocol):
+    """The external addresses of live jobs, as far as names follow them."""
+
+    @property
+    def changes(self) -> int:
+        """A number that grows with each change of them."""
+
+    def named(self) -> list[Association]:
+        """Those with names."""
+
+    def standing(self, association: Association) -> ExternalStanding:
+        """The state of one in the network."""
+
+
 class ExternalNames:
     """The thread that brings names to what the store says; nothing is sent once the ``fence`` is shut."""
 
-    def __init__(self, store: Store, dns: DnsUpdates, fence: Fence | None) -> None:
+    def __init__(self, store: Store, dns: DnsUpdates, fence: Fence | None, addresses: Addresses) -> None:
         self._store = store.external_addresses
         self._dns = dns
         self._fence = fence
+        self._addresses = addresses
+        # The associations whose names are withheld; None until the store has been asked. ``_seen``: the changes of
+        # addresses that have been followed.
+        self._withheld: dict[int, Association] | None = None
+        self._seen = -1
         self._thread = StoppableThread("lark-names", self._work)
         self._attempts = Attempts("names are not brought to the DNS", "names are brought to the DNS again")
 
@@ -54,10 +74,34 @@ class ExternalNames:
             self._attempts.succeed(self.turn)
 
     def turn(self) -> None:
-        """Add and remove what is due. Raises StoreError."""
+        """Withhold the names of closed addresses; add and remove what is due. Raises StoreError."""
+        if self._is_over():
+            return
+        self._follow()
         for each in self._store.names_due(time.time(), _AT_A_TIME):
-            if self._thread.stopping or (self._fence is not None and self._fence.is_shut) or not self._one(each):
+            if self._is_over() or not self._one(each):
                 return
+
+    def _is_over(self) -> bool:
+        return self._thread.stopping or (self._fence is not None and self._fence.is_shut)
+
+    def _follow(self) -> None:
+        """Withhold the names of addresses that are closed, and offer those that are open again. Raises StoreError."""
+        if self._withheld is None:
+            self._withheld = {each.number: each for each in self._store.names_withheld()}
+        changes = self._addresses.changes
+        for each in self._addresses.named() if changes != self._seen else ():
+            state, reason = self._addresses.standing(each)
+            if state is ExternalState.CLOSED and each.number not in self._withheld:
+                self._store.withhold_name(each.number, time.time(), reason)
+                self._withheld[each.number] = each
+        self._seen = changes
+        for each in list(self._withheld.values()):
+            state, _ = self._addresses.standing(each)
+            if state is ExternalState.OPEN:
+                self._store.offer_name(each.number, time.time())
+            if state in (ExternalState.OPEN, ExternalState.OVER):
+                del self._withheld[each.number]
 
     def _one(self, each: Association) -> bool:
         """Add or remove one name; False where the server is away."""

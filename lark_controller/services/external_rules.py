@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lark_common.errors import ExternalAddressError
 from lark_common.runs import AddressType, NetworkType
@@ -61,7 +62,9 @@ def no_pool(policy: Policy, rule: ExternalRule, port: str | None) -> str:
 
 
 def why_over(policy: Policy | None, job: Job, has: External) -> str:
-    """The reason why a policy gives a job its address no more; ``""``: it does."""
+    """The reason why a policy gives a job its address no more; ``""``: it does. Quarantine closes it and takes nothing:
+    the job has it again when that is lifted."""
+    job = replace(job, quarantine="") if job.quarantine else job
     try:
         known, spec, rule = rule_for(policy, job, has.address.version)
     except ExternalAddressError as error:

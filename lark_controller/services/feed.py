@@ -23,10 +23,15 @@ class Feed:
         self._gone = gone
         self._open = True
         self._complete: Callable[[Job], Job] = _as_it_is
+        self._follow: Callable[[Job | None, Job | None], object] = _unfollowed
 
     def completed_by(self, complete: Callable[[Job], Job]) -> None:
         """Let ``complete`` add to each job that is put what others than its ads say of it."""
         self._complete = complete
+
+    def followed_by(self, follow: Callable[[Job | None, Job | None], object]) -> None:
+        """Let ``follow`` hear of each change what a live job was and is (None: not live)."""
+        self._follow = follow
 
     def tell(self, job_id: str) -> None:
         """Put a job again, if it lives, because what completes it has changed. The caller holds the lock."""
@@ -50,7 +55,7 @@ class Feed:
         """Put a live job that is new or changed. The caller holds the lock."""
         # The loop alone sets a live job's state.
         job = in_state(self._complete(job), JobState.REGISTERING, "")
-        self.directory.put(job)
+        self._follow(self.directory.put(job), job)
         if self._open:
             self._put(job)
 
@@ -64,6 +69,7 @@ class Feed:
         """Remove a job; returns it if it lived. The caller holds the lock."""
         job = self.directory.remove(job_id)
         if job is not None:
+            self._follow(job, None)
             self._gone(job.number)
         return job
 
@@ -81,3 +87,7 @@ class Feed:
 
 def _as_it_is(job: Job) -> Job:
     return job
+
+
+def _unfollowed(before: Job | None, after: Job | None) -> None:
+    """Nobody follows."""

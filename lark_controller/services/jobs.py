@@ -59,11 +59,12 @@ class Jobs:
         # The words of workers on their jobs' transfers.
         self.treatments = Treatments(lambda number: number in reconciler.desired.placed)
 
-    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str) -> Registered:
+    def register(self, job_ad: JobAd, machine_ad: MachineAd, actor: str, running: bool = False) -> Registered:
         """Register a run, or update it by a second post, with the external address that its ad asks for.
 
         Raises as :meth:`Registration.register` does, and ExternalAddressError where the run cannot have that address
-        and is not to run without; it has ended then.
+        and is not to run without; it has ended then. A job that is ``running`` is not to lose its network: it is too
+        late to hold it, so it runs without, and the audit trail says why.
         """
         registered = self._registration.register(job_ad, machine_ad, actor)
         job = registered.job
@@ -72,6 +73,9 @@ class Jobs:
         try:
             self._external.asked_in_ad(job, job_ad, actor)
         except (AdError, ExternalAddressError) as error:
+            if running:
+                self._external.refused(job.id, actor, str(error))
+                return registered
             self._registration.end(job.id, "lark", str(error))
             raise
         return registered

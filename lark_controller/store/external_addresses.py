@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, not_, or_, select, update
 
-from lark_common.errors import ExternalAddressError, NotFoundError
+from lark_common.errors import ExternalAddressError, NotFoundError, PoolExhaustedError
 from lark_common.runs import Address, Network
 from lark_common.turns import by_portions
 from lark_controller.jobs.external import Association, Opening, rotated, size
@@ -24,7 +24,7 @@ from lark_controller.jobs.job import Job
 from lark_controller.store import external_names as names
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.rows import read_by_portions
-from lark_controller.store.schema import LIVE, NOT_RELEASED, runs
+from lark_controller.store.schema import HELD, LIVE, MAY_REST, NOT_RELEASED, runs
 from lark_controller.store.schema import external_addresses as table
 
 # The key of the advisory lock of PostgreSQL: "extn" in ASCII.
@@ -37,14 +37,16 @@ JOB_ENDED: Final = "the job has ended"
 
 # Asked at each end of a job, and mostly answered with no: made once.
 _OF_JOBS: Final = select(*table.c).where(NOT_RELEASED, table.c.job.in_(bindparam("jobs", expanding=True)))
-_ANY_HELD: Final = select(table.c.number).where(table.c.held).limit(1)
+_ANY_HELD: Final = select(table.c.number).where(HELD).limit(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The terms on which a job may have an address: from which networks of which pool, how many its user's and its
     group's jobs may have (None: no limit), until when, and the seconds that the address rests afterwards. ``own`` is
-    the job's own address that is opened instead, ``name`` the name that it is to have (None: none)."""
+    the job's own address that is opened instead, ``name`` the name that it is to have (None: none), ``reservation`` the
+    number of the one with which it ends (None: none). ``exhausted``: the networks had no address left, and nothing has
+    been freed since but by the transaction itself."""
 
     job: Job
     pool: str
@@ -56,6 +58,8 @@ class Claim:
     quarantine: float
     own: Address | None = None
     name: FullName | None = None
+    reservation: int | None = None
+    exhausted: bool = False
 
     @property
     def family(self) -> int:
@@ -72,16 +76,18 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
     if connection.execute(live).first() is None:
         raise NotFoundError(f"no live job has the id {job.id}")
     _lock(connection)
-    _expire(connection, now)
+    _expire(connection, now, claim)
     theirs = table.c.job == job.id, table.c.family == claim.family
     for has in _found(connection, select(*table.c).where(NOT_RELEASED, *theirs)):
         return has
-    _free(connection, now)
+    freed = _free(connection, now)
     # Counted no more where it is given again, and where it is not, nothing of this is written.
     again = _take_back(connection, claim)
     _check_counts(connection, claim, now)
     if claim.name is not None:
         names.check_free(connection, claim.name)
+    if claim.exhausted and again is None and not freed:
+        raise _none_left(claim)
     address = _chosen(connection, claim) if again is None else again.address
     # What it was closed for before holds for others in any case, whatever the site says now.
     rest = 0.0 if again is None else (again.free or now) - now
@@ -97,6 +103,7 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
         "quarantine": max(claim.quarantine, rest),
         "created_at": now,
         "until": claim.until,
+        "reservation": claim.reservation,
         "held": True,
         "why": "",
         "actor": actor,
@@ -142,7 +149,7 @@ def held(
 ) -> list[Association]:
     """The addresses that are jobs' or rest, of all, of one job or of one user's jobs, in order of number; with a
     ``limit`` so many at most, those ``after`` a number."""
-    query = select(*table.c).where(table.c.held, table.c.number > after).order_by(table.c.number).limit(limit)
+    query = select(*table.c).where(HELD, table.c.number > after).order_by(table.c.number).limit(limit)
     for column, value in ((table.c.job, job), (table.c.owner, owner)):
         if value is not None:
             query = query.where(column == value)
@@ -154,7 +161,7 @@ def places(connection: Connection, now: float) -> list[tuple[Address, bool]]:
     (False). It is all that the state of a pool needs, for which every worker asks."""
     lives = and_(NOT_RELEASED, or_(table.c.until.is_(None), table.c.until > now))
     free = table.c.free_at.is_not(None), table.c.free_at <= now, table.c.name_state != str(NameState.REMOVING)
-    chosen = select(table.c.address, lives).where(table.c.held, or_(lives, not_(and_(*free))))
+    chosen = select(table.c.address, lives).where(HELD, or_(lives, not_(and_(*free))))
     rows: list[Any] = read_by_portions(connection.execute(chosen))
     return [(ip_address(address), bool(has)) for address, has in by_portions(rows)]
 
@@ -177,9 +184,9 @@ def prune(connection: Connection, before: float, limit: int) -> int:
 
 
 def _chosen(connection: Connection, claim: Claim) -> Address:
-    """The address that a job gets: its own, or the pool's next. Raises ExternalAddressError."""
+    """The address that a job gets: its own, or the pool's next. Raises ExternalAddressError, PoolExhaustedError."""
     if claim.own is not None:
-        row = connection.execute(select(*table.c).where(table.c.held, table.c.address == str(claim.own))).first()
+        row = connection.execute(select(*table.c).where(HELD, table.c.address == str(claim.own))).first()
         if row is None:
             return claim.own
         if row.released_at is None:
@@ -193,21 +200,23 @@ def _chosen(connection: Connection, claim: Claim) -> Address:
     at_once, address = _FEW, None
     while address is None and (few := list(islice(candidates, at_once))):
         texts = [str(each) for each in few]
-        query = select(table.c.address).where(table.c.held, table.c.address.in_(texts))
+        query = select(table.c.address).where(HELD, table.c.address.in_(texts))
         held = set(connection.execute(query).scalars())
         address = next((each for each, text in zip(few, texts, strict=True) if text not in held), None)
         at_once = _MANY
     if address is None:
-        raise ExternalAddressError(
-            f"pool {claim.pool} has no address left: all {size(claim.networks)} are given or rest"
-        )
+        raise _none_left(claim)
     return address
+
+
+def _none_left(claim: Claim) -> PoolExhaustedError:
+    return PoolExhaustedError(f"pool {claim.pool} has no address left: all {size(claim.networks)} are given or rest")
 
 
 def _take_back(connection: Connection, claim: Claim) -> Association | None:
     """Let a job have again at once what it had itself, in this run or an earlier one, unless a name of that is still to
     be removed. Asking and releasing in a loop takes one address, however long each rests."""
-    over = table.c.held, table.c.released_at.is_not(None), table.c.name_state != str(NameState.REMOVING)
+    over = MAY_REST, table.c.released_at.is_not(None)
     theirs = table.c.family == claim.family, table.c.owner == claim.job.owner
     same_job = runs.c.global_job_id == claim.job.run.global_job_id
     query = select(*table.c).join(runs, runs.c.id == table.c.job).where(*over, *theirs, same_job)
@@ -225,10 +234,11 @@ def _check_counts(connection: Connection, claim: Claim, now: float) -> None:
     def count(*whose: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(table).where(of_family, *whose)).scalar_one())
 
-    if (has := count(NOT_RELEASED, table.c.owner == job.owner)) >= claim.per_user:
+    # What is not released is held; by that word an index has them.
+    if (has := count(HELD, NOT_RELEASED, table.c.owner == job.owner)) >= claim.per_user:
         raise ExternalAddressError(f"the jobs of {job.owner} have {has} external addresses; at most {claim.per_user}")
     # One job after the other takes no more out of the pool than so many at a time twice.
-    resting = table.c.held, table.c.released_at.is_not(None), table.c.owner == job.owner, table.c.pool == claim.pool
+    resting = HELD, table.c.released_at.is_not(None), table.c.owner == job.owner, table.c.pool == claim.pool
     if claim.own is None and has + (rest := count(*resting)) >= 2 * claim.per_user:
         soonest = connection.execute(select(func.min(table.c.free_at)).where(*resting)).scalar_one()
         raise ExternalAddressError(
@@ -242,14 +252,23 @@ def _check_counts(connection: Connection, claim: Claim, now: float) -> None:
         raise ExternalAddressError(f"the jobs of {group} have {has} external addresses; at most {claim.per_group}")
 
 
-def _expire(connection: Connection, now: float) -> int:
+def _expire(connection: Connection, now: float, claim: Claim | None = None) -> int:
+    """Release what is past its end, and what jobs have that have ended; with a ``claim`` of those jobs alone that count
+    for its limits, since that takes a look at each."""
     past = _found(connection, select(*table.c).where(NOT_RELEASED, table.c.until <= now))
     _release(connection, past, now, "its time is over", "lark")
     # A run that a switch refused ends by its state alone.
-    lives = select(runs.c.number).where(runs.c.id == table.c.job, LIVE).exists()
-    over = _found(connection, select(*table.c).where(NOT_RELEASED, ~lives))
-    _release(connection, over, now, JOB_ENDED, "lark")
-    return len(past) + len(over)
+    ended = NOT_RELEASED, ~select(runs.c.number).where(runs.c.id == table.c.job, LIVE).exists()
+    whose: list[tuple[Any, ...]] = [()]
+    if claim is not None:
+        whose = [(HELD, table.c.owner == claim.job.owner)]
+        whose += [] if claim.per_group is None else [(table.c.group_name == claim.job.group,)]
+    count = len(past)
+    for theirs in whose:
+        over = _found(connection, select(*table.c).where(*ended, *theirs))
+        _release(connection, over, now, JOB_ENDED, "lark")
+        count += len(over)
+    return count
 
 
 def _release(connection: Connection, gone: Collection[Association], now: float, why: str, actor: str) -> None:
@@ -261,10 +280,9 @@ def _release(connection: Connection, gone: Collection[Association], now: float, 
         record(connection, now, actor, "dissociate", each.job, f"{each.address} of pool {each.pool}: {why}")
 
 
-def _free(connection: Connection, now: float) -> None:
-    """Let those be given again that have rested; not one that a name in the DNS still leads to."""
-    rested = update(table).where(table.c.held, table.c.free_at <= now, table.c.name_state != str(NameState.REMOVING))
-    connection.execute(rested.values(held=False))
+def _free(connection: Connection, now: float) -> int:
+    """Let those be given again that have rested; not one that a name in the DNS still leads to. Returns how many."""
+    return connection.execute(update(table).where(MAY_REST, table.c.free_at <= now).values(held=False)).rowcount
 
 
 def _lock(connection: Connection) -> None:

@@ -1,7 +1,8 @@
 """Names of external addresses: wanted and given up with the address, in its transaction; added and removed later.
 
 A row whose name is not as it is to be has the time of the next attempt. It is moved on before an attempt begins, so
-that neither a crash nor another controller makes two of them at a time.
+that neither a crash nor another controller makes two of them at a time. A name is withheld while its address is closed:
+it is its job's, and not in the zone.
 """
 
 from __future__ import annotations
@@ -23,8 +24,16 @@ from lark_controller.store.schema import external_addresses as table
 # Names that wait for a server, of which the reason is written at a time.
 _BATCH: Final = 1_000
 _ACTOR: Final = "lark"
+CLOSED: Final = "the address is closed"
 # Most rows have one of few.
 _listed: Final = lru_cache(maxsize=1_024)(listed)
+_WITHHELD: Final = select(*table.c).where(NAME_WANTED, table.c.name_state == "withheld")
+# A name that was sent to its zone, or one that is still to be taken out.
+_MAY_BE_THERE: Final = (
+    (table.c.name_state == "registered")
+    | (table.c.name_attempts > 0)
+    | ((table.c.name_state == "withheld") & table.c.name_due.is_not(None))
+)
 _IN_TURN: Final = select(*table.c).where(NAME_DUE).order_by(table.c.name_due, table.c.number)
 
 
@@ -44,15 +53,50 @@ def columns(name: FullName | None, now: float) -> Mapping[str, Any]:
 def remove(connection: Connection, number: int, now: float) -> None:
     """Let a name be removed from its zone. One that was never sent there is removed; one that may be on its way is
     removed once that attempt is over."""
-    sent = (table.c.name_state == "registered") | (table.c.name_attempts > 0)
-    later = case((table.c.name_due > now, table.c.name_due), else_=now)
     values = {
-        "name_state": case((sent, "removing"), else_="removed"),
-        "name_due": case((sent, later), else_=null()),
+        "name_state": case((_MAY_BE_THERE, "removing"), else_="removed"),
+        "name_due": case((_MAY_BE_THERE, _next_turn(now)), else_=null()),
         "name_reason": "",
         "name_attempts": 0,
     }
     connection.execute(update(table).where(table.c.number == number, NAME_WANTED).values(values))
+
+
+def withhold(connection: Connection, number: int, now: float, why: str) -> None:
+    """Let the name of a live address be out of its zone, because nobody reaches the job by it."""
+    values = {
+        "name_state": "withheld",
+        "name_due": case((_MAY_BE_THERE, _next_turn(now)), else_=null()),
+        "name_reason": case((_MAY_BE_THERE, ""), else_=CLOSED),
+        "name_attempts": 0,
+    }
+    mine = update(table).where(table.c.number == number, NAME_WANTED, table.c.name_state != "withheld")
+    row = connection.execute(mine.values(values).returning(*table.c)).first()
+    if row is not None:
+        record(connection, now, _ACTOR, "name withheld", row.job, f"{row.name}: {row.address} is closed: {why}")
+
+
+def offer(connection: Connection, number: int, now: float) -> None:
+    """Let a withheld name be added to its zone again."""
+    values = {
+        "name_state": "pending",
+        "name_due": _next_turn(now),
+        "name_reason": "",
+        # What is still to be removed may be there.
+        "name_attempts": case((table.c.name_due.is_not(None), 1), else_=0),
+    }
+    mine = update(table).where(table.c.number == number, table.c.name_state == "withheld")
+    connection.execute(mine.values(values))
+
+
+def withheld(connection: Connection) -> list[Association]:
+    """The associations whose names are withheld."""
+    return [association(row) for row in connection.execute(_WITHHELD)]
+
+
+def _next_turn(now: float) -> Any:
+    """The time at which an attempt that may be under way is over."""
+    return case((table.c.name_due > now, table.c.name_due), else_=now)
 
 
 def drop(connection: Connection, association_id: str, now: float, why: str) -> Association | None:
@@ -90,14 +134,23 @@ def added(connection: Connection, number: int, now: float) -> None:
 
 
 def removed(connection: Connection, number: int, now: float) -> None:
-    """Note that a name is out of its zone. Its address rests as long as others may keep the name."""
-    mine = update(table).where(table.c.number == number, table.c.name_state == "removing")
+    """Note that a name is out of its zone. An address that is over rests as long as others may keep the name."""
+    mine = update(table).where(table.c.number == number)
     kept = table.c.ttl + now
     free = case((table.c.free_at < kept, kept), else_=table.c.free_at)
-    gone = mine.values(name_state="removed", name_due=None, name_reason="", name_attempts=0, free_at=free)
-    row = connection.execute(gone.returning(*table.c)).first()
+    done: Mapping[str, Any] = {"name_due": None, "name_attempts": 0}
+    gone = mine.where(table.c.name_state == "removing")
+    row = connection.execute(
+        gone.values(name_state="removed", name_reason="", free_at=free, **done).returning(*table.c)
+    ).first()
+    if row is None:
+        out = mine.where(table.c.name_state == "withheld", NAME_DUE)
+        row = connection.execute(out.values(name_reason=CLOSED, **done).returning(*table.c)).first()
     if row is not None:
         record(connection, now, _ACTOR, "name removed", row.job, f"{row.name}: {row.address}")
+    else:
+        # It is wanted again meanwhile.
+        connection.execute(mine.where(NAME_DUE).values(name_due=now))
 
 
 def failed(connection: Connection, number: int, state: NameState, reason: str, now: float, until: float) -> None:
@@ -138,6 +191,7 @@ def association(row: Row[Any]) -> Association:
         openings=_listed(row.openings),
         created=row.created_at,
         until=row.until,
+        reservation=row.reservation,
         released=row.released_at,
         free=row.free_at,
         why=row.why,

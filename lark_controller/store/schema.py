@@ -53,7 +53,9 @@ LIVE: Final[TextClause] = text("live")
 HOLDS_ADDRESS: Final[TextClause] = text("live AND network_type IN ('ovs_bridge', 'bridge')")
 HELD: Final[TextClause] = text("held")
 NOT_RELEASED: Final[TextClause] = text("released_at IS NULL")
-NAME_WANTED: Final[TextClause] = text("name_state IN ('pending', 'registered')")
+# Addresses that a job has or that rest, but for those that a name is still to be removed from.
+MAY_REST: Final[TextClause] = text("held AND name_state <> 'removing'")
+NAME_WANTED: Final[TextClause] = text("name_state IN ('pending', 'registered', 'withheld')")
 NAME_DUE: Final[TextClause] = text("name_due IS NOT NULL")
 IS_OF_JOB: Final[TextClause] = text("kind = 'job'")
 
@@ -222,6 +224,7 @@ external_addresses: Final = Table(
     Column("quarantine", Float(53), nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("until", Float(53)),
+    Column("reservation", BigInteger),
     Column("released_at", Float(53)),
     Column("free_at", Float(53)),
     Column("held", Boolean, nullable=False),
@@ -245,6 +248,12 @@ external_addresses: Final = Table(
     Index("external_addresses_name", "name", unique=True, sqlite_where=NAME_WANTED, postgresql_where=NAME_WANTED),
     Index("external_addresses_name_due", "name_due", sqlite_where=NAME_DUE, postgresql_where=NAME_DUE),
     Index("external_addresses_pool", "pool", "number"),
+    # What a request looks at, without those of others.
+    Index("external_addresses_listed", "number", sqlite_where=HELD, postgresql_where=HELD),
+    Index("external_addresses_owner", "owner", "number", sqlite_where=HELD, postgresql_where=HELD),
+    Index("external_addresses_group", "group_name", sqlite_where=NOT_RELEASED, postgresql_where=NOT_RELEASED),
+    Index("external_addresses_until", "until", sqlite_where=NOT_RELEASED, postgresql_where=NOT_RELEASED),
+    Index("external_addresses_free", "free_at", sqlite_where=MAY_REST, postgresql_where=MAY_REST),
     sqlite_autoincrement=True,
 )
 

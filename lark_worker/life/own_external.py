@@ -14,7 +14,7 @@ from lark_worker.errors import CallerError
 from lark_worker.life.own_reservations import ControllerAnswer, read
 from lark_worker.records.records import Record
 
-_WISH: Final = frozenset({"open", "seconds", "family", "name"})
+_WISH: Final = frozenset({"open", "seconds", "family", "name", "reservation"})
 
 
 class OwnExternalAddresses:
@@ -29,12 +29,12 @@ class OwnExternalAddresses:
         opened = wish.get("open", [])
         if not isinstance(opened, list) or not all(isinstance(each, str) for each in opened):
             raise AdError("", "open: a list of words is accepted, as tcp/80")
-        name = wish.get("name")
-        if name is not None and not isinstance(name, str):
-            raise AdError("", "name: a word is accepted, as web")
+        name, reservation = wish.get("name"), wish.get("reservation")
+        if not isinstance(name, str | None) or not isinstance(reservation, str | None):
+            raise AdError("", "name, reservation: a word is accepted, as web or 8f14e45fceea167a")
         return self._link.passed(
             lambda client: client.associate_external_address(
-                record.id, opened, wish.get("seconds"), wait, wish.get("family"), name
+                record.id, opened, wish.get("seconds"), wait, wish.get("family"), name, reservation
             )
         )
 
@@ -44,6 +44,10 @@ class OwnExternalAddresses:
         if status == HTTPStatus.OK and answer.get("job") != record.id:
             raise CallerError(f"{association_id} is no external address of this job")
         return status, answer
+
+    def pools(self, _record: Record) -> ControllerAnswer:
+        """The state of each pool, which every job may know."""
+        return self._link.passed(lambda client: {"pools": client.external_pools()})
 
     def release(self, record: Record, association_id: str) -> ControllerAnswer:
         """Release it. Raises CallerError."""

@@ -140,7 +140,8 @@ class Registrations:
         """Post a job, and set the answer of a start that waits for it. Raises AwayError."""
         answer: Answer | RefusedError
         try:
-            answer = self._link.register(record.body)
+            # A start leaves its job "registering" until it has an answer; whatever else is posted runs.
+            answer = self._link.register(record.body, running=record.state != "registering")
         except RefusedError as error:
             log.event("the controller refused a job", level=log.WARNING, job=record.id, reason=error)
             answer = error

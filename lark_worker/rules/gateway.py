@@ -1,20 +1,19 @@
 """``lark-worker gateway``: keeps a plain Linux gateway's translation of external addresses as the controller says.
 
-It asks every few seconds; while the controller is away everything stays. The rules stay when the program ends, so a
-restart changes nothing.
+It asks for what has changed, and waits a while for that; only these addresses are touched. While the controller is away
+everything stays. The rules stay when the program ends, so a restart changes nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
-from itertools import islice
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from lark_common import log
-from lark_common.client import Answer
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, NetworkError
 from lark_worker.network.commands import run
@@ -25,6 +24,10 @@ from lark_worker.rules.table import Table, change, read
 TABLE: Final = "lark-gateway"
 # External addresses of all pools that are read, page by page.
 MOST_ADDRESSES: Final = 1 << 17
+_MOST_PAGES: Final = 64
+# Seconds after a change before the next one is asked for, and the longest that is waited for one.
+_SETTLE: Final = 0.05
+_LONGEST_WAIT: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,15 @@ class Place:
     wan: str
     pools: tuple[IPv4Network, ...]
     jobs: tuple[IPv4Network, ...]
+
+
+class Told(NamedTuple):
+    """The controller's word: the revision, whether that is everything, and each address that is concerned (None:
+    it leads nowhere here)."""
+
+    revision: str
+    whole: bool
+    mapped: dict[IPv4Address, Mapped | None]
 
 
 def networks(words: Sequence[str]) -> tuple[IPv4Network, ...]:
@@ -50,79 +62,125 @@ class Gateway:
     def __init__(self, place: Place, link: ControllerLink) -> None:
         self._place = place
         self._link = link
-        self._held: Table | None = None
+        self._revision = ""
+        self._mapped: dict[IPv4Address, Mapped] = {}
+        # External addresses by the job's own.
+        self._external: dict[IPv4Address, IPv4Address] = {}
+        # The kernel has what is mapped.
+        self._stands = False
 
-    def step(self) -> None:
-        """Ask once, and change the kernel's table where it differs; what fails is logged, and done with the next."""
+    def step(self, wait: float = 0.0) -> bool:
+        """Ask once, and wait so long for a change; put it into the kernel's table. What fails is logged, and done with
+        the next step. Returns whether anything has changed."""
         try:
-            mapped = self._wanted()
-            self._put(one_to_one.table(TABLE, self._place.wan, self._place.pools, self._place.jobs, mapped))
+            told = self._told(wait)
+            gone, come = self._taken(told)
+            self._put(gone, come)
+            return bool(gone or come)
         except AwayError as error:
             log.failure("the controller cannot be asked; the translation stays as it is", error)
         except NetworkError as error:
-            self._held = None
+            self._stands = False
             log.failure("the translation cannot be changed", error)
-        except Exception as error:  # an answer that is none must not end the translation's changes for good
+        except Exception as error:  # an unexpected error must not end the translation's changes for good
+            self._stands = False
             log.failure("unexpected error; the translation stays as it is", error)
+        return False
 
     def repeat(self, wait: Callable[[float], bool], seconds: float) -> None:
-        """Step until ``wait`` says that it is over."""
-        self.step()
-        while not wait(seconds):
-            self.step()
+        """Step until ``wait`` says that it is over; after each change at once, else so many seconds apart."""
+        over = False
+        while not over:
+            began = time.monotonic()
+            changed = self.step(min(seconds, _LONGEST_WAIT))
+            # Where the controller has no place for those who wait, or is away, the answer comes at once.
+            over = wait(_SETTLE if changed else max(0.0, began + seconds - time.monotonic()))
 
-    def _wanted(self) -> list[Mapped]:
-        """All that is open here by the controller's word. Raises AwayError."""
-        status, answer = self._link.passed(lambda client: {"addresses": _first(client.external_addresses())})
+    def _told(self, wait: float) -> Told:
+        """The changes since the last revision, page by page. Raises AwayError."""
+        revision, whole = self._revision, False
+        found: dict[IPv4Address, Mapped | None] = {}
+        for _ in range(_MOST_PAGES):
+            answer = self._asked(revision, wait)
+            try:
+                revision, more = str(answer["revision"]), answer["more"]
+                if answer["whole"]:
+                    whole, found = True, {}
+                for word in answer["gone"]:
+                    if (external := _address(word, self._place.pools)) is not None:
+                        found[external] = None
+                for each in answer["translations"]:
+                    if (external := _address(each["address"], self._place.pools)) is not None:
+                        found[external] = self._mapped_of(external, each)
+            except (KeyError, TypeError, ValueError):
+                raise AwayError("it does not answer as a Lark controller of this version does") from None
+            if len(found) > MOST_ADDRESSES:
+                break
+            if not more:
+                return Told(revision, whole, found)
+            wait = 0.0
+        raise AwayError(f"it lists more than {MOST_ADDRESSES} external addresses")
+
+    def _asked(self, after: str, wait: float) -> dict[str, Any]:
+        status, answer = self._link.passed(lambda client: client.external_translations(after, wait))
         if status != 200:
             raise AwayError(str(answer.get("detail", status)))
+        return answer
+
+    def _mapped_of(self, external: IPv4Address, given: dict[str, Any]) -> Mapped | None:
+        # No other host's packets are taken for a job's.
+        own = _address(given["inside"], self._place.jobs)
+        opened = one_to_one.opened(given["open"])
+        return None if own is None or opened is None else Mapped(external, own, opened)
+
+    def _taken(self, told: Told) -> tuple[list[Mapped], list[Mapped]]:
+        """Take over what was told; what goes by it, and what comes."""
+        news = dict(told.mapped)
+        if told.whole:
+            news |= {external: None for external in self._mapped if external not in news}
+        news = {external: new for external, new in news.items() if new != self._mapped.get(external)}
+        gone = [self._mapped.pop(external) for external in news if external in self._mapped]
+        for each in gone:
+            del self._external[each.own]
         # By the job's own address: where one is told of with two jobs, the later one has it.
-        found: dict[IPv4Address, Mapped] = {}
-        try:
-            for each in answer["addresses"]:
-                external = _address(each["address"], self._place.pools)
-                # No other host's packets are taken for a job's.
-                own = _address(each["inside"], self._place.jobs)
-                opened = one_to_one.opened(each["open"])
-                if external is not None and own is not None and opened is not None:
-                    found[own] = Mapped(external, own, opened)
-        except (KeyError, TypeError):
-            raise AwayError("it does not answer as a Lark controller of this version does") from None
-        return list(found.values())
+        come = {new.own: new for new in news.values() if new is not None}
+        for own, new in come.items():
+            if (other := self._external.get(own)) is not None:
+                gone.append(self._mapped.pop(other))
+            self._mapped[new.external], self._external[own] = new, new.external
+        self._revision = told.revision
+        return gone, list(come.values())
 
-    def _put(self, wanted: Table) -> None:
-        held = self._known()
-        if held is not None and held.chains.keys() == wanted.chains.keys() and held is self._held:
-            if script := change(one_to_one.without_new(wanted, held), held):
-                self._held = None
+    def _put(self, gone: Collection[Mapped], come: Collection[Mapped]) -> None:
+        """Let the kernel have what is mapped. Raises NetworkError."""
+        there = _is_there()
+        if not self._stands or not there:
+            self._stands = False
+            place = self._place
+            wanted = one_to_one.table(TABLE, place.wan, place.pools, place.jobs, self._mapped.values())
+            run(["nft", "-f", "-"], change(wanted, _names() if there else None))
+            self._stands = True
+            return
+        # What goes is gone before another takes its place: some kernels take no span that overlaps one that goes.
+        for action, each, other in (("delete", gone, come), ("add", come, gone)):
+            if script := one_to_one.script(action, TABLE, each, other):
                 run(["nft", "-f", "-"], script)
-            held = one_to_one.without_new(wanted, held)
-        if script := change(wanted, held):
-            self._held = None
-            run(["nft", "-f", "-"], script)
-        self._held = wanted
-
-    def _known(self) -> Table | None:
-        """The kernel's table: as it was put, or of an earlier run the names of its parts."""
-        listed = json.loads(run(["nft", "-j", "list", "tables", one_to_one.FAMILY]))["nftables"]
-        if not any(entry.get("table", {}).get("name") == TABLE for entry in listed):
-            return None
-        if self._held is None:
-            return read(
-                json.loads(run(["nft", "-j", "list", "table", one_to_one.FAMILY, TABLE])), one_to_one.FAMILY, TABLE
-            )
-        return self._held
 
 
-def _first(given: Iterator[Answer]) -> list[Answer]:
-    """All addresses that a controller lists. Raises AwayError for more than any has."""
-    found = list(islice(given, MOST_ADDRESSES + 1))
-    if len(found) > MOST_ADDRESSES:
-        raise AwayError(f"it lists more than {MOST_ADDRESSES} external addresses")
-    return found
+def _is_there() -> bool:
+    """True where the kernel has the table, of this run or an earlier one. Raises NetworkError."""
+    # By its chains: nft reads every element of every set before it lists tables.
+    listed = json.loads(run(["nft", "-j", "list", "chains", one_to_one.FAMILY]))["nftables"]
+    return any(entry.get("chain", {}).get("table") == TABLE for entry in listed)
 
 
-def _address(word: str | None, networks: Collection[IPv4Network]) -> IPv4Address | None:
+def _names() -> Table:
+    """The names of the kernel's table's parts. Raises NetworkError."""
+    listed = json.loads(run(["nft", "-j", "list", "table", one_to_one.FAMILY, TABLE]))
+    return read(listed, one_to_one.FAMILY, TABLE)
+
+
+def _address(word: str | None, networks: Iterable[IPv4Network]) -> IPv4Address | None:
     """The IPv4 address in one of these networks that a word is; None for anything else."""
     try:
         found = None if word is None else IPv4Address(word)

@@ -8,8 +8,7 @@ job belong together: ``came`` and ``left`` have these pairs, with a counter each
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 
@@ -20,6 +19,12 @@ _PORTS: Final = "type ipv4_addr . inet_proto . inet_service : ipv4_addr; flags i
 _PROTOCOLS: Final = "type ipv4_addr . inet_proto : ipv4_addr;"
 _WHOLE: Final = "type ipv4_addr : ipv4_addr;"
 _PAIRS: Final = "type ipv4_addr . ipv4_addr : verdict; counter;"
+_SETS: Final = {
+    **dict.fromkeys(("in_ports", "out_ports"), _PORTS),
+    **dict.fromkeys(("in_protocols", "out_protocols"), _PROTOCOLS),
+    **dict.fromkeys(("in_whole", "out_whole"), _WHOLE),
+    **dict.fromkeys(("came", "left"), _PAIRS),
+}
 _WITH_PORTS: Final = "meta l4proto { tcp, udp }"
 _OPENED: Final = re.compile(r"(any|icmp)|(tcp|udp)(?:/([0-9]{1,5})(?:-([0-9]{1,5}))?)?")
 _LAST_PORT: Final = 65535
@@ -79,33 +84,37 @@ def table(
             _hook("nat", "postrouting", 90),
         ),
     }
-    sets: dict[str, Set] = {}
-    for side, inward in (("in", True), ("out", False)):
-        ports, protocols, whole = [], [], []
-        for each in mapped:
-            key, value = (each.external, each.own) if inward else (each.own, each.external)
-            for protocol, span in _spans(each.opened):
-                if protocol == "any":
-                    whole.append(f"{key} : {value}")
-                elif span:
-                    ports.append(f"{key} . {protocol} . {span} : {value}")
-                else:
-                    protocols.append(f"{key} . {protocol} : {value}")
-        sets[f"{side}_ports"] = Set(_PORTS, tuple(sorted(ports)), keyed=True)
-        sets[f"{side}_protocols"] = Set(_PROTOCOLS, tuple(sorted(protocols)), keyed=True)
-        sets[f"{side}_whole"] = Set(_WHOLE, tuple(sorted(whole)), keyed=True)
-    pairs = tuple(sorted(f"{each.external} . {each.own} : return" for each in mapped))
-    sets |= {name: Set(_PAIRS, pairs, keyed=True) for name in ("came", "left")}
+    elements = _elements(mapped)
+    sets = {each: Set(declared, tuple(elements.get(each, ())), keyed=True) for each, declared in _SETS.items()}
     return Table(FAMILY, name, frozenset(), sets, chains)
 
 
-def without_new(desired: Table, held: Table) -> Table:
-    """The desired table with those elements alone that are there: what goes is gone before another takes its place."""
-    sets = {}
-    for name, each in desired.sets.items():
-        there = set(held.sets[name].elements)
-        sets[name] = replace(each, elements=tuple(element for element in each.elements if element in there))
-    return replace(desired, sets=sets)
+def script(action: str, name: str, mapped: Collection[Mapped], but: Collection[Mapped]) -> str:
+    """The nft script that lets the elements of these addresses come (``add``) or go (``delete``), ``but`` those that
+    others have as well; ``""``: there is nothing to do."""
+    kept = {each: set(elements) for each, elements in _elements(but).items()}
+    lines = []
+    for each, elements in _elements(mapped).items():
+        if chosen := [element for element in elements if element not in kept.get(each, ())]:
+            lines.append(f"{action} element {FAMILY} {name} {each} {braces(chosen)}\n")
+    return "".join(lines)
+
+
+def _elements(mapped: Iterable[Mapped]) -> dict[str, list[str]]:
+    """The elements of each set that has any."""
+    found: dict[str, list[str]] = {}
+    for each in mapped:
+        for side, key, value in (("in", each.external, each.own), ("out", each.own, each.external)):
+            for protocol, span in _spans(each.opened):
+                if protocol == "any":
+                    found.setdefault(f"{side}_whole", []).append(f"{key} : {value}")
+                elif span:
+                    found.setdefault(f"{side}_ports", []).append(f"{key} . {protocol} . {span} : {value}")
+                else:
+                    found.setdefault(f"{side}_protocols", []).append(f"{key} . {protocol} : {value}")
+        for pairs in ("came", "left"):
+            found.setdefault(pairs, []).append(f"{each.external} . {each.own} : return")
+    return found
 
 
 def counted(listed: Collection[dict[str, object]]) -> Iterator[tuple[str, int, int]]:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+from contextlib import suppress
 
 import pytest
 
-from tests.e2e.test_external import FIRST, SECTION, ask, directory, lark, policy, reaches, site
+from lab.run import run
+from tests.e2e.test_external import (
+    FIRST,
+    IP_PMTUDISC_DO,
+    SECTION,
+    ask,
+    directory,
+    lark,
+    policy,
+    reaches,
+    site,
+    told,
+)
 from tests.fixtures.service import WAN, WORKER1, Lark, Site, wait
 from tests.fixtures.wires import open_socket
 
@@ -86,6 +100,49 @@ def test_what_came_in_by_an_open_ipv6_port_ends_with_it(site: Site, lark: Lark) 
 def connections_of(site: Site) -> list[str]:
     """The connections of the job's IPv6 address that its switch tracks."""
     return [line for line in site.ovs.appctl("dpctl/dump-conntrack").splitlines() if f"={site['a'].ipv6}," in line]
+
+
+# linux/in6.h
+IPV6_MTU_DISCOVER, IPV6_MTU, IPV6_RECVERR = 23, 24, 25
+BEYOND6 = "2001:db8:ffff::9"
+
+
+def test_path_mtu_and_traceroute_reach_a_job_that_is_open_to_nobody_else(site: Site, lark: Lark) -> None:
+    lark.put_policy(policy(site, "connectivity: {inbound: deny}", section=OPENS))
+    ask(lark, site.run(lark, "a", "alice"), "udp/5000-5003", family="ipv6")
+    gateway = site["gw"].namespace
+    run(["ip", "netns", "exec", gateway, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1"])
+    run(["ip", "-n", gateway, "link", "add", "narrow6", "mtu", "1300", "type", "veth", "peer", "name", "end6"])
+    try:
+        for device in ("narrow6", "end6"):
+            run(["ip", "-n", gateway, "link", "set", device, "up"])
+        run(["ip", "-n", gateway, "route", "add", f"{BEYOND6}/128", "dev", "narrow6"])
+        site.settle()
+        with open_socket(site["a"], socket.AF_INET6, socket.SOCK_DGRAM) as client:
+            client.bind((site["a"].ipv6, 5001))
+            client.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_DO)
+            client.connect((BEYOND6, 9))
+            assert client.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU) == 1500
+
+            def narrower() -> bool:
+                with suppress(OSError):
+                    client.send(bytes(1400))
+                return client.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU) == 1300
+
+            wait(narrower)
+        with open_socket(site["a"], socket.AF_INET6, socket.SOCK_DGRAM) as client:
+            client.bind((site["a"].ipv6, 5002))
+            client.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 1)
+            client.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
+            client.connect((BEYOND6, 33434))
+            wait(lambda: told(client) == errno.EHOSTUNREACH)
+        # The outside hears that nobody listens at an open port.
+        with open_socket(site["gw"], socket.AF_INET6, socket.SOCK_DGRAM) as client:
+            client.bind((WAN[2], 0))
+            client.connect((site["a"].ipv6, 5003))
+            wait(lambda: told(client) == errno.ECONNREFUSED)
+    finally:
+        run(["ip", "-n", gateway, "link", "del", "narrow6"])
 
 
 def test_a_job_that_has_closed_itself_opens_no_ipv6_address(site: Site, lark: Lark) -> None:

@@ -53,6 +53,9 @@ def lark(site: Site, directory: Path) -> Iterator[Lark]:
     lark.stop()
 
 
+REFUSED = "no external address"
+
+
 def asks(lark: Lark, job_id: str, **more: Any) -> Any:
     body = json.dumps({"job": job_id, **more})
     return lark.request("POST", "/v1/external-addresses", body, "application/json")
@@ -124,6 +127,9 @@ def test_nobody_chooses_an_address(site: Site, lark: Lark) -> None:
     for more in ({"address": "198.51.100.99"}, {"pool": "other"}):
         answer = asks(lark, job["id"], **more)
         assert (answer.status, answer.body["errors"][0]["parameter"]) == (422, next(iter(more)))
+    # In the trail once in a while, with the first reason.
+    refusals = [each for each in lark.get(f"/v1/audit?subject={job['id']}")["entries"] if each["action"] == REFUSED]
+    assert [each["detail"] for each in refusals] == ["address: Unknown field."]
     # Nor by the words with which the controller answers.
     other = lark.post(site.ads("b", "alice", job=WISH + '\nLarkExternalAddressIPv4="198.51.100.99"'))
     assert other.body["external_addresses"] == [FIRST]
@@ -136,6 +142,7 @@ def test_the_gateways_switch_is_away_when_the_job_starts(site: Site, lark: Lark)
     assert job.status == 201
     assert (job.body["state"], job.body["external_addresses"]) == ("pending", [FIRST]), job
     assert job.body["reason"]
+    wait(lambda: "external address waits" in trail(lark, job.body["id"]))
     assert not reaches(site, "a", FIRST, 80)
     site.connect(lark)
     wait(lambda: lark.get(f"/v1/jobs/{job.body['id']}")["state"] == "enforced")

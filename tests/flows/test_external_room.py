@@ -185,6 +185,51 @@ def test_changes_add_up_and_no_limit_is_passed_for_external_addresses(more: int,
     assert kept | {flow.key: flow.data for flow in change.flows_set} == after.build(CORE).flows
 
 
+TWO = """
+version: 1
+networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+switches:
+  core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2}}
+  core2: {datapath: "00000000000000c1", role: core, max_rules: 1, ports: {lan: 1, wan-fast: 2}}
+policies:
+  - wan: {when: 'Owner == "bob"', port: wan-fast}
+  - wan: {when: 'Owner == "carol"', port: wan}
+external:
+  pools:
+    public: [198.51.100.64/28]
+    slow: {networks: [198.51.100.128/28], port: wan}
+    second: {networks: [198.51.100.144/28], switch: core2}
+  rules: [{pool: public, open: [any]}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("owner", "address", "closed"),
+    [
+        ("carol", "198.51.100.65", False),
+        ("bob", "198.51.100.65", True),
+        ("alice", "198.51.100.129", False),
+        ("alice", "198.51.100.145", True),
+        # By whichever core a packet comes from outside.
+        ("alice", "198.51.100.65", True),
+    ],
+)
+def test_of_two_cores_the_one_of_its_wan_port_closes_an_address(owner: str, address: str, closed: bool) -> None:
+    desired = Desired(load(TWO))
+    for datapath in (CORE, CORE + 1):
+        desired.set_switch(
+            place_switch(desired.policy, datapath, {"a": 1, "b": 2}, normal=True, tracks=True, max_meter=0)
+        )
+    job = replace(a_job(1, owner), external=(External(ip_address(address), listed("tcp/80"), "", 1),))
+    desired.put(job, Decider(desired.policy).of(job))
+    why = desired.why_closed(1)
+    assert list(why) == ([ip_address(address)] if closed else [])
+    assert all("switch core2 takes 1 rules" in reason for reason in why.values())
+    needed = {"carol": [CORE], "bob": [CORE + 1]}.get(owner, [CORE + 1] if address.endswith("145") else [CORE])
+    if address != "198.51.100.65" or owner != "alice":
+        assert list(desired.translating(desired.placed[1])) == needed
+
+
 @pytest.mark.parametrize("room", [0, 5, 10, 100])
 def test_room_is_shared_out_by_age(room: int) -> None:
     shared = Room()

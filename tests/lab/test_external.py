@@ -106,6 +106,28 @@ def test_another_users_job_has_none_of_it(lab: Lab) -> None:
     assert addresses(lab) == []
 
 
+def refusals(lab: Lab) -> int:
+    """The entries of the audit trail about jobs of alice that were one too many."""
+    entries = controller.api(lab, "/v1/audit?limit=1000")["entries"]
+    return sum(each["action"] == "no external address" and "at most 1" in each["detail"] for each in entries)
+
+
+def test_where_the_site_says_so_a_job_waits_in_the_queue_until_there_is_one(lab: Lab) -> None:
+    text = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout + SECTION
+    controller.api(lab, "/v1/policy", "PUT", text.replace("  quarantine: 0", "  quarantine: 0\n  refused: idle"))
+    try:
+        with submitted(lab, "alice", SERVES, ASKS):
+            wait_until(lambda: addresses(lab), 60, "an external address")
+            before = refusals(lab)
+            second = submit.submit(lab, "alice", 'echo "has:$LARK_EXTERNAL_ADDRESS"', ASKS)
+            wait_until(lambda: refusals(lab) > before, 90, "the refusal of the second job")
+            assert submit.attribute(lab, second, "JobStatus") in ("1", "2")
+        submit.wait(lab, second)
+        assert submit.output(lab, second).startswith("has:198.51.100.6")
+    finally:
+        controller.api(lab, "/v1/policy", "PUT", text)
+
+
 def test_what_is_left_takes_part_in_matchmaking(lab: Lab) -> None:
     wait_until(lambda: advertised(lab, "worker1", "ExternalHeadroom_public") == "4", 150, "the headroom of the pool")
     on = 'Machine == "worker1.lab.test"'

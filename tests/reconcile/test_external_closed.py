@@ -9,12 +9,14 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from fake_switch.switchside import FlowMod
+from lark_common.runs import Address
 from lark_controller.api.external import ExternalStanding, ExternalWish
 from lark_controller.controller import Controller
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.tables import Edge
 from lark_controller.jobs.external import Association, listed
 from lark_controller.jobs.job import Job
+from lark_controller.services.dns_updates import DnsUpdates
 from tests.fixtures.controllers import POLICY, an_edge, connect, network, post, running, until
 
 __all__ = ["network"]
@@ -40,10 +42,10 @@ class Asked:
     association: Association
 
 
-def asked(controller: Controller, number: int, opened: str = "tcp/80") -> Asked:
+def asked(controller: Controller, number: int, opened: str = "tcp/80", name: str = "") -> Asked:
     more = f'LarkInnerAddressIPv6 = "2001:db8:64::{number}"'
     job = post(controller, number, more=more).job
-    wish = ExternalWish(job.id, listed(opened))
+    wish = ExternalWish(job.id, listed(opened), name=name)
     found = Asked(job, controller.external.associate(wish, "ops").association)
     assert controller.jobs.confirm(job.id, 20).job.state == "enforced"
     return found
@@ -167,6 +169,103 @@ def test_a_core_without_room_is_given_what_fits_also_after_a_restart(tmp_path: P
         until(lambda: [standing(controller, each).state for each in jobs[1:]] == ["open", "closed"])
         until(lambda: external_flows(core) == {jobs[1].job.number})
         assert standing(controller, again).state == "closed"
+
+
+class Zone(DnsUpdates):
+    """The names that are added and not removed."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+        self.names: dict[str, Address] = {}
+
+    def add(self, to: Association, deadline: float) -> None:
+        self.names[to.name] = to.address
+
+    def remove(self, to: Association, deadline: float) -> None:
+        self.names.pop(to.name, None)
+
+
+def test_the_name_of_a_closed_address_leaves_the_dns_and_comes_back_also_after_a_restart(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    zone, named = (
+        Zone(),
+        POOLS.replace("open: [tcp],", 'open: [tcp], names: "{name}.x.org",') + "  zones: {x.org: 60}\n",
+    )
+    core, edge = a_core(), an_edge()
+    with running(tmp_path, UNLIMITED + named, dns=zone) as controller:
+        for switch in (core, edge):
+            connect(network, controller, switch)
+        jobs = [asked(controller, number, name=f"n{number}") for number in (1, 2)]
+        both = {f"n{number}.x.org": each.association.address for number, each in enumerate(jobs, 1)}
+        until(lambda: zone.names == both)
+        limited = UNLIMITED.replace("role: core, ports", f"role: core, max_rules: {len(core.program.flows) - 1}, ports")
+        controller.policy.put(limited + named, "ops")
+        until(lambda: standing(controller, jobs[1]).state == "closed")
+        until(lambda: list(zone.names) == ["n1.x.org"])
+
+        def name() -> tuple[str, str]:
+            found = controller.external.find(jobs[1].association.id)
+            return found.name_state, found.name_reason
+
+        until(lambda: name() == ("withheld", "the address is closed"))
+        trail = controller.audit.page(jobs[1].job.id, None, 20).entries
+        assert any(each.action == "name withheld" and "has no room for it" in each.detail for each in trail)
+    network.run(core.disconnect)
+    network.run(edge.disconnect)
+    with running(tmp_path, limited + named, dns=zone) as controller:
+        for switch in (core, edge):
+            connect(network, controller, switch)
+        until(lambda: standing(controller, jobs[1]).state == "closed")
+        assert list(zone.names) == ["n1.x.org"]
+        controller.policy.put(UNLIMITED + named, "ops")
+        until(lambda: zone.names == both)
+        # Quarantine closes it as well.
+        controller._registration.quarantine(jobs[0].job.id, "the pool contradicts it", "pool")
+        until(lambda: list(zone.names) == ["n2.x.org"])
+        controller.jobs.lift(jobs[0].job.id, "ops")
+        until(lambda: zone.names == both)
+
+
+def test_an_address_is_pending_while_its_core_has_not_connected(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, UNLIMITED + POOLS) as controller:
+        connect(network, controller, an_edge())
+        job = post(controller, 1).job
+        assert controller.jobs.confirm(job.id, 20).job.state == "enforced"
+        made = controller.external.associate(ExternalWish(job.id, listed("tcp/80")), "ops").association
+        until(lambda: controller.external.standing(made).state == "pending")
+        assert controller.external.standing(made).reason == "switch core1: has not connected yet"
+        connect(network, controller, a_core())
+        until(lambda: controller.external.standing(made) == ("open", ""))
+
+
+def test_a_user_is_told_why_an_own_jobs_address_is_closed_and_of_no_others(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with running(tmp_path, UNLIMITED + OWN) as controller:
+        connect(network, controller, an_edge(hardware="Open vSwitch", tracks=False))
+        one = asked(controller, 1)
+        outside = "2001:db8:ffff::7"
+        for ends in ((outside, "2001:db8:64::1"), (one.job.id, outside)):
+            steps = [step.text for step in controller.switches.explain(*ends, 5, "alice").steps]
+            assert any("2001:db8:64::1 is closed" in text and NO_TRACKING in text for text in steps), steps
+        other = post(controller, 2, "bob", more='LarkInnerAddressIPv6 = "2001:db8:64::2"').job
+        assert "closed" not in str(controller.switches.explain(other.id, "2001:db8:64::1", 5, "bob"))
+
+
+def test_a_user_is_told_of_the_translation_of_an_own_job(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, UNLIMITED + POOLS) as controller:
+        for switch in (a_core(), an_edge()):
+            connect(network, controller, switch)
+        one = asked(controller, 1)
+        address = str(one.association.address)
+        until(lambda: standing(controller, one) == ("open", ""))
+        for ends in (("192.0.2.7", address), (one.job.id, "192.0.2.7")):
+            found = controller.switches.explain(*ends, 5, "alice")
+            assert found.verdict == "forwarded"
+            assert any(address in step.text and "tcp/80 open" in step.text for step in found.steps), found.steps
+        bob = post(controller, 2, "bob").job
+        assert "tcp/80" not in str(controller.switches.explain(bob.id, address, 5, "bob"))
 
 
 def test_an_edge_without_room_keeps_the_job_and_leaves_its_address_closed(tmp_path: Path, network: FakeNetwork) -> None:

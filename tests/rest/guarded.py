@@ -56,6 +56,7 @@ GUARDED = [
     ("POST", "/v1/external-addresses", {"hook", "operate", "self"}),
     ("GET", "/v1/external-addresses", {"read", "operate", "self"}),
     ("GET", "/v1/external-pools", {"hook", "read", "operate", "self"}),
+    ("GET", "/v1/external-translations", {"read", "operate"}),
     ("GET", f"/v1/external-addresses/{JOB}", {"hook", "read", "operate", "self"}),
     ("DELETE", f"/v1/external-addresses/{JOB}", {"hook", "operate", "self"}),
     ("GET", "/v1/links", {"hook", "read", "operate"}),

@@ -122,6 +122,22 @@ def test_a_name_is_a_label_and_pools_are_for_all_to_see(api: Api) -> None:
         assert ask(api, "GET", "/v1/external-pools", scope=scope).json == {"pools": pools}
 
 
+def test_a_gateway_is_told_what_has_changed(served: tuple[Api, str]) -> None:
+    api, url = served
+    client = Client(url, TOKENS["read"])
+    assert client.external_translations()["translations"] == []
+    ask(api, "POST", "/v1/external-addresses", {"job": a_job(api), "open": ["tcp/80"]})
+    told = client.external_translations("", 0.1)
+    (one,) = told["translations"]
+    assert (one["address"], one["open"], told["whole"], told["more"], told["gone"]) == (
+        "198.51.100.64", ["tcp/80"], True, False, [],
+    )  # fmt: skip
+    assert client.external_translations(told["revision"])["translations"] == []
+    for scope, status in (("read", 200), ("self", 403), ("hook", 403)):
+        assert ask(api, "GET", "/v1/external-translations", scope=scope).status_code == status
+    assert ask(api, "GET", "/v1/external-translations?wait=61").status_code == 422
+
+
 def test_a_list_is_read_page_by_page(served: tuple[Api, str], monkeypatch: pytest.MonkeyPatch) -> None:
     api, url = served
     ids = [ask(api, "POST", "/v1/external-addresses", {"job": a_job(api, each)}).json["id"] for each in (1, 2)]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lark_common.errors import ExternalAddressError, NameServerError, StoreError
+from lark_controller.api.external import ExternalStanding, ExternalState
 from lark_controller.jobs.external import Association, listed
 from lark_controller.jobs.external_names import FullName, NameState
 from lark_controller.services.dns_updates import DnsUpdates
@@ -60,6 +61,25 @@ def give(store: Store, number: int, label: str, networks: Any = NETWORKS[:1], **
     return store.external_addresses.associate(replace(claim, **changes), now, "ops")
 
 
+class Closing:
+    """Addresses that are open, but those that a test closes."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.known: list[Association] = []
+        self.closed: dict[int, ExternalState] = {}
+
+    def set(self, association: Association, to: ExternalState) -> None:
+        self.closed[association.number] = to
+        self.changes += 1
+
+    def named(self) -> list[Association]:
+        return self.known
+
+    def standing(self, association: Association) -> ExternalStanding:
+        return ExternalStanding(self.closed.get(association.number, ExternalState.OPEN), "no room")
+
+
 def state(store: Store, given: Association) -> tuple[NameState, str]:
     found = store.external_addresses.find(given.id)
     assert found is not None
@@ -75,7 +95,7 @@ def release(store: Store, given: Association) -> None:
 
 
 def test_a_name_is_added_and_removed_with_its_address(store: Store, server: Bind) -> None:
-    names = ExternalNames(store, DnsUpdates(server.server, server.key), None)
+    names = ExternalNames(store, DnsUpdates(server.server, server.key), None, Closing())
     given = give(store, 1, "one")
     sixth = give(store, 2, "six", NETWORKS[1:])
     assert state(store, given) == (NameState.PENDING, "")
@@ -102,14 +122,52 @@ def test_one_that_was_never_sent_is_removed_at_once(store: Store) -> None:
 def test_what_others_have_made_is_neither_changed_nor_removed(store: Store, server: Bind) -> None:
     dns = DnsUpdates(server.server, server.key)
     given = give(store, 1, "www")
-    ExternalNames(store, dns, None).turn()
+    ExternalNames(store, dns, None, Closing()).turn()
     assert state(store, given) == (NameState.PENDING, f"www.{ZONE} is in the zone already, for something else")
     dns.remove(given, time.time() + 5)
     assert server.addresses(f"www.{ZONE}") == ["192.0.2.80"]
 
 
+def test_a_name_of_a_closed_address_is_out_of_the_zone_until_it_is_open(store: Store, server: Bind) -> None:
+    addresses, dns = Closing(), DnsUpdates(server.server, server.key)
+    names = ExternalNames(store, dns, None, addresses)
+    given, other = give(store, 1, "shut"), give(store, 2, "stays")
+    addresses.known = [given, other]
+    names.turn()
+    addresses.set(given, ExternalState.CLOSED)
+    names.turn()
+    assert state(store, given) == (NameState.WITHHELD, "the address is closed")
+    assert server.addresses(f"shut.{ZONE}") == []
+    assert server.addresses(f"stays.{ZONE}") == [str(other.address)]
+    names.turn()
+    # After a restart it stays so while the address is not known to be open.
+    after = ExternalNames(store, dns, None, addresses)
+    addresses.set(given, ExternalState.PENDING)
+    after.turn()
+    assert state(store, given)[0] is NameState.WITHHELD
+    addresses.set(given, ExternalState.OPEN)
+    after.turn()
+    assert state(store, given) == (NameState.REGISTERED, "")
+    assert server.addresses(f"shut.{ZONE}") == [str(given.address)]
+    assert actions(store, given) == [
+        "register",
+        "associate",
+        "name added",
+        "name withheld",
+        "name removed",
+        "name added",
+    ]
+    addresses.set(given, ExternalState.CLOSED)
+    after.turn()
+    release(store, given)
+    addresses.set(given, ExternalState.OVER)
+    after.turn()
+    assert state(store, given)[0] is NameState.REMOVED
+    assert server.addresses(f"shut.{ZONE}") == []
+
+
 def test_a_live_name_is_one_jobs_alone_and_then_the_next_ones(store: Store, server: Bind) -> None:
-    names = ExternalNames(store, DnsUpdates(server.server, server.key), None)
+    names = ExternalNames(store, DnsUpdates(server.server, server.key), None, Closing())
     first = give(store, 1, "shared")
     with pytest.raises(ExternalAddressError, match=f"the name shared.{ZONE} is another job's"):
         give(store, 2, "shared")
@@ -144,14 +202,14 @@ def test_after_a_crash_the_next_one_goes_on(
 ) -> None:
     name = f"crash{gone_meanwhile:d}"
     given = give(store, 1, name)
-    crashing = ExternalNames(store, Crashing(server.server, server.key), None)
+    crashing = ExternalNames(store, Crashing(server.server, server.key), None, Closing())
     with pytest.raises(Crash):
         crashing.turn()
     assert server.addresses(f"{name}.{ZONE}") == [str(given.address)]
     assert state(store, given)[0] is NameState.PENDING
     if gone_meanwhile:
         release(store, given)
-    after = ExternalNames(store, DnsUpdates(server.server, server.key), None)
+    after = ExternalNames(store, DnsUpdates(server.server, server.key), None, Closing())
     # The attempt may still be under way, as far as anybody knows.
     after.turn()
     assert state(store, given)[0] is (NameState.REMOVING if gone_meanwhile else NameState.PENDING)
@@ -172,7 +230,7 @@ def test_after_a_crash_the_next_one_goes_on(
 def test_an_address_is_not_given_again_while_a_name_leads_to_it(store: Store, server: Bind) -> None:
     one = (ip_network("198.51.100.0/32"),)
     given = give(store, 1, "kept", one, quarantine=0.0)
-    names = ExternalNames(store, DnsUpdates(server.server, server.key), None)
+    names = ExternalNames(store, DnsUpdates(server.server, server.key), None, Closing())
     names.turn()
     release(store, given)
     with pytest.raises(ExternalAddressError, match="all 1 are given or rest"):
@@ -190,7 +248,7 @@ def test_an_address_is_not_given_again_while_a_name_leads_to_it(store: Store, se
 
 def test_a_server_that_is_away_is_waited_for(store: Store) -> None:
     with bind() as server:
-        names = ExternalNames(store, DnsUpdates(server.server, server.key), None)
+        names = ExternalNames(store, DnsUpdates(server.server, server.key), None, Closing())
         given, other = give(store, 1, "late"), give(store, 2, "later")
 
         def comes(one: Association, what: NameState) -> None:
@@ -234,7 +292,7 @@ def test_a_key_that_is_none(server: Bind, store: Store, tmp_path: Path, key: str
     if key is not None:
         file.write_text(tsig_key() if key == "another" else key)
     given = give(store, 1, "keyless")
-    ExternalNames(store, DnsUpdates(server.server, file), None).turn()
+    ExternalNames(store, DnsUpdates(server.server, file), None, Closing()).turn()
     found = state(store, given)
     assert found[0] is NameState.PENDING
     assert reason in found[1]
@@ -247,7 +305,7 @@ def test_a_key_that_is_none(server: Bind, store: Store, tmp_path: Path, key: str
 
 def test_a_zone_that_the_server_does_not_have(server: Bind, store: Store) -> None:
     given = give(store, 1, "lost", name=FullName("lost.elsewhere.org", "elsewhere.org", 1))
-    ExternalNames(store, DnsUpdates(server.server, server.key), None).turn()
+    ExternalNames(store, DnsUpdates(server.server, server.key), None, Closing()).turn()
     assert "answers NOTAUTH" in state(store, given)[1]
 
 
@@ -255,7 +313,7 @@ def test_behind_a_shut_fence_and_after_its_deadline_nothing_is_sent(server: Bind
     fence = Fence()
     fence.shut("another is in charge")
     given = give(store, 1, "fenced")
-    ExternalNames(store, DnsUpdates(server.server, server.key), fence).turn()
+    ExternalNames(store, DnsUpdates(server.server, server.key), fence, Closing()).turn()
     assert state(store, given) == (NameState.PENDING, "")
     with pytest.raises(NameServerError, match="taken too long"):
         DnsUpdates(server.server, server.key).add(given, time.time())

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from sqlalchemy import Connection
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import ExternalAddressError
+from lark_common.runs import Address
 from lark_controller.api.external import ExternalWish
 from lark_controller.api.jobs import Registered
 from lark_controller.controller import Controller
+from lark_controller.store import external_addresses
+from lark_controller.store.external_addresses import Claim
 from tests.fixtures.controllers import POLICY, an_edge, connect, network, post, running, until
 
 __all__ = ["network"]
@@ -102,6 +106,56 @@ def test_asked_for_at_run_time(
         with pytest.raises(ExternalAddressError, match=outcome):
             controller.external.associate(wish, "ops")
         assert controller.jobs.live(job.id) is not None
+
+
+def test_a_job_that_runs_already_keeps_its_network_without_an_external_address(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    """Started without a lease, by the site's choice: when that comes it is too late to hold the job."""
+    none_left = SECTION.replace("REFUSED", "hold").replace("198.51.100.64/28", "198.51.100.64/32")
+    with running(tmp_path, OPEN + none_left) as controller:
+        for switch in (FakeSwitch(0xC0, {1: "a", 2: "b", 3: "c"}), an_edge(hardware="Open vSwitch")):
+            connect(network, controller, switch)
+        first = post(controller, 2).job
+        controller.external.associate(ExternalWish(first.id, family=4), "ops")
+        more, asks = 'AddressType = "dhcp"', asking("ipv4")
+        job = post(controller, 1, address=None, more=more, attributes=asks).job
+        late = post(controller, 1, more=more, attributes=asks, running=True).job
+        assert (late.id, late.live) == (job.id, True)
+        until(lambda: controller.jobs.found(job.id).state == "enforced")
+        trail = [
+            each for each in controller.audit.page(job.id, None, 9).entries if each.action == "no external address"
+        ]
+        assert [each.detail for each in trail] == ["pool public has no address left: all 1 are given or rest"]
+        # One whose words are wrong is told in the same place; one that has not started yet is refused.
+        wrong = f'{asks}ExternalPorts = "tcp/0"'
+        assert post(controller, 3, attributes=wrong, running=True).job.live
+        with pytest.raises(ExternalAddressError, match="no address left"):
+            post(controller, 4, attributes=asks)
+
+
+def test_a_pool_that_is_exhausted_is_looked_through_once_and_again_when_something_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = SECTION.replace("REFUSED", "hold\n  quarantine: 0").replace("198.51.100.64/28", "198.51.100.64/32")
+    looked, choose = list[object](), external_addresses._chosen
+
+    def chosen(connection: Connection, claim: Claim) -> Address:
+        looked.append(claim)
+        return choose(connection, claim)
+
+    monkeypatch.setattr(external_addresses, "_chosen", chosen)
+    with running(tmp_path, OPEN + section) as controller:
+        first, second = post(controller, 1).job, post(controller, 2).job
+        made = controller.external.associate(ExternalWish(first.id, family=4), "ops").association
+        for _ in range(20):
+            with pytest.raises(ExternalAddressError, match="pool public has no address left: all 1 are given or rest"):
+                controller.external.associate(ExternalWish(second.id, family=4), "ops")
+        # Every few seconds what has rested is freed, and then it is looked for again.
+        assert (before := len(looked)) < 8
+        controller.external.release(made.id, "ops")
+        given = controller.external.associate(ExternalWish(second.id, family=4), "ops").association
+        assert (given.address, len(looked)) == (made.address, before + 1)
 
 
 def test_a_dhcp_job_gets_its_address_with_its_lease_and_hears_so_before(tmp_path: Path, network: FakeNetwork) -> None:

@@ -11,10 +11,13 @@ from fake_switch.switch import FakeNetwork
 from lark_common.classads.ads import parse_post
 from lark_common.errors import (
     CapacityError,
+    ExternalAddressError,
     NotFoundError,
     PathError,
+    StateError,
     StoreError,
 )
+from lark_controller.api.external import ExternalWish
 from lark_controller.api.reservations import Change, LinkStatus, Wish
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job, ReservedFlow
@@ -375,3 +378,37 @@ def test_a_job_whose_switch_refuses_it_frees_its_bandwidth(tmp_path: Path, netwo
         second = start(controller, 2, rate=100)
         until(lambda: controller.jobs.confirm(second.id, 0).job.state == "refused")
         until(lambda: left(controller, "access:worker1", "worker1").reserved == 100)
+
+
+def test_an_external_address_ends_with_a_reservation_and_outlives_a_restart_with_it(tmp_path: Path) -> None:
+    external = "external: {pools: {public: [198.51.100.64/28]}, rules: [{pool: public, open: [tcp]}]}\n"
+    with running(tmp_path, POLICY + external) as controller:
+        job, other = start(controller, 1), start(controller, 2, "bob")
+        flow = controller.reservations.reserve(Wish(job.id, "wan", 10.0), "ops", False)
+        with pytest.raises(ExternalAddressError, match=f"no reserved flow of job {other.called} has the id {flow.id}"):
+            controller.external.associate(ExternalWish(other.id, reservation=flow.id), "ops")
+        made = controller.external.associate(ExternalWish(job.id, reservation=flow.id), "ops").association
+        assert made.reservation == flow.number
+        assert not controller.external.associate(ExternalWish(job.id, reservation=flow.id), "ops").created
+        second = controller.reservations.reserve(Wish(job.id, "files.example", 5.0), "ops", False)
+        with pytest.raises(StateError, match="not with that reservation; release that first"):
+            controller.external.associate(ExternalWish(job.id, reservation=second.id), "ops")
+        controller.external.expire(time.time())
+        assert controller.jobs.found(job.id).external_addresses == (made.address,)
+    with running(tmp_path, POLICY + external) as controller:
+        controller.external.expire(time.time())
+        assert controller.external.find(made.id).released is None
+        assert controller.jobs.found(job.id).external_addresses == (made.address,)
+        controller.reservations.release(flow.id, "ops", of_job=False)
+        # At once in the network; in the store with the next look at what is over.
+        assert controller.jobs.found(job.id).external_addresses == ()
+        controller.external.expire(time.time())
+        assert controller.external.find(made.id).why == "its reservation is over"
+        # Another time limit ends one as well.
+        short = controller.reservations.reserve(Wish(job.id, "wan", 10.0, 1.0), "ops", False)
+        again = controller.external.associate(ExternalWish(job.id, reservation=short.id), "ops").association
+        until(
+            lambda: controller.reservations.expire(time.time()) or not controller.jobs.found(job.id).external_addresses
+        )
+        controller.external.expire(time.time())
+        assert controller.external.find(again.id).why == "its reservation is over"

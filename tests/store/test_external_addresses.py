@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert, select, update
+from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from lark_common.errors import ExternalAddressError, NotFoundError
 from lark_common.runs import RunKey
 from lark_controller.jobs.external import Association, listed
-from lark_controller.jobs.external_names import FullName
+from lark_controller.jobs.external_names import FullName, NameState
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.store import Store
 from lark_controller.store.database import connect
@@ -344,6 +344,95 @@ def test_what_an_address_costs_does_not_grow_with_those_that_are_given(store: St
     assert external.held(job=job.id) == [made]
     assert external.held(owner=other.owner) == [given]
     assert len(external.held()) == 2_002
+
+
+def test_a_request_an_end_and_an_expiry_look_at_no_others_addresses(store: Store, store_url: str) -> None:
+    external = store.external_addresses
+    engine, asked = external.database.engine, list[tuple[str, Any]]()
+
+    def noted(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
+        if "external_addresses" in statement and not statement.startswith("INSERT"):
+            asked.append((statement, parameters))
+
+    jobs = [run(store, number, owner="alice", group="cms") for number in (1, 2)]
+    named = FullName("web.jobs.example.org", "jobs.example.org", 30)
+    event.listen(engine, "before_cursor_execute", noted)
+    try:
+        first = external.associate(claim(jobs[0], per_group=9, name=named), NOW, "ops")
+        external.associate(claim(jobs[1], pool="own", networks=(), own=ip_address("2001:db8::7")), NOW, "ops")
+        external.release(first.id, NOW, "released", "ops")
+        external.associate(claim(jobs[0], per_group=9), NOW, "ops")
+        external.had(jobs[0].id, 4)
+        external.held(0, 10)
+        external.held(0, 10, owner="alice")
+        store.runs.end(jobs[0].id, NOW, "ended", "", "hook")
+    finally:
+        event.remove(engine, "before_cursor_execute", noted)
+    assert len(asked) > 20
+    with engine.connect() as connection:
+        if not external.database.is_sqlite:
+            connection.execute(text("SET LOCAL enable_seqscan = off"))
+        for statement, parameters in asked:
+            prefix = "EXPLAIN QUERY PLAN" if external.database.is_sqlite else "EXPLAIN"
+            plan = str(connection.exec_driver_sql(f"{prefix} {statement}", parameters).all())
+            # By an index of what is listed all of it is read: that is what a list is.
+            plan = plan.replace("SCAN external_addresses USING INDEX external_addresses_listed", "")
+            assert "SCAN external_addresses" not in plan, (statement, plan)
+            assert "Seq Scan on external_addresses" not in plan, (statement, plan)
+
+
+def test_a_job_of_ones_own_that_a_switch_has_refused_counts_no_more(store: Store) -> None:
+    external, (first, second) = store.external_addresses, [run(store, each, owner="a") for each in (1, 2)]
+    made = external.associate(claim(first, per_user=1), NOW, "ops")
+    store.runs.set_states([(first.id, JobState.REFUSED, "no room")])
+    assert external.associate(claim(second, per_user=1), NOW + 1, "ops").live(NOW + 1)
+    over = external.find(made.id)
+    assert over is not None
+    assert over.why == "the job has ended"
+
+
+def test_a_name_that_is_withheld_is_its_jobs_and_comes_back(store: Store) -> None:
+    external, name = store.external_addresses, FullName("web.jobs.example.org", "jobs.example.org", 30)
+    jobs = [run(store, number) for number in (1, 2)]
+    made = external.associate(claim(jobs[0], name=name), NOW, "ops")
+
+    def now() -> tuple[str, str, list[int]]:
+        found = external.find(made.id)
+        assert found is not None
+        return found.name_state, found.name_reason, [each.number for each in external.names_due(NOW + 500, 9)]
+
+    # What was never sent is out at once; what is there, once it is taken out.
+    external.withhold_name(made.number, NOW, "no room")
+    assert now() == ("withheld", "the address is closed", [])
+    assert [each.id for each in external.names_withheld()] == [made.id]
+    with pytest.raises(ExternalAddressError, match="is another job's"):
+        external.associate(claim(jobs[1], name=name), NOW, "ops")
+    external.offer_name(made.number, NOW)
+    assert now() == ("pending", "", [made.number])
+    external.name_added(made.number, NOW)
+    external.withhold_name(made.number, NOW, "no room")
+    external.withhold_name(made.number, NOW, "no room")
+    assert now() == ("withheld", "", [made.number])
+    external.name_removed(made.number, NOW)
+    assert now() == ("withheld", "the address is closed", [])
+    external.offer_name(made.number, NOW)
+    external.name_added(made.number, NOW)
+    # It is open again while it is being taken out: whatever comes of that, it is added after that.
+    external.withhold_name(made.number, NOW, "no room")
+    assert external.begin_name(made.number, NameState.WITHHELD, NOW, NOW + 15) == 1
+    external.offer_name(made.number, NOW)
+    assert [each.number for each in external.names_due(NOW + 1, 9)] == []
+    external.name_removed(made.number, NOW + 1)
+    assert [each.number for each in external.names_due(NOW + 1, 9)] == [made.number]
+    # The end of the address while it is withheld: removed where it may be there.
+    external.withhold_name(made.number, NOW, "no room")
+    external.release(made.id, NOW + 2, "released", "ops")
+    assert now()[::2] == ("removing", [made.number])
+    actions = [entry.action for entry in reversed(store.trail.page(jobs[0].id, None, 50).entries)]
+    assert actions == [
+        "register", "associate", "name withheld", "name added", "name withheld", "name removed", "name added",
+        "name withheld", "name withheld", "dissociate",
+    ]  # fmt: skip
 
 
 def test_the_state_of_a_pool_has_what_the_associations_have(store: Store) -> None:

@@ -169,6 +169,25 @@ def test_a_job_that_starts_without_an_address_is_given_one_later(ovs: OpenVSwitc
         eventually(lambda: site.pool.inside(starter, f"ping -c1 -W2 {dhcp_server.ADDRESS}")[0] == 0)
 
 
+def test_a_job_that_runs_keeps_its_network_where_its_late_lease_brings_no_external_address(
+    ovs: OpenVSwitch, net: Net
+) -> None:
+    with a_site(ovs, net, dhcp_timeout="0.3", dhcp_on_failure="start") as site:
+        site.server.stop()
+        starter = site.pool.starter(1, "alice", DHCP)
+        said = site.pool.hook(starter, "start", "alice", 1, "RequestExternalAddress = true\n")
+        assert value(said, "LarkState") == "pending"
+        site.server.start()
+        job = value(said, "LarkJobId")
+        eventually(lambda: site.pool.client.job(job)["state"] == "enforced", 30)
+        assert site.pool.inside(starter, f"ping -c1 -W2 {dhcp_server.ADDRESS}")[0] == 0
+        trail = {entry["action"]: entry["detail"] for entry in site.pool.client.audit(job)}
+        assert trail["no external address"] == "the policy has no external addresses"
+        # With the server there, one that asks is held before it starts.
+        held = site.pool.starter(2, "alice", DHCP)
+        assert "HookStatusCode = 10" in site.pool.hook(held, "start", "alice", 2, "RequestExternalAddress = true\n")
+
+
 def test_leases_are_renewed_while_a_job_runs(site: Site) -> None:
     starter, said = site.job(1)
     kept = site.inside(starter)

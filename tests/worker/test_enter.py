@@ -136,15 +136,19 @@ def test_a_job_has_its_external_address_in_its_environment_and_asks_for_another(
         }
         assert "LARK_EXTERNAL" not in enter(pool, bob, "/usr/bin/env")[1]
 
-        def ask(starter: Starter, method: str, path: str = "", body: object = None) -> tuple[int, dict[str, object]]:
+        def ask(
+            starter: Starter, method: str, path: str = "", body: object = None, of: str = "external-addresses"
+        ) -> tuple[int, dict[str, object]]:
             data = "" if body is None else f" -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
-            url = f"http://lark/v1/external-addresses{path}"
+            url = f"http://lark/v1/{of}{path}"
             command = f"curl -s -w '|%{{http_code}}' --unix-socket {pool.socket} -X {method}{data} {url}"
             answer, _, status = starter.as_user(command)[1].strip().rpartition("|")
             return int(status), json.loads(answer)
 
         status, has = ask(alice, "POST")
         assert (status, has["address"], has["open"]) == (200, "198.51.100.64", ["tcp/80", "tcp/443"])
+        free = ask(alice, "GET", of="external-pools")[1]
+        assert free == {"pools": [{"name": "public", "total": 4, "used": 1, "quarantined": 0, "free": 3}]}
         path = f"/{has['id']}"
         for method in ("GET", "DELETE"):
             assert ask(bob, method, path)[0] == 404

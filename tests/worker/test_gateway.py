@@ -21,9 +21,11 @@ from lab.namespaces import INNER, Host, Net
 from lab.run import run
 from lark_worker.errors import AwayError, NetworkError
 from lark_worker.network.commands import inside
+from lark_worker.network.commands import run as nft
 from lark_worker.rules import gateway
 from lark_worker.rules.gateway import Gateway, Place
 from tests.cli.test_commands import served as over_socket
+from tests.e2e.test_external import BEYOND, IP_MTU, IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_RECVERR, told
 from tests.fixtures.fake_controls import TOKENS, bearer
 from tests.fixtures.rest_app import Api
 from tests.fixtures.service import wait
@@ -38,22 +40,36 @@ OUTSIDE = "192.0.2.7"
 
 
 class Told:
-    """A controller as far as a gateway asks it."""
+    """A controller as far as a gateway asks it; it tells everything, or with ``before`` what has changed since."""
 
     def __init__(self) -> None:
         self.addresses: list[dict[str, Any]] = []
         self.away = False
+        self.before: dict[str, dict[str, Any]] | None = None
+        self.asked: list[tuple[str, float]] = []
+        self.more = False
 
     def passed(self, call: Callable[[Any], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
         if self.away:
             raise AwayError("away")
         return 200, call(self)
 
-    def external_addresses(self) -> Iterator[dict[str, Any]]:
-        return iter(self.addresses)
+    def external_translations(self, after: str, wait: float) -> dict[str, Any]:
+        self.asked.append((after, wait))
+        told, gone = self.addresses, list[str]()
+        if whole := self.before is None or not after:
+            now = {}
+        else:
+            now = {each["address"]: each for each in self.addresses}
+            told = [each for external, each in now.items() if self.before.get(external) != each]
+            gone = [external for external in self.before if external not in now]
+        if self.before is not None:
+            self.before = {each["address"]: dict(each) for each in self.addresses}
+        number = len(self.asked)
+        return {"revision": f"{number}", "whole": whole, "more": self.more, "translations": told, "gone": gone}
 
-    def give(self, number: int, external: str, own: str | None, *opened: str) -> None:
-        self.addresses.append({"id": f"{number}", "address": external, "inside": own, "open": list(opened)})
+    def give(self, external: str, own: str | None, *opened: str) -> None:
+        self.addresses.append({"address": external, "inside": own, "open": list(opened)})
 
 
 class Site:
@@ -83,7 +99,10 @@ class Site:
         self.program = Gateway(place, self.told)  # type: ignore[arg-type]  # it asks nothing else of the link
 
     def step(self) -> None:
-        inside(self.gateway.namespace, self.program.step)
+        def step() -> None:
+            self.program.step()
+
+        inside(self.gateway.namespace, step)
 
     def listed(self, *what: str) -> str:
         return run(["ip", "netns", "exec", self.gateway.namespace, "nft", "list", *what]).stdout
@@ -129,8 +148,8 @@ def reached(site: Site, host: Host, address: str, port: int) -> bool:
 
 
 def test_what_is_open_passes_both_ways_and_nothing_else(site: Site) -> None:
-    site.told.give(1, FIRST, "10.64.0.1", "tcp/80", "udp/5000-5003")
-    site.told.give(2, SECOND, "10.64.0.2", "any")
+    site.told.give(FIRST, "10.64.0.1", "tcp/80", "udp/5000-5003")
+    site.told.give(SECOND, "10.64.0.2", "any")
     site.step()
     assert reached(site, site.a, FIRST, 80)
     assert not reached(site, site.a, FIRST, 81)
@@ -158,7 +177,7 @@ def test_what_is_open_passes_both_ways_and_nothing_else(site: Site) -> None:
 
 
 def test_elements_come_and_go_and_a_restart_changes_nothing(site: Site) -> None:
-    site.told.give(1, FIRST, "10.64.0.1", "tcp/80")
+    site.told.give(FIRST, "10.64.0.1", "tcp/80")
     site.step()
     with listening(site.a, 80) as server, listening(site.b, 80) as other:
         stays = connected(site.out, FIRST, 80)
@@ -172,7 +191,7 @@ def test_elements_come_and_go_and_a_restart_changes_nothing(site: Site) -> None:
                 return called.recv(1) == b"x"
 
             assert talks()
-            site.told.give(2, SECOND, "10.64.0.2", "tcp/80")
+            site.told.give(SECOND, "10.64.0.2", "tcp/80")
             site.step()
             comes = connected(site.out, SECOND, 80, own=40001)
             assert comes is not None
@@ -202,7 +221,7 @@ def test_elements_come_and_go_and_a_restart_changes_nothing(site: Site) -> None:
 
 
 def test_the_next_job_at_an_address_inherits_no_connection_and_other_ports_replace_those_before(site: Site) -> None:
-    site.told.give(1, FIRST, "10.64.0.1", "tcp/80-90")
+    site.told.give(FIRST, "10.64.0.1", "tcp/80-90")
     site.step()
     with listening(site.a, 80) as server:
         client = connected(site.out, FIRST, 80)
@@ -210,7 +229,7 @@ def test_the_next_job_at_an_address_inherits_no_connection_and_other_ports_repla
         with client, server.accept()[0] as called:
             called.settimeout(0.5)
             site.told.addresses.clear()
-            site.told.give(2, FIRST, "10.64.0.2", "tcp/80-85", "udp/80-90")
+            site.told.give(FIRST, "10.64.0.2", "tcp/80-85", "udp/80-90")
             site.step()
             client.send(b"x")
             with pytest.raises(TimeoutError):
@@ -220,8 +239,8 @@ def test_the_next_job_at_an_address_inherits_no_connection_and_other_ports_repla
 
 
 def test_ports_that_overlap_and_an_answer_that_is_none_cost_nobody_anything(site: Site) -> None:
-    site.told.give(1, FIRST, "10.64.0.1", "tcp/80", "tcp/80-85", "tcp/83-90", "udp", "udp/53", "any", "icmp")
-    site.told.give(2, SECOND, "10.64.0.2", "tcp/80")
+    site.told.give(FIRST, "10.64.0.1", "tcp/80", "tcp/80-85", "tcp/83-90", "udp", "udp/53", "any", "icmp")
+    site.told.give(SECOND, "10.64.0.2", "tcp/80")
     site.step()
     assert f"{FIRST} . tcp . 80-90 : 10.64.0.1" in site.listed("map", "inet", gateway.TABLE, "in_ports")
     assert reached(site, site.a, FIRST, 90)
@@ -239,8 +258,46 @@ def test_ports_that_overlap_and_an_answer_that_is_none_cost_nobody_anything(site
     assert reached(site, site.a, FIRST, 90)
 
 
+def test_path_mtu_and_traceroute_work_through_it(site: Site) -> None:
+    site.told.give(FIRST, "10.64.0.1", "udp/5000-5003")
+    site.step()
+    there = site.out.namespace
+    run(["ip", "netns", "exec", there, "sysctl", "-qw", "net.ipv4.ip_forward=1"])
+    run(["ip", "-n", there, "link", "add", "narrow", "mtu", "1280", "type", "veth", "peer", "name", "end"])
+    for device in ("narrow", "end"):
+        run(["ip", "-n", there, "link", "set", device, "up"])
+    run(["ip", "-n", there, "route", "add", f"{BEYOND}/32", "dev", "narrow"])
+    run(["ip", "-n", site.gateway.namespace, "route", "add", f"{BEYOND}/32", "via", OUTSIDE])
+    with open_socket(site.a, socket.AF_INET, socket.SOCK_DGRAM) as job:
+        job.bind(("10.64.0.1", 5001))
+        job.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+        job.connect((BEYOND, 9))
+        assert job.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1500
+
+        def narrower() -> bool:
+            with suppress(OSError):
+                job.send(bytes(1400))
+            return job.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1280
+
+        wait(narrower)
+    # The first router on the way is the gateway, the second one is outside and knows the external address alone.
+    for hops in (1, 2):
+        with open_socket(site.a, socket.AF_INET, socket.SOCK_DGRAM) as job:
+            job.bind(("10.64.0.1", 5002))
+            job.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
+            job.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+            job.connect((BEYOND, 33434))
+            wait(lambda: told(job) == errno.EHOSTUNREACH)
+    # From outside the gateway is the hop before the job.
+    with open_socket(site.out, socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+        client.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+        client.connect((FIRST, 5000))
+        wait(lambda: told(client) == errno.EHOSTUNREACH)
+
+
 def test_the_translation_follows_the_jobs_own_address(site: Site) -> None:
-    site.told.give(1, FIRST, "10.64.0.1", "tcp/70-90", "tcp/80")
+    site.told.give(FIRST, "10.64.0.1", "tcp/70-90", "tcp/80")
     site.step()
     assert reached(site, site.a, FIRST, 80)
     # What came by DHCP is the job's no more, and may be another's by now.
@@ -249,23 +306,23 @@ def test_the_translation_follows_the_jobs_own_address(site: Site) -> None:
     assert not reached(site, site.a, FIRST, 80)
     # Between two questions the address may have gone from one job to the other.
     site.told.addresses[0]["inside"] = "10.64.0.2"
-    site.told.give(2, SECOND, "10.64.0.2", "tcp/80")
+    site.told.give(SECOND, "10.64.0.2", "tcp/80")
     site.step()
     assert reached(site, site.b, SECOND, 80)
     assert not reached(site, site.b, FIRST, 80)
 
 
 def test_an_answer_that_is_none_changes_nothing(site: Site) -> None:
-    site.told.give(1, FIRST, "10.64.0.1", "tcp/80")
+    site.told.give(FIRST, "10.64.0.1", "tcp/80")
     site.step()
-    for wrong in ({}, {"inside": "10.64.0.1"}, {"address": None}):
-        site.told.addresses = [{"id": "1", "address": FIRST} | wrong]
+    for wrong in ({}, {"inside": "10.64.0.1"}, {"inside": "10.64.0.1", "open": 1}):
+        site.told.addresses = [{"address": FIRST} | wrong]
         site.step()
         assert reached(site, site.a, FIRST, 80)
 
 
 def test_nobody_sends_with_an_external_address_or_comes_with_a_jobs_own(site: Site) -> None:
-    site.told.give(1, FIRST, "10.64.0.1", "any")
+    site.told.give(FIRST, "10.64.0.1", "any")
     site.step()
     for host, source in ((site.b, FIRST), (site.out, SECOND), (site.out, "10.64.0.9")):
         run(["ip", "-n", host.namespace, "address", "add", f"{source}/32", "dev", INNER])
@@ -283,9 +340,9 @@ def test_nobody_sends_with_an_external_address_or_comes_with_a_jobs_own(site: Si
 
 
 def test_an_address_of_another_gateway_or_of_no_job_here_is_not_mapped(site: Site) -> None:
-    site.told.give(1, "203.0.113.1", "10.64.0.1", "any")
-    site.told.give(2, FIRST, "10.99.0.1", "any")
-    site.told.give(3, "2001:db8::1", "2001:db8::1", "any")
+    site.told.give("203.0.113.1", "10.64.0.1", "any")
+    site.told.give(FIRST, "10.99.0.1", "any")
+    site.told.give("2001:db8::1", "2001:db8::1", "any")
     site.step()
     assert "203.0.113.1" not in site.listed("ruleset")
     assert "10.99.0.1" not in site.listed("ruleset")
@@ -293,15 +350,71 @@ def test_an_address_of_another_gateway_or_of_no_job_here_is_not_mapped(site: Sit
         gateway.networks(["10.64.0.1/8"])
 
 
+def test_a_change_touches_that_address_alone_and_is_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.told.before = {}
+    site.told.give(FIRST, "10.64.0.1", "tcp/80")
+    site.step()
+    scripts: list[str] = []
+
+    def noted(command: list[str], script: str = "") -> str:
+        scripts.append(script)
+        return nft(command, script)
+
+    monkeypatch.setattr(gateway, "run", noted)
+    site.told.give(SECOND, "10.64.0.2", "tcp/80")
+    site.step()
+    written = "".join(scripts)
+    assert SECOND in written
+    assert FIRST not in written
+    assert reached(site, site.b, SECOND, 80)
+    # One that gets other ports loses none that it keeps, and its counters go on.
+    scripts.clear()
+    site.told.addresses[0]["open"] = ["tcp/80", "tcp/82"]
+    site.step()
+    assert "".join(scripts).splitlines() == [
+        f"add element inet lark-gateway in_ports {{ {FIRST} . tcp . 82 : 10.64.0.1 }}",
+        f"add element inet lark-gateway out_ports {{ 10.64.0.1 . tcp . 82 : {FIRST} }}",
+    ]
+    assert reached(site, site.a, FIRST, 82)
+    del site.told.addresses[0]
+    site.step()
+    assert not reached(site, site.a, FIRST, 80)
+    assert reached(site, site.b, SECOND, 80)
+    # Whoever has been told all is told it once more, as a controller does that was started again.
+    site.told.before = None
+    site.step()
+    assert reached(site, site.b, SECOND, 80)
+    assert [after for after, _ in site.told.asked] == ["", "1", "2", "3", "4"]
+    # A change is taken up at once, and the rest of the time is the controller's.
+    pauses: list[float] = []
+    site.told.give(FIRST, "10.64.0.1", "tcp/80")
+
+    def over(pause: float) -> bool:
+        pauses.append(pause)
+        return len(pauses) == 2
+
+    inside(site.gateway.namespace, lambda: site.program.repeat(over, 9.0))
+    assert [wait for _, wait in site.told.asked[-2:]] == [9.0, 9.0]
+    assert pauses[0] < 0.1
+    assert pauses[1] > 8.0
+
+
 def test_a_list_without_end_is_no_controllers(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "MOST_ADDRESSES", 1)
-    site.told.give(1, FIRST, "10.64.0.1", "any")
+    site.told.give(FIRST, "10.64.0.1", "any")
     site.step()
-    site.told.give(2, SECOND, "10.64.0.2", "any")
+    site.told.give(SECOND, "10.64.0.2", "any")
     site.step()
     # What there was stays.
     assert FIRST in site.listed("ruleset")
     assert SECOND not in site.listed("ruleset")
+    monkeypatch.undo()
+    site.told.more = True
+    site.step()
+    assert SECOND not in site.listed("ruleset")
+    site.told.more = False
+    site.step()
+    assert SECOND in site.listed("ruleset")
 
 
 def test_the_unit_can_do_its_work_by_the_settings_and_the_rules_outlive_it(

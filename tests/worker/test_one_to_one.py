@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
 
-from lark_worker.rules.one_to_one import Mapped, table, without_new
+from lark_worker.rules.one_to_one import Mapped, script, table
 from lark_worker.rules.table import Table
 
 EXTERNAL, OWN = IPv4Address("198.51.100.65"), IPv4Address("10.64.0.1")
@@ -25,8 +25,16 @@ def test_spans_of_ports_of_one_job_do_not_overlap() -> None:
     assert made("tcp", "tcp/80").sets["in_protocols"].elements == (f"{EXTERNAL} . tcp : {OWN}",)
 
 
-def test_what_goes_is_gone_before_another_takes_its_place() -> None:
-    before, after = made("tcp/80", "tcp/90"), made("tcp/80-85", "tcp/90", "udp/90")
-    between = without_new(after, before)
-    assert between.sets["in_ports"].elements == (f"{EXTERNAL} . tcp . 90 : {OWN}",)
-    assert between.chains == after.chains
+def test_a_change_touches_the_elements_that_go_or_come_and_no_others() -> None:
+    before, after = (Mapped(EXTERNAL, OWN, opened) for opened in (("tcp/80", "tcp/90"), ("tcp/80-85", "tcp/90", "any")))
+    assert script("delete", "t", [before], [after]).splitlines() == [
+        f"delete element inet t in_ports {{ {EXTERNAL} . tcp . 80 : {OWN} }}",
+        f"delete element inet t out_ports {{ {OWN} . tcp . 80 : {EXTERNAL} }}",
+    ]
+    assert script("add", "t", [after], [before]).splitlines() == [
+        f"add element inet t in_whole {{ {EXTERNAL} : {OWN} }}",
+        f"add element inet t in_ports {{ {EXTERNAL} . tcp . 80-85 : {OWN} }}",
+        f"add element inet t out_whole {{ {OWN} : {EXTERNAL} }}",
+        f"add element inet t out_ports {{ {OWN} . tcp . 80-85 : {EXTERNAL} }}",
+    ]
+    assert script("add", "t", [before], [before]) == ""

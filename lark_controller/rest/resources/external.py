@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final
@@ -10,13 +11,14 @@ from flask import Response, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import AmbiguousError, NotFoundError
+from lark_common.turns import by_portions
 from lark_controller.api.external import ExternalState, ExternalWish
 from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
 from lark_controller.policies.external import FAMILIES
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
-from lark_controller.rest.bodies import next_url, read_json
+from lark_controller.rest.bodies import fitting, next_url, read_object
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import job_among, named_job
 from lark_controller.rest.own_jobs import is_own, own_user
@@ -24,14 +26,15 @@ from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.members import meta
-from lark_controller.rest.schemas.queries import ExternalQuery, WaitQuery
+from lark_controller.rest.schemas.queries import ChangeQuery, ExternalQuery, WaitQuery
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.tokens import Scope
 
 blueprint = resource("external-addresses", "Addresses at which jobs are reached from outside of the site.")
 
-# Bytes of a body.
+# Bytes of a body, and letters of a reason.
 MAX_BODY: Final = 4096
+MAX_REASON: Final = 300
 MAX_SECONDS: Final = 100 * 365.25 * 86400
 _SECONDS: Final = validate.Range(1, MAX_SECONDS, error="{min} to {max} seconds are accepted")
 
@@ -64,6 +67,11 @@ class ExternalWishSchema(Schema):
         load_default="",
         validate=validate.Length(max=64),
         metadata=meta(f"The label of its name in the DNS, empty for none: {external_names.ACCEPTED}"),
+    )
+    reservation = fields.String(
+        load_default="",
+        validate=validate.Length(max=16),
+        metadata=meta("The id of a reserved flow of the job, with which the address ends; empty for none"),
     )
 
 
@@ -131,6 +139,26 @@ class ExternalListSchema(Page):
     )
 
 
+class TranslationSchema(Schema):
+    """The translation of an external address."""
+
+    address = fields.String(required=True, metadata=meta("The external IPv4 address"))
+    inside = fields.String(required=True, metadata=meta("The job's own address behind it"))
+    open = fields.List(fields.String(), required=True, metadata=meta("The protocols and ports that are open"))
+
+
+class TranslationsSchema(Schema):
+    """Changes of translations."""
+
+    revision = fields.String(required=True, metadata=meta("The revision that the reader has with this answer"))
+    whole = fields.Boolean(required=True, metadata=meta("Everything follows: what the reader had before is over"))
+    more = fields.Boolean(required=True, metadata=meta("There is more, to be asked for with this revision"))
+    translations = fields.List(
+        fields.Nested(TranslationSchema), required=True, metadata=meta("Those that are new or others, in that order")
+    )
+    gone = fields.List(fields.String(), required=True, metadata=meta("External addresses that lead nowhere any more"))
+
+
 @operation(
     blueprint,
     "POST",
@@ -148,11 +176,8 @@ def associate(query: dict[str, Any]) -> Response:
     A job that has one keeps it, and the answer is 200. ``wait`` waits until the switches have it.
     """
     check_wait(query)
-    body = read_json(MAX_BODY, ExternalWishSchema())
-    job_id = _asked_for(body["job"])
-    wish = ExternalWish(
-        job_id, _openings(body["open"]), body["seconds"], FAMILIES.get(body["family"]), _label(body["name"])
-    )
+    wish = _wish()
+    job_id = wish.job
     given = current().controls.external.associate(wish, actor())
     if query["wait"]:
         # As with reservations: those who ask must leave places to the hooks of jobs that start.
@@ -203,6 +228,35 @@ def pools() -> dict[str, object]:
 @operation(
     blueprint,
     "GET",
+    "/external-translations",
+    name="list_external_translations",
+    scopes=(Scope.READ,),
+    query=ChangeQuery,
+    answers={200: TranslationsSchema},
+    problems=(422,),
+)
+def translations(query: dict[str, Any]) -> dict[str, object]:
+    """List what has changed of the translations, for gateways: since the revision ``after``, or all of them.
+
+    With ``wait`` the answer comes when anything has; when too many wait already, it comes at once.
+    """
+    with current().watching(query["wait"]) as wait:
+        found = current().controls.external.translations(query["after"], wait)
+    return {
+        "revision": found.revision,
+        "whole": found.whole,
+        "more": found.more,
+        "translations": [
+            {"address": str(each.external), "inside": str(each.inside), "open": list(map(str, each.openings))}
+            for each in by_portions(found.translations)
+        ],
+        "gone": list(map(str, found.gone)),
+    }
+
+
+@operation(
+    blueprint,
+    "GET",
     "/external-addresses/<association_id>",
     name="show_external_address",
     scopes=(Scope.HOOK, Scope.READ, Scope.OPERATE, Scope.SELF),
@@ -227,6 +281,22 @@ def release(association_id: str) -> dict[str, object]:
     """Release an external address. One that is released may be released again."""
     _own(association_id)
     return _shown([current().controls.external.release(association_id, actor())])[0]
+
+
+def _wish() -> ExternalWish:
+    """The body's request. One for an own job that no request can be, such as for a certain address, is in the audit
+    trail. Raises Problem, NotFoundError, AmbiguousError."""
+    text = read_object(MAX_BODY)
+    try:
+        body = fitting(text, ExternalWishSchema())
+        opened, label = _openings(body["open"]), _label(body["name"])
+    except Problem as problem:
+        asked = json.loads(text) if problem.status == 422 else None
+        if isinstance(asked, dict) and isinstance(word := asked.get("job"), str):
+            current().controls.external.refused(_asked_for(word), actor(), str(problem)[:MAX_REASON])
+        raise
+    family = FAMILIES.get(body["family"])
+    return ExternalWish(_asked_for(body["job"]), opened, body["seconds"], family, label, body["reservation"])
 
 
 def _asked_for(word: str) -> str:

@@ -41,7 +41,7 @@ from lark_controller.rest.schemas.queries import (
     EndQuery,
     FreshQuery,
     JobQuery,
-    WaitQuery,
+    RegisterQuery,
 )
 from lark_controller.rest.tokens import Scope
 from lark_controller.rest.written_jobs import job_members, registered_members, written
@@ -79,7 +79,7 @@ def _read_one(limit: int, schema: Schema, empty: bool = False) -> str:
     "/jobs",
     name="register_job",
     scopes=(Scope.HOOK,),
-    query=WaitQuery,
+    query=RegisterQuery,
     bodies={"application/json": BothAdsSchema, "text/plain": _TEXT},
     answers={201: RegisteredSchema, 200: RegisteredSchema},
     texts={201: ("text/plain",), 200: ("text/plain",)},
@@ -91,6 +91,7 @@ def register(query: dict[str, Any]) -> Response:
 
     The same run again answers 200 and is the same job. ``wait`` waits for the switches' confirmation; switches that
     have not confirmed by then are named in ``waiting``. When too many requests wait already, the answer comes at once.
+    A job that cannot have the external address that it asks for is refused; one that is ``running`` runs without it.
     """
     context = current()
     started = time.perf_counter()
@@ -104,7 +105,7 @@ def register(query: dict[str, Any]) -> Response:
     with suppress(NotFoundError):
         # The same run, by its ads, may be another host's.
         require_host_of(context, run.id)
-    registered = context.controls.jobs.register(job_ad, machine_ad, actor())
+    registered = context.controls.jobs.register(job_ad, machine_ad, actor(), query["running"])
     confirmation = confirm(registered.job.id, query["wait"])
     response = _answer(confirmation)
     response.status_code = 201 if registered.created else 200

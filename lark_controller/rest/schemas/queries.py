@@ -43,6 +43,15 @@ class WaitQuery(Schema):
     )
 
 
+class RegisterQuery(WaitQuery):
+    """A registration."""
+
+    running = fields.Boolean(
+        load_default=False,
+        metadata=meta("The job runs already: without the external address that it asks for it keeps its network"),
+    )
+
+
 class EndQuery(Schema):
     """The source of a job's end."""
 
