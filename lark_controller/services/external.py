@@ -66,7 +66,7 @@ class ExternalAddresses:
         feed.completed_by(self.with_external)
 
     def load(self) -> None:
-        """Take over what the store has, before live jobs are told to the loop. Raises StoreError."""
+        """Take over what the store has, before live jobs are handed to the loop. Raises StoreError."""
         now = time.time()
         self._store.expire(now)
         with self._lock:

@@ -27,7 +27,7 @@ _ATTEMPT: Final = 3.0
 
 
 class ExternalNames:
-    """The thread that brings names to what the store says; nothing is sent once the ``fence`` is shut."""
+    """The thread that brings names to what the store has; nothing is sent once the ``fence`` is shut."""
 
     def __init__(self, store: Store, dns: DnsUpdates, fence: Fence | None) -> None:
         self._store = store.external_addresses

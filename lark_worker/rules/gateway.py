@@ -1,4 +1,4 @@
-"""``lark-worker gateway``: keeps a plain Linux gateway's translation of external addresses as the controller says.
+"""``lark-worker gateway``: keeps a plain Linux gateway's translation of external addresses as the controller has it.
 
 It asks every few seconds; while the controller is away everything stays. The rules stay when the program ends, so a
 restart changes nothing.
@@ -66,7 +66,7 @@ class Gateway:
             log.failure("unexpected error; the translation stays as it is", error)
 
     def repeat(self, wait: Callable[[float], bool], seconds: float) -> None:
-        """Step until ``wait`` says that it is over."""
+        """Step until ``wait`` is over."""
         self.step()
         while not wait(seconds):
             self.step()
@@ -76,7 +76,7 @@ class Gateway:
         status, answer = self._link.passed(lambda client: {"addresses": _first(client.external_addresses())})
         if status != 200:
             raise AwayError(str(answer.get("detail", status)))
-        # By the job's own address: where one is told of with two jobs, the later one has it.
+        # By the job's own address: where one comes with two jobs, the later one has it.
         found: dict[IPv4Address, Mapped] = {}
         try:
             for each in answer["addresses"]:
