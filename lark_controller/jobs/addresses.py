@@ -205,7 +205,7 @@ class _AddressBlocks:
         block = self._blocks.get(number)
         if length is not None and self._contains(address) and number not in self._foreign:
             if block is None:
-                units = max(1, 1 << max(0, self.bits - self._shift - length))
+                units = 1 << max(0, self.bits - self._shift - length)
                 first = number & -units
                 if units > self._most or not self._are_free(first, units):
                     first, units = number, 1
