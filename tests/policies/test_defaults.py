@@ -179,3 +179,9 @@ def test_attributes_of_a_machine_have_the_prefix_or_not() -> None:
 )
 def test_bandwidth_in_words(rule: HostBandwidth, words: str, mode: str) -> None:
     assert (rule.words, rule.mode.value) == (words, mode)
+
+
+def test_true_and_false_are_predicates() -> None:
+    rules = "".join(f"- block: {{when: {word}}}\n" for word in ("true", "false", "yes", "off"))
+    policy = load(f"version: 1\npolicies:\n{rules}")
+    assert [rule.when for rule in policy.blocks] == ["true", "false", "true", "false"]
