@@ -131,7 +131,7 @@ class Fleet:
 
 
 async def serve(ports: list[int], workers: int, job_ports: int) -> None:
-    """Do what the standard input says until it ends."""
+    """Carry out the standard input's commands until it ends."""
     raise_open_files()
     fleet = Fleet(ports, workers, job_ports)
     # A collection here would stop every switch for a moment, and be taken for the controller's latency.
@@ -160,7 +160,7 @@ async def serve(ports: list[int], workers: int, job_ports: int) -> None:
 
 
 class PlayedSwitches(Switches):
-    """The process, from the side of the measurement; its switches connect when they are told to."""
+    """The process, from the side of the measurement; its switches connect on command."""
 
     def __init__(self, ports: int | Sequence[int], workers: int, job_ports: int) -> None:
         listed = str(ports) if isinstance(ports, int) else ",".join(map(str, ports))

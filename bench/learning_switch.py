@@ -18,7 +18,7 @@ from os_ken.ofproto import ofproto_v1_3
 
 
 class LearningSwitch(app_manager.OSKenApp):
-    """Learns stations from PacketIns, and sets a flow for every pair of stations that it knows."""
+    """Learns stations from PacketIns, and sets a flow for every pair of learned stations."""
 
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]  # noqa: RUF012  # os-ken's declaration, a class attribute by contract
 

@@ -202,7 +202,7 @@ async def _ready(switches: list[LoadSwitch], subject: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run as the command line says; prints the result."""
+    """Runs by the command line; prints the result."""
     subject, port, count, window, seconds = arguments
     print(json.dumps(asdict(asyncio.run(run(subject, int(port), int(count), int(window), float(seconds))))))
 

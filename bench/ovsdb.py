@@ -68,7 +68,7 @@ def measure(workers: int, changes: int, idle: float = IDLE_SECONDS) -> dict[str,
 
 
 def _without(directory: Path, workers: int, idle: float) -> dict[str, float]:
-    """The same switches and jobs, but nobody has said where the databases are."""
+    """The same switches and jobs, without the databases' addresses."""
     controller, _ = _pool(directory, list(range(1, workers + 1)), None)
     with controller:
         began = time.monotonic()
@@ -121,7 +121,7 @@ def _all_committed(databases: Databases, workers: set[int]) -> float:
 
 
 def _managed(controller: Lark, count: int) -> None:
-    """Wait until a controller has said of each switch that its queues are in force."""
+    """Wait until a controller reports each switch's queues as in force."""
     deadline = time.monotonic() + PATIENCE
     while controller.log().count(" queues are managed ") < count:
         if time.monotonic() > deadline:

@@ -60,7 +60,7 @@ def load(subject: str, port: int, count: int, window: int, seconds: float) -> di
 
 @contextmanager
 def lark(count: int) -> Iterator[int]:
-    """A controller that knows one sliced job on each switch; its OpenFlow port."""
+    """A controller with one sliced job on each switch; its OpenFlow port."""
     with tempfile.TemporaryDirectory() as directory, Lark(Path(directory), POLICY) as controller:
         asyncio.run(_register(controller, count))
         yield controller.openflow

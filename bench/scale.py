@@ -89,7 +89,7 @@ class Scale:
 
     @contextmanager
     def running(self, text: str) -> Iterator[None]:
-        """A controller on the store, whose switches are told where it listens."""
+        """A controller on the store, whose switches get its address."""
         with Lark(self.directory, text, lease_seconds="86400", switch_timeout="120", check_seconds="600") as controller:
             self.controller = controller
             self.token = controller.token = controller.token or self.token

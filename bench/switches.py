@@ -23,7 +23,7 @@ from lark_controller.switches.openflow.replies import PacketIn
 
 AT_ONCE: Final = 64
 PATIENCE: Final = 300.0
-# Barriers until a switch has been given its first flows: two belong to the question whether it knows NORMAL.
+# Barriers until a switch has been given its first flows: two belong to the probe for NORMAL.
 FIRST_FLOWS: Final = 3
 
 
@@ -63,7 +63,7 @@ class Stall:
 
 
 async def serve(port: int, first: int, count: int) -> None:
-    """Connect all switches, then do what the standard input says until it ends."""
+    """Connect all switches, then carry out the standard input's commands until it ends."""
     raise_open_files()
     named = {number: name for name, number in ports().items()}
     switches: dict[int, CountingSwitch] = {}

@@ -28,7 +28,7 @@ NAMES: Final = ("a", "b")
 # Seconds that a pool has to have masters again, and between two looks.
 PATIENCE: Final = 300.0
 LOOK: Final = 0.25
-# An edge that was quiet for so long has a marker, by which the next controller knows its flows.
+# An edge that was quiet for so long has a marker, by which the next controller recognises its flows.
 SETTLED: Final = 45.0
 
 

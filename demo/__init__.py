@@ -1,1 +1,1 @@
-"""``make demo``: the whole controller at work on three real switches, told as a story that checks itself."""
+"""``make demo``: the whole controller at work on three real switches, as a story that checks itself."""

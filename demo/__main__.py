@@ -1,4 +1,4 @@
-"""The story that ``make demo`` tells: each chapter does something, says why, and checks it.
+"""The story of ``make demo``: each chapter does something, prints why, and checks it.
 
 Exit status: 0 when everything was as expected, 1 when not, 2 when it cannot begin, 130 when interrupted.
 Before the jobs end, the operator's pages can be opened, with traffic to look at: on a terminal for half a minute,

@@ -90,7 +90,7 @@ User = "{job.owner}@submit.example"
 
 
 def machine_ad(job: DemoJob, host: Host, datapath: int) -> str:
-    """The machine ad, with the attributes in which a worker says how the job is attached."""
+    """The machine ad, with the attributes in which a worker publishes how the job is attached."""
     return f"""\
 Activity = "Busy"
 Arch = "X86_64"
@@ -137,7 +137,7 @@ class Hook:
         return run(["sh", str(HOOK), *arguments], stdin=job_ad(job), env=environment, timeout=40).stdout
 
     def environment(self, job: DemoJob) -> dict[str, str]:
-        """The settings of the hook, and what HTCondor says to the hook of a job by its environment."""
+        """The settings of the hook, and the environment that HTCondor gives the hook of a job."""
         scratch = self._directory / job.name
         return self._settings | {
             "LARK_HOOK_CONF": str(scratch / "none"),

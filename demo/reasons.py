@@ -48,5 +48,5 @@ def examples(found: dict[tuple[End, End, int], tuple[str, str]]) -> dict[str, li
 
 
 def last_line(explanation: str) -> str:
-    """The outcome, as the last line of what the command prints says it."""
+    """The outcome, from the last line of the command's output."""
     return explanation.strip().splitlines()[-1]

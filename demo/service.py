@@ -72,7 +72,7 @@ class Service:
         return self._process.pid
 
     def kill(self) -> None:
-        """End it as a crash does: it can say and save nothing."""
+        """End it as a crash does: it can send and save nothing."""
         os.kill(self.pid, signal.SIGKILL)
         self._wait()
 

@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs/experiments.md"
 RESULTS: Final = ROOT / "docs/experiments"
 
-# Every experiment by the name that the command line knows it by, in the order of the page.
+# Every experiment by its name on the command line, in the order of the page.
 EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "lark-host": lark_host.run,
     "lark-wan": lark_wan.run,

@@ -126,7 +126,7 @@ def is_carried(references: Sequence[float]) -> bool:
 
 
 def scale(tried: Mapping[float, Sequence[float]]) -> tuple[float, bool]:
-    """Choose the greatest factor that is carried, and say if there is one; where there is none it is the least tried.
+    """Choose the greatest factor that is carried, and whether there is one; where there is none it is the least tried.
 
     ``tried`` has the references of each factor. Raises ValueError where none was tried.
     """

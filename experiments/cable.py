@@ -10,8 +10,9 @@ BUFFER_MS: Final = 40.0
 # A buffer holds some packets at least, however slow the cable is.
 LEAST_PACKETS: Final = 50
 FRAME_BITS: Final = 1514 * 8
-# How much more than the policy says a cable carries. The papers' queues fill their links to the last bit, and a cable
-# that carries no more would have packets wait where no queue of the site's can order them (docs/how-to/queues.md).
+# The factor by which a cable carries more than the policy's capacity. The papers' queues fill their links to the last
+# bit, and a cable that carries no more would have packets wait where no queue of the site's can order them
+# (docs/how-to/queues.md).
 MARGIN: Final = 1.02
 # The TCP port of the reference stream's server.
 REFERENCE_PORT: Final = 5299

@@ -264,7 +264,7 @@ def _until(ready: Any, what: str) -> None:
 
 
 def ask(method: str, path: str, body: str | dict[str, Any] | None = None) -> Any:
-    """Ask the controller. Raises LabError with what it says where it refuses."""
+    """Ask the controller. Raises LabError with its answer where it refuses."""
     data, kind = None, "application/json"
     if isinstance(body, str):
         data, kind = body.encode(), "text/plain"
@@ -420,7 +420,7 @@ def make_reference() -> None:
 
 @contextlib.contextmanager
 def referred(request: Request) -> Iterator[Callable[[], float]]:
-    """Let the reference stream run during the block; gives a function that says, after it, the part of its rate."""
+    """Let the reference stream run during the block; gives a function that returns, after it, the part of its rate."""
     way = reference.Way((), "", REFERENCE_TARGET, reference.rate(request.link))
     command = way.client(REFERENCE_PORT, RUN_SECONDS, 0.5)
     with tempfile.TemporaryFile("w+") as printed:

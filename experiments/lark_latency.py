@@ -138,7 +138,7 @@ def _first(pool: Pool, job: Running) -> Times:
 
 
 def _forget(pool: Pool, job: Running) -> None:
-    """Let the job know every destination, and the controller take the answers away that it has given about them."""
+    """Let the job learn every destination, and the controller take the answers away that it has given about them."""
     _run(job, _to_each(3))
     # A change of policy does that.
     pool.put_policy(policy("policies:\n  - slice: {by: Owner}"))

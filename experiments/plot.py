@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 
 from experiments.result import Point, Result, Series
 
-# Colours that are told apart with any kind of colour vision (Okabe and Ito), ours first.
+# Colours that can be distinguished with any kind of colour vision (Okabe and Ito), ours first.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A6D00")
 # Whole numbers up to this are a count, and each has its mark on the axis.
 MOST_COUNT: Final = 16

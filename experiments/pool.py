@@ -1,4 +1,4 @@
-"""The lab's pool as an experimenter uses it: a policy, links of a rate, jobs that run iperf3 and say what they saw."""
+"""The lab's pool as an experimenter uses it: a policy, links of a rate, jobs that run iperf3 and report."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STARTER_LOGS: Final = "/var/log/condor/StarterLog.slot1_*"
 INVENTORY: Final = "/usr/local/libexec/lark/lark-bandwidth"
 # Linux's own limit (GSO_MAX_SEGS) to the segments that an interface is given in one piece.
 MOST_SEGMENTS: Final = 65535
-# Seconds until jobs have been told to begin: one, and each more.
+# Seconds until jobs have got the command to begin: one, and each more.
 READY: Final = 0.8
 READY_EACH: Final = 0.3
 # Seconds of a reference stream that runs alone.
@@ -179,7 +179,7 @@ class Pool:
         self._reference: reference.Way | None = None
 
     def put_policy(self, text: str) -> None:
-        """Put a policy in force, and wait until every switch has it. Raises LabError with what the controller says."""
+        """Put a policy in force, and wait until every switch has it. Raises LabError with the controller's answer."""
         address = BY_NAME["controller"].address
         ask = 'exec curl -sS --max-time 60 -H "Authorization: Bearer $(cat "$1")" '
         token = f"/lark/machines/controller/upper{OPERATOR_TOKEN}"
@@ -436,7 +436,7 @@ class Pool:
             time.sleep(0.5)
 
     def _advertised(self, worker: str, attribute: str) -> str:
-        """The attribute as ``condor_status`` prints it; empty where the pool does not know the worker."""
+        """The attribute as ``condor_status`` prints it; empty where the pool has no such worker."""
         constraint = f'Machine == "{worker}.{DOMAIN}" && SlotType == "Partitionable"'
         return self._lab.on("central", "condor_status", "-constraint", constraint, "-af", attribute).stdout.strip()
 

@@ -1,4 +1,4 @@
-"""The rates of the experiments: the papers' where they say them, or those of a YAML or JSON file (``--rates FILE``).
+"""The rates of the experiments: the papers' where they have them, or those of a YAML or JSON file (``--rates FILE``).
 
 Lark's rates are Mb/s of L2 bytes, the QoS framework's MB/s; all are multiplied by the scale.
 """

@@ -96,7 +96,7 @@ def scaled(name: str, xs: Iterable[float], rate: float, papers: float, part: flo
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An aim, what came out, and whether that meets it. ``marked``: nothing sound was measured, so nobody can say."""
+    """An aim, what came out, and whether that meets it. ``marked``: nothing sound was measured, so neither holds."""
 
     aim: str
     found: str

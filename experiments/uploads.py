@@ -159,7 +159,7 @@ def _one(
 
 
 def check_others(rates: Sequence[float], share: float) -> None:
-    """Raise LabError where the others have not sent: an upload beside nobody says nothing about management.
+    """Raise LabError where the others have not sent: an upload alone shows nothing about management.
 
     ``rates`` are theirs, and ``share`` is that of all together.
     """

@@ -15,7 +15,7 @@ from lark_controller.switches.fence import is_later
 from lark_controller.switches.openflow import roles
 from lark_controller.switches.openflow.roles import NO_GENERATION, Role
 
-# The messages that a slave may not send, of those that a fake switch knows.
+# The messages that a slave may not send, of those that a fake switch has.
 _WRITES: Final = frozenset({ofp.OFPT_FLOW_MOD, ofp.OFPT_METER_MOD, ofp.OFPT_PACKET_OUT})
 
 
@@ -27,8 +27,8 @@ class Connected(Protocol):
 
 
 class Masters:
-    """The roles of a switch's connections. ``asked`` counts role requests; without ``tells`` a slave is not told that
-    it is one, as OpenFlow 1.3 has it."""
+    """The roles of a switch's connections. ``asked`` counts role requests; without ``tells`` a slave gets no
+    message that it is one, as OpenFlow 1.3 has it."""
 
     def __init__(self) -> None:
         self.generation: int | None = None
@@ -49,7 +49,7 @@ class Masters:
         self.generation = None
 
     def listening(self) -> list[Connected]:
-        """The connections that are told of packets and of flows that are gone."""
+        """The connections that get packets and of flows that are gone."""
         return [connection for connection, role in self._roles.items() if role != roles.SLAVE]
 
     def ask(self, connection: Connected, request: Role) -> Role | None:

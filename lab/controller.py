@@ -27,7 +27,7 @@ def api(lab: Lab, path: str, method: str = "GET", body: str = "", content_type: 
 
 
 def jobs(lab: Lab, **filters: str) -> list[Mapping[str, Any]]:
-    """The live jobs that the controller knows, or those that ``filters`` (state, owner, group, host) choose."""
+    """The controller's live jobs, or those that ``filters`` (state, owner, group, host) choose."""
     query = "&".join(f"{name}={value}" for name, value in {"limit": "1000", **filters}.items())
     return list(api(lab, f"/v1/jobs?{query}")["jobs"])
 

@@ -37,7 +37,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job that runs, and what the controller knows of it (``record``; empty where it has no network of its own)."""
+    """A job that runs, and the controller's record of it (``record``; empty where it has no network of its own)."""
 
     lab: Lab
     jobs: submit.Jobs

@@ -253,7 +253,7 @@ class Net:
 
 _PROBE = Path(__file__).with_name("probe.py")
 
-# No router solicitations and no generated link-local addresses' detection: a host says nothing that nobody asked for.
+# No router solicitations and no generated link-local addresses' detection: a host sends nothing unasked.
 _QUIET_IPV6 = f"""
 cd /proc/sys/net/ipv6/conf/{INNER} 2>/dev/null || exit 0
 echo 0 > accept_ra; echo 0 > router_solicitations; echo 0 > accept_dad; echo 0 > dad_transmits

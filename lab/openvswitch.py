@@ -89,7 +89,7 @@ class OpenVSwitch:
             raise
 
     def start_switch(self) -> None:
-        """Start ovs-vswitchd alone and wait until it has set up the bridges that the database knows."""
+        """Start ovs-vswitchd alone and wait until it has set up the bridges of the database."""
         control = self.directory / "vswitchd.ctl"
         control.unlink(missing_ok=True)
         self._switch = self._spawn(

@@ -61,7 +61,7 @@ class PostgresServer:
             connection.execute("SELECT pg_promote(true, 60)")
 
     def kill(self) -> None:
-        """End it as a machine's crash does: nothing is written any more, and clients are told nothing."""
+        """End it as a machine's crash does: nothing is written any more, and clients get no message."""
         if self._process is not None:
             # Its children notice that it has gone, and end.
             self._process.kill()

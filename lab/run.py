@@ -1,4 +1,4 @@
-"""Runs one program to its end, within a time limit, and says what it wrote when it failed; finds a port for one."""
+"""Runs one program to its end, within a time limit, and reports its output when it failed; finds a port for one."""
 
 from __future__ import annotations
 

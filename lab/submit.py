@@ -61,7 +61,7 @@ def submit_program(
 
 
 def wait(lab: Lab, jobs: Jobs, timeout: float = 150) -> None:
-    """Wait until every job has left the queue. Raises LabError after ``timeout`` seconds, with what the queue says."""
+    """Wait until every job has left the queue. Raises LabError after ``timeout`` seconds, with the queue's output."""
     waiting = lab.on(
         "central", "condor_wait", "-wait", str(int(timeout)), f"{jobs.directory}/log", timeout=timeout + 20, check=False
     )

@@ -33,7 +33,7 @@ JOB_ATTRIBUTES: Final = ("Owner", "GlobalJobId", "JobCurrentStartDate")
 RESOLV: Final = Path("/etc/resolv.conf")
 _PROGRAMS: Final = ("ip", "tc", "nft", "ovs-vsctl", "ovs-ofctl", "sudo", "curl")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Seconds before a certificate's end from which it is told; openssl's form of a time.
+# Seconds before a certificate's end from which it is shown; openssl's form of a time.
 SOON: Final = 30 * 86_400.0
 _END: Final = "%b %d %H:%M:%S %Y %Z"
 _FOR_BRIDGE: Final = "lark-worker bridge make BRIDGE INTERFACE makes one"
@@ -60,7 +60,7 @@ class Finding:
 class HTCondor:
     """HTCondor on this worker: its configuration (knobs in capitals), its version, and its startd.
 
-    ``trouble`` says why there is none.
+    ``trouble`` is why there is none.
     """
 
     settings: Mapping[str, str]

@@ -99,7 +99,7 @@ class Advised:
 class Noted:
     """The controller's answer to a report of transfers: the jobs that it does not know, what is not the WAN, and the
     treatments of the report's jobs by id (None: the policy has no rule of transfers, or the controller is older).
-    ``scitags`` is the revision of jobs' marks, empty where nobody is told of flows."""
+    ``scitags`` is the revision of jobs' marks, empty where flows are reported to nobody."""
 
     missing: frozenset[str]
     local: tuple[Network, ...]
@@ -221,7 +221,7 @@ class ControllerLink:
             return Headroom()
 
     def external_headroom(self) -> dict[str, int]:
-        """The free addresses of each pool of external addresses; empty where the controller knows of none."""
+        """The free addresses of each pool of external addresses; empty where the controller has none."""
         try:
             found = self._ask(lambda client: client.external_pools())
             return {str(pool["name"]): int(pool["free"]) for pool in found[:MAX_POOLS]}
@@ -270,7 +270,7 @@ class ControllerLink:
             raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
 
     def marks(self, host: str, job_ids: Sequence[str]) -> Marks:
-        """The marks (SciTags) of jobs, and who is told of their flows. Raises RefusedError."""
+        """The marks (SciTags) of jobs, and the receivers of reports. Raises RefusedError."""
         try:
             return marks_from_json(self._ask(lambda client: client.marks(host, job_ids)))
         except _UnknownError:

@@ -407,7 +407,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except Exception as error:
             log.failure("unexpected error in a request", error, path=self.path[:MAX_PATH])
-            self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log says how.")
+            self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log has the reason.")
         else:
             self._send(*answer)
 

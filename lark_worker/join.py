@@ -218,7 +218,7 @@ def _given(value: object) -> Iterator[object]:
 
 
 def _own_token(place: Place) -> str:
-    """The token of this worker: kept before it is told, so that a second try tells the same."""
+    """The token of this worker: kept before it is sent, so that a second try sends the same."""
     with suppress(FileNotFoundError):
         found = place.token.read_text("ascii").strip()
         if found:

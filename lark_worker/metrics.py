@@ -58,7 +58,7 @@ class WorkerCollector(Collector):
             jobs.add_metric(labels, count)
         yield jobs
         waiting = sum(bool(record.pending) for record in records)
-        meaning = "Jobs of which the controller is still to be told something."
+        meaning = "Jobs with reports that wait for the controller."
         yield GaugeMetricFamily("lark_worker_undelivered_jobs", meaning, waiting)
         yield GaugeMetricFamily("lark_worker_problems", "Problems that need an operator.", len(self._worker.problems()))
         yield GaugeMetricFamily(
@@ -92,7 +92,7 @@ class WorkerCollector(Collector):
         for name, words, value in (
             ("sent", "Datagrams that tell science networks of a flow (SciTags).", fireflies.sent),
             ("failed", "Datagrams that the kernel did not send.", fireflies.failed),
-            ("lost_flows", "Flows that nothing is told of, for want of room or of an answer.", fireflies.lost),
+            ("lost_flows", "Flows without a report, for want of room or of an answer.", fireflies.lost),
         ):
             yield CounterMetricFamily(f"lark_worker_firefly_{name}", words, value)
 

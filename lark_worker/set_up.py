@@ -161,7 +161,7 @@ def _bridge(wish: Wish, settings: Settings, joined: Joined) -> Iterator[str]:
 
 
 def _await_connection(command: Sequence[str]) -> None:
-    """Wait until a switch has connected, as long as it may take: the check says what is wrong where it has not."""
+    """Wait until a switch has connected, as long as it may take: the check has the reason where it has not."""
     deadline = time.monotonic() + _CONNECT_SECONDS
     while time.monotonic() < deadline and not any(each for (each,) in json.loads(run(command))["data"]):
         time.sleep(_TRY_SECONDS)

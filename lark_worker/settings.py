@@ -183,7 +183,7 @@ class Settings:
     ] = ""
     prefix: Annotated[str, About("Begins the name of every interface and namespace; 1 to 4 letters, digits.")] = "lark"
     startd_address_file: Annotated[
-        Path | None, About("File with the startd's address. Empty: as HTCondor's configuration says.")
+        Path | None, About("File with the startd's address. Empty: as in HTCondor's configuration.")
     ] = None
     starters: Annotated[tuple[str, ...], About("Comma-separated paths of condor_starter.")] = (
         "/usr/sbin/condor_starter",

@@ -1,5 +1,5 @@
 #!/bin/sh
-# HTCondor starter hook: tells Lark that a job starts, still runs, or has ended.
+# HTCondor starter hook: reports to Lark that a job starts, still runs, or has ended.
 #
 #   LARK_HOOK_PREPARE_JOB_BEFORE_TRANSFER, LARK_HOOK_PREPARE_JOB   starter_hook.sh start
 #   LARK_HOOK_UPDATE_JOB_INFO                                      starter_hook.sh update
@@ -33,7 +33,7 @@ LC_ALL=C
 export LC_ALL
 umask 077
 
-MAX_AD=2097152     # bytes read of each ad; the controller accepts less and says so
+MAX_AD=2097152     # bytes read of each ad; the controller accepts less, and refuses with the limit
 LARGE_AD=196608    # bytes; of a larger job ad the longest lines are left out, so that the controller accepts it
 LONG_LINE=8192     # bytes; what is longer is an environment or arguments, and no network policy asks for those
 MAX_ANSWER=65536   # bytes read of an answer
@@ -132,10 +132,7 @@ number() { # number NAME VALUE DEFAULT LOW HIGH: VALUE if it is a whole number i
         '') ;;
         *[!0-9]* | ??????*) say "$1: $2 is no whole number from $4 to $5; using $3" ;;
         *)
-            if [ "$2" -ge "$4" ] && [ "$2" -le "$5" ]; then
-                printf '%s' "$2"
-                return
-            fi
+            [ "$2" -lt "$4" ] || [ "$2" -gt "$5" ] || { printf '%s' "$2"; return; }
             say "$1: $2 is not from $4 to $5; using $3"
             ;;
     esac
@@ -189,12 +186,7 @@ check_settings() {
 
 # limited SECONDS COMMAND...: the command, ended after that time where there is a program to do so.
 limited() {
-    if command -v timeout >/dev/null 2>&1; then
-        timeout "$@"
-    else
-        shift
-        "$@"
-    fi
+    if command -v timeout >/dev/null 2>&1; then timeout "$@"; else shift && "$@"; fi
 }
 
 read_ads() {
@@ -210,7 +202,7 @@ read_ads() {
 }
 
 # A job must not be held for an environment of a megabyte or a title in Latin-1: what the controller would refuse is
-# left out, an attribute at a time. What says whose job it is cannot be left out; without it the controller refuses.
+# left out, an attribute at a time. The job's identity cannot be left out; without it the controller refuses.
 leave_out() {
     whole=$job_ad
     if [ "${#job_ad}" -gt "$LARGE_AD" ]; then
@@ -254,11 +246,8 @@ compute_id() {
 }
 
 is_id() {
-    case $1 in
-        *[!0-9a-f]*) return 1 ;;
-        ????????????????) return 0 ;;
-        *) return 1 ;;
-    esac
+    case $1 in *[!0-9a-f]*) return 1 ;; esac
+    [ "${#1}" = 16 ]
 }
 
 id_file() {
@@ -267,7 +256,7 @@ id_file() {
 }
 
 save_id() {
-    # The worker service knows the caller's job by itself, and the scratch directory's files are the job's output.
+    # The worker service finds the caller's job by itself, and the scratch directory's files are the job's output.
     [ -z "${LARK_SOCKET:-}" ] || return 0
     file=$(id_file) || return 0
     # Never through a link that somebody else has put there: the old file goes, the new one must not exist.
@@ -334,10 +323,7 @@ request() { # request SECONDS METHOD PATH BODY
     code=${reply##*"${NEWLINE}curl-status "}
     case $code in
         0) ;;
-        '' | *[!0-9]*)
-            problem="the answer from $where is longer than $MAX_ANSWER bytes"
-            return
-            ;;
+        '' | *[!0-9]*) problem="the answer from $where is longer than $MAX_ANSWER bytes" && return ;;
         *)
             problem=$(printf '%s\n' "$reply" | sed -n 's/^.*curl: ([0-9]*) //p' | head -n 1)
             problem="no answer from $where: ${problem:-curl failed with status $code}"
@@ -450,7 +436,7 @@ register() {
     esac
 }
 
-# The id that the ads give, then the one that was kept, until the controller knows one. Sets status.
+# The id that the ads give, then the one that was kept, until the controller accepts one. Sets status.
 ask_by_id() { # ask_by_id METHOD SUFFIX BODY
     computed=$(compute_id)
     kept=$(saved_id)
@@ -479,9 +465,7 @@ finish() {
             ;;
     esac
     case $status in
-        2??)
-            file=$(id_file) && rm -f "$file" 2>/dev/null
-            ;;
+        2??) file=$(id_file) && rm -f "$file" 2>/dev/null ;;
         404 | 410) say "the controller does not know this job" ;;
         *) say "not ended: $(why); its lease will end it" ;;
     esac
@@ -496,16 +480,10 @@ main() {
     esac
     case $action in
         start | update | exit) ;;
-        *)
-            say "usage: starter_hook.sh start|update|exit [REASON] (got: ${1:-nothing})"
-            return
-            ;;
+        *) say "usage: starter_hook.sh start|update|exit [REASON] (got: ${1:-nothing})"; return ;;
     esac
     read_settings
-    if ! check_settings; then
-        unmanaged "$problem"
-        return
-    fi
+    check_settings || { unmanaged "$problem"; return; }
     where=${LARK_SOCKET:-$bases}
     deadline=$(($(now) + timeout))
     read_ads

@@ -18,7 +18,7 @@ MARKS: Final = ("-m", "not lab and not install")
 
 
 def names_files(arguments: Sequence[str]) -> bool:
-    """Whether an argument is a file or folder of tests, or a test in one."""
+    """True for a file or folder of tests, or a test in one."""
     tests = ROOT / "tests"
     paths = [ROOT / argument.partition("::")[0] for argument in arguments if not argument.startswith("-")]
     return any(path.exists() and path.resolve().is_relative_to(tests) for path in paths)

@@ -47,7 +47,7 @@ class Share:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of tests."""
+    """The outcomes of tests."""
 
     counts: Counter[str] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Outcome:
     within: str | None = None
     """The test that had begun and not ended."""
     finished: bool = False
-    """Whether pytest has come to its own end."""
+    """True where pytest has come to its own end."""
 
     def add(self, other: Outcome) -> None:
         """Take in what became of others."""
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def read(lines: Sequence[str]) -> Outcome:
-    """What became of the tests that wrote ``lines`` (:mod:`tests.fixtures.outcomes`); a last line may be torn."""
+    """The outcomes of the tests that wrote ``lines`` (:mod:`tests.fixtures.outcomes`); a last line may be torn."""
     found = Outcome()
     for text in lines:
         if not text.endswith("\n"):
@@ -178,14 +178,14 @@ class _Process:
             self._process.send_signal(number)
 
     def outcome(self) -> Outcome:
-        """What became of its tests so far."""
+        """The outcomes of its tests so far."""
         if not self._file.exists():
             return Outcome()
         with self._file.open() as lines:
             return read(list(lines))
 
     def troubles(self, outcome: Outcome, *, choosing: bool) -> Iterator[str]:
-        """What is wrong beside the tests that failed."""
+        """Faults beside the tests that failed."""
         ended = f"{self.share.name}: pytest ended with status {self._status}"
         if outcome.within:
             yield f"{ended} in {outcome.within}"

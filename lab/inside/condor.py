@@ -55,7 +55,7 @@ _CENTRAL = """
 GROUP_NAMES = group_cms, group_cms.prod, group_cms.analysis, group_atlas
 GROUP_ACCEPT_SURPLUS = True
 GROUP_AUTOREGROUP = False
-# A machine that says nothing is forgotten within a minute.
+# A machine that sends nothing is forgotten within a minute.
 CLASSAD_LIFETIME = 40
 NEGOTIATOR_UPDATE_INTERVAL = 10
 """

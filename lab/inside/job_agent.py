@@ -91,7 +91,7 @@ class Agent(http.server.BaseHTTPRequestHandler):
     """One request to the job."""
 
     def do_POST(self) -> None:
-        """Do what the document says."""
+        """Carry out the document's command."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.answer(self.work(asked, float(asked.get("seconds", 10))))
         if "end" in asked:

@@ -31,7 +31,7 @@ def options_from_environment() -> services.Options:
 
 
 def start() -> None:
-    """Switch every machine on, all at once, and wait until the collector knows both workers and Lark is ready."""
+    """Switch every machine on, all at once, and wait until the collector has both workers and Lark is ready."""
     began = time.monotonic()
     machines.make_segments()
     pki.make([machine.name for machine in MACHINES if machine.bridge or "controller" in machine.roles])
@@ -53,13 +53,13 @@ def start() -> None:
 
 
 def workers_in_pool() -> set[str]:
-    """The workers that the collector knows now."""
+    """The collector's workers of the moment."""
     result = run(["on", "central", "condor_status", "-af", "Machine"], timeout=30, check=False)
     return {line.split(".")[0] for line in result.stdout.split()}
 
 
 def wait_for_workers(wanted: set[str]) -> None:
-    """Wait until the collector knows ``wanted``. Raises LabError after two minutes."""
+    """Wait until the collector has ``wanted``. Raises LabError after two minutes."""
     deadline = time.monotonic() + POOL_TIMEOUT
     while not wanted <= (known := workers_in_pool()):
         if time.monotonic() > deadline:

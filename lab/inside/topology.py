@@ -59,7 +59,7 @@ class Bridge:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine. ``routes`` are arguments of ``ip route add``; ``roles`` say what is started on it."""
+    """One machine. ``routes`` are arguments of ``ip route add``; ``roles`` are the programs that are started on it."""
 
     name: str
     nics: tuple[Nic, ...]
@@ -69,7 +69,7 @@ class Machine:
 
     @property
     def address(self) -> str:
-        """The machine's own IPv4 address, by which others know it."""
+        """The machine's own IPv4 address, for the others."""
         groups = [self.bridge.addresses if self.bridge else (), *(nic.addresses for nic in self.nics)]
         return next(group for group in groups if group)[0].split("/")[0]
 
@@ -123,7 +123,7 @@ def _wan(name: str, host: int) -> Machine:
         Nic("fast0", "fast", (f"203.0.113.{26 + host}/28", f"3fff:0:f1::{10 + host}/64")),
     )
     ipv4, ipv6 = WAN_ADDRESSES[host]
-    # What it begins itself goes the ordinary way, from the address that the others know.
+    # What it begins itself goes the ordinary way, from its own address.
     routes = (
         f"10.0.0.0/8 via 203.0.113.1 src {ipv4}", f"2001:db8::/32 via 3fff:0:f0::1 src {ipv6}",
         "10.0.0.0/8 via 203.0.113.17 table 100", "2001:db8::/32 via 3fff:0:f1::1 table 100",

@@ -106,7 +106,7 @@ class Account:
             return False
         rose = False
         for offset, place in enumerate(_BYTES):
-            # A clock that was set back begins a stretch, and says nothing of the one before.
+            # A clock that was set back begins a stretch, and gives no rate of the one before.
             rate = round(8 * (numbers[place] - numbers[STRETCH + 1 + offset]) / elapsed) if elapsed > 0 else 0
             if rate > numbers[PEAK + offset]:
                 numbers[PEAK + offset] = min(rate, MOST)

@@ -52,7 +52,7 @@ class Identity:
 class Look:
     """The term as an instance has read it.
 
-    ``holder`` is an instance's id, ``""`` where nobody is active; ``why`` then says why its last holder let go.
+    ``holder`` is an instance's id, ``""`` where nobody is active; ``why`` then is why its last holder let go.
     ``beat`` counts the holder's signs of life. ``held`` is True while the session of that holder with the database is
     there, in ``server``: the database server's present run. ``alone`` is True where no other can use the database.
     """

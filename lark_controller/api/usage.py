@@ -111,7 +111,7 @@ class TransferReport(NamedTuple):
 class TransfersNoted:
     """The jobs of a report that have no open account on that worker, the networks that are not the WAN, and the
     treatments of the report's live jobs that the policy has rules for; None where it has no rule of transfers.
-    ``scitags`` is the revision of jobs' marks, empty where nobody is told of flows."""
+    ``scitags`` is the revision of jobs' marks, empty where flows are reported to nobody."""
 
     missing: frozenset[str]
     local: tuple[Network, ...]

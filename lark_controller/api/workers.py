@@ -51,7 +51,7 @@ class WorkerControls(Protocol):
         yet; ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
 
     def marks(self, host: str, job_ids: Sequence[str]) -> Marks:
-        """The marks (SciTags) of these live jobs of a worker, and who is told of their flows; jobs that do not live
+        """The marks (SciTags) of these live jobs of a worker, and the receivers of reports; jobs that do not live
         there are left out."""
 
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:

@@ -38,7 +38,7 @@ def connected(arguments: Arguments) -> Client:
     path = arguments.token_file or (None if token else os.environ.get("LARK_TOKEN_FILE"))
     if path:
         token = read_token(Path(path))
-    # A token that the command line names goes before what the environment says.
+    # A token that the command line names goes before that of the environment.
     by_munge = arguments.munge and not arguments.token_file
     return Client(arguments.url, None if by_munge else token, arguments.ca, munge_socket="" if by_munge else None)
 

@@ -1,4 +1,4 @@
-"""``lark run``: the whole controller in one process, until it is told to stop."""
+"""``lark run``: the whole controller in one process, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 _SWITCH_SECONDS: Final = 0.001
 # The exit status of a controller that has handed over: EX_TEMPFAIL. Started again, it stands by.
 HANDED_OVER: Final = 75
-# What a service tells its main thread, beside the numbers of signals.
+# What a service hands its main thread, beside the numbers of signals.
 WON: Final = -1
 DRAINED: Final = -2
 # Seconds that a drained controller gives another to take over, before it may be started again.

@@ -29,7 +29,7 @@ class MemberControls:
         self._controller = controller
 
     def ready(self) -> Readiness:
-        """Not ready while this instance stands by; else what the controller says."""
+        """Not ready while this instance stands by; else the controller's state."""
         standing = self.instances.standing()
         if self._controller is None or not standing.active:
             return Readiness(False, (standing.sentence,))

@@ -33,7 +33,7 @@ _OLDER: Final = "a controller of an older release uses the database"
 class Member:
     """An instance, from :meth:`join` to :meth:`leave`.
 
-    ``tokens`` is the digest of the tokens in this instance's own file, which others are told to compare.
+    ``tokens`` is the digest of the tokens in this instance's own file, which others get to compare.
     ``won`` is called with the term when this instance has taken over, ``lost`` once with a sentence when another has
     taken over from it, ``drained`` when an operator has it let go: each on any thread, and none may wait.
     """
@@ -84,7 +84,7 @@ class Member:
         self._wake.set()
 
     def look_now(self) -> None:
-        """Look at the term at once: something says that another instance has taken over."""
+        """Look at the term at once: a sign that another instance has taken over."""
         self._wake.set()
 
     def release(self, why: Why) -> None:

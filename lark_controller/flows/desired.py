@@ -91,7 +91,7 @@ class Desired(ExternalJobs):
         return after
 
     def decide_anew(self, number: int, decision: Decision) -> None:
-        """Take this policy's decision for a job; :mod:`.transition` tells what that changes."""
+        """Take this policy's decision for a job; :mod:`.transition` has what that changes."""
         if (old := self.placed.get(number)) is None:
             return
         new = old
@@ -177,7 +177,7 @@ class Desired(ExternalJobs):
         return found
 
     def marks(self, placed: Placed) -> edge.Marks:
-        """The numbers by which a job's own edge tells it."""
+        """The numbers by which a job's own edge recognises it."""
         decision = placed.decision
         tag = 0 if decision.slice is None else self._local.at(placed.datapath).tags.get(decision.slice, 0)
         dscp = self.dscp_of(decision) if self.policy.groups else None

@@ -10,7 +10,7 @@ def diff(desired: Program, installed: Program) -> Changes:
     """The changes that turn ``installed`` into ``desired``, and nothing more.
 
     Flows come out by table from the last to the first, so that a packet never goes on to a table that is not filled
-    yet; deletions by table from the first to the last for the same reason. A meter that is new is told apart from one
+    yet; deletions by table from the first to the last for the same reason. A meter that is new is kept apart from one
     that changes, because OpenFlow has different commands for the two.
     """
     if installed.flows:

@@ -49,7 +49,7 @@ class PlacedJobs:
         self._homeless = {host: set(numbers) for host, numbers in before._homeless.items()}
 
     def datapath_of(self, job: Job) -> int | None:
-        """The datapath of the edge where a job is attached: as its ad says, or by its host's name; None: not known."""
+        """The datapath of the edge where a job is attached: by its ad, or by its host's name; None: not known."""
         if job.network_type is not NetworkType.OVS_BRIDGE:
             return None
         return self._hosts.get(job.host) if job.datapath is None else job.datapath

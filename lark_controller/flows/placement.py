@@ -122,7 +122,7 @@ class Placed:
 
     @property
     def tracked(self) -> bool:
-        """True where answers to the job must be told from calls: one direction is open, or only some ports are."""
+        """True where answers to the job must be kept apart from calls: one direction is open, or some ports only."""
         return self.decision.one_way or (self.opened is not None and not self.decision.isolated)
 
     @property

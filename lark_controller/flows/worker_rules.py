@@ -113,7 +113,7 @@ def worker_rules(
     speeds: Mapping[str, float | None] | None = None,
 ) -> WorkerRules:
     """The rules of a host: its jobs, and the prefixes of each of their slices; ``dscps`` are those of the groups, and
-    ``speeds`` those of the interfaces that lead away from the worker, None where it has not told.
+    ``speeds`` those of the interfaces that lead away from the worker, None where it has reported none.
 
     Jobs behind NAT have addresses of their worker's own, which are job addresses there and nowhere else; jobs of one
     slice on one worker reach each other by them.

@@ -43,7 +43,7 @@ def worker_shares(
     policy: Policy, host: str, jobs: Iterable[Placed], speeds: Mapping[str, float | None] | None
 ) -> WorkerShares:
     """The shares of these jobs of one worker, whose interfaces that lead away have these ``speeds`` (Mb/s, None where
-    one is not known). ``speeds`` None: the worker has not told."""
+    one is not known). ``speeds`` None: the worker has reported none."""
     present = [placed for placed in jobs if not placed.decision.isolated]
     keys: list[str] = []
     demands = list(_demands(present, keys, shared=bool(policy.bandwidths)))

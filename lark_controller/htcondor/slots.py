@@ -105,7 +105,7 @@ def parent_of(name: str) -> str | None:
 def _group(ad: AdValues, owner: str) -> str | None:
     """The job's group; None where the ad does not say it.
 
-    An ad without a group says that there is none only where STARTD_JOB_ATTRS puts groups there, as other names show.
+    An ad without a group shows that there is none only where STARTD_JOB_ATTRS puts groups there, as other names show.
     """
     acct_group, whole, user = (_text(ad, name) for name in ("AcctGroup", "AccountingGroup", "AcctGroupUser"))
     if not acct_group and not whole and not (_text(ad, "Owner") and _number(ad, "JobCurrentStartDate") is not None):

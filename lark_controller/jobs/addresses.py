@@ -24,11 +24,11 @@ from lark_common.runs import Address, Network
 
 # Blocks double up to so many addresses: what one address of another label in a block costs grows with its live ones.
 LARGEST: Final = 1 << 10
-# Blocks are larger than the policy says as long as no more than this part of all networks is in use, so that no more
+# Blocks are larger than the policy's size as long as no more than this part of all networks is in use, so that no more
 # than that can be reserved without a job.
 _ROOMY: Final = 4
 # From so many units on a tenant opens its next block before those that it has are full: after so large a part of their
-# last addresses as a digest of its name says.
+# last addresses as follows from a digest of its name.
 _AHEAD_FROM: Final = 4
 _AHEAD: Final = 4
 
@@ -101,7 +101,7 @@ class BlockAllocator:
 
 
 class _Block:
-    """One block in use: the number and count of its units (blocks as small as the policy says), who has it, which
+    """One block in use: the number and count of its units (blocks of the policy's size), who has it, which
     addresses were never given (``fresh`` on), and which came back, in order."""
 
     __slots__ = ("first", "fresh", "returned", "tenant", "units", "used")
@@ -205,7 +205,7 @@ class _AddressBlocks:
         block = self._blocks.get(number)
         if length is not None and self._contains(address) and number not in self._foreign:
             if block is None:
-                units = max(1, 1 << max(0, self.bits - self._shift - length))
+                units = 1 << max(0, self.bits - self._shift - length)
                 first = number & -units
                 if units > self._most or not self._are_free(first, units):
                     first, units = number, 1

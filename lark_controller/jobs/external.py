@@ -113,7 +113,7 @@ class Association:
     It ends with the job, at ``until`` (None: with the job alone), with the ``reservation`` of that number (None: there
     is none), or by a release; ``released`` is when it did, and ``free`` when the address may be given to the next job.
     ``number`` is the store's; ``id`` 16 hexadecimal digits.
-    ``name`` is the address's name in the DNS (``""``: none), in ``zone``; ``name_reason`` says why it is not yet what
+    ``name`` is the address's name in the DNS (``""``: none), in ``zone``; ``name_reason`` is why it is not yet what
     it is to be.
     """
 

@@ -26,7 +26,7 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
     An attribute that is an expression is evaluated here, once, with the other ad as TARGET, so a fact needs no other
     attribute. Attributes that are absent or Undefined are left out; one that cannot be evaluated, or is longer than
     :data:`MAX_FACT` or than what :data:`MAX_FACTS` leaves, is ``error``.
-    AcctGroup, User and the attributes of connectivity are those that ``job_ad`` says, and machine attributes are found
+    AcctGroup, User and the attributes of connectivity are those of ``job_ad``, and machine attributes are found
     with or without the prefix Lark.
     """
     known: dict[str, Any] = {

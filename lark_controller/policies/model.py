@@ -81,7 +81,7 @@ class BandwidthMode(StrEnum):
 class PortSpec:
     """A named port of a declared switch: its number or its interface name, for a WAN port its next hop's MAC and the
     name of the WAN port that takes its place while it is down, and its speed in Mb/s of L2 frame bytes (None: as the
-    switch says)."""
+    switch reports)."""
 
     port: int | str
     next_hop: str | None = None
@@ -94,7 +94,7 @@ class SwitchSpec:
     """A switch that the policy names.
 
     ``host`` is the Machine whose jobs are attached to it (edges). ``normal`` None means: find out by asking the
-    switch. ``max_rules`` 0 is no limit. ``ovsdb`` is where its OVSDB server listens, None: as the setting says.
+    switch. ``max_rules`` 0 is no limit. ``ovsdb`` is where its OVSDB server listens, None: as in the setting.
     """
 
     name: str
@@ -221,7 +221,7 @@ class LinkSpec:
 class HostSpec:
     """A host's access link: the switch that it hangs on, and its capacity in Mb/s.
 
-    ``capacity`` None means: what the worker's machine ad says (AvailBandwidth). ``addresses`` are those by which a
+    ``capacity`` None means: AvailBandwidth of the worker's machine ad. ``addresses`` are those by which a
     host that runs no jobs is found.
     """
 
@@ -284,7 +284,7 @@ class NamedScitag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FireflySpec:
-    """The hosts that are told of marked flows: ``collectors``, and each flow's own destination where ``destinations``
+    """The receivers of reports of marked flows: ``collectors``, and each flow's own destination where ``destinations``
     is true; of flows with the WAN, or of all (``local``). ``ongoing`` is the seconds between two messages of a flow
     that goes on, 0 for none. ``labels``: their IPv6 packets are marked. ``own``: all this is for what jobs send
     themselves, too, and not for transfers alone."""
@@ -312,7 +312,7 @@ class Policy:
     ``job_networks`` empty means that jobs live among other hosts (DHCP). ``hosts`` are addresses inside job networks
     that are no job's: gateways and servers. ``edge_uplinks`` are glob patterns (or port
     numbers) of the ports of undeclared edges that lead away from the worker; ``edge_speed`` is the speed of edges'
-    uplinks in Mb/s (None: as the switch says), where the port's own declaration does not say it.
+    uplinks in Mb/s (None: as the switch reports), where the port's own declaration does not have it.
     ``topology`` None means that nothing is said of capacities: nothing can be reserved, and no job is refused for want
     of room.
     """

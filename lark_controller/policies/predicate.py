@@ -99,7 +99,7 @@ def references(text: str) -> References:
     try:
         written = [name for name in classad2.ClassAd().externalRefs(parse_expression(text)) if name]
     except ValueError:
-        raise AdError("", "what the expression refers to cannot be told") from None
+        raise AdError("", "what the expression refers to cannot be found") from None
     job: set[str] = set()
     machine: set[str] = set()
     for name in written:
@@ -107,7 +107,7 @@ def references(text: str) -> References:
         scope = parts.pop(0) if len(parts) > 1 and parts[0] in _MY | _TARGET else ""
         if scope not in _TARGET:
             job.add(parts[0])
-        # The bindings report MY.x as x, so a name with and one without MY cannot be told apart.
+        # The bindings report MY.x as x, so names with and without MY are the same.
         if scope not in _MY:
             machine.add(parts[0])
     return References(frozenset(job), frozenset(machine), tuple(sorted(written, key=str.lower)))

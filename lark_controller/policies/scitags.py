@@ -1,4 +1,4 @@
-"""SciTags: the experiment and activity by which science networks recognise a job's flows, and who is told of them."""
+"""SciTags: the experiment and activity of a job's flows, by which science networks know them, and the receivers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS: Final = ("experiment", "activity", "requested", "when")
 SECTION_KEYS: Final = ("collectors", "destinations", "flows", "ongoing", "labels", "jobs")
-# Which flows are told: those with the WAN, or all.
+# Which flows are reported: those with the WAN, or all.
 FLOWS: Final = ("wan", "all")
 ATTRIBUTE: Final = "ScitagActivity"
 # The activity that every experiment of the registry calls its default.
@@ -45,7 +45,7 @@ def parse(entry: FileEntry, position: int) -> ScitagsRule | None:
 
 
 def parse_section(entry: FileEntry) -> FireflySpec:
-    """The section ``scitags``: who is told of marked flows."""
+    """The section ``scitags``: the receivers of reports of marked flows."""
     fields = entry.mapping(SECTION_KEYS)
     collectors = []
     for item in fields["collectors"].items(MOST_COLLECTORS) if "collectors" in fields else ():

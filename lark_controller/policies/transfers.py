@@ -19,12 +19,12 @@ LEAST_RATE: Final = 0.1
 # What a rule cannot have, with what there is in its place.
 _REFUSED: Final = {
     "port": (
-        "a WAN port: transfers leave by the worker's own address, by which no core knows whose they are",
+        "a WAN port: transfers leave by the worker's own address, which shows no core whose they are",
         "port of the group that group names",
     ),
     "ceiling": ("a ceiling, which is a group's on the WAN: a rule of transfers limits on workers", "rate, group_rate"),
     "guarantee": (
-        "a guarantee: the worker knows nothing of the paths of its own traffic",
+        "a guarantee: the worker has no figures of the paths of its own traffic",
         "guarantee of the group that group names",
     ),
 }

@@ -63,7 +63,7 @@ STILL: Final = Rates()
 
 class Request(NamedTuple):
     """A job's request and its meaning: what it asked for (Mb/s; None or 0: nothing), the policy's rule for it (None:
-    its request is not enforced), and the capacity of its worker's link (Mb/s, None where nothing says it)."""
+    its request is not enforced), and the capacity of its worker's link (Mb/s, None where it is not known)."""
 
     asked: float | None
     rule: HostBandwidth | None = None
@@ -77,7 +77,7 @@ class Advice:
     ``counts`` is what counted of its request, by default and maximum of the policy (None: nothing limited it). ``mean``
     is over the ``seconds`` that were counted, ``highest`` what it kept up for some seconds. ``throttled`` is a share of
     the time. ``advised`` is the RequestBandwidth to ask for, whole Mb/s; ``bounded_by`` has the word for what keeps it
-    from being more. ``sentence`` says all that. ``wan_bytes_in`` and ``wan_bytes_out`` are the WAN's part of its use
+    from being more. ``sentence`` has all that. ``wan_bytes_in`` and ``wan_bytes_out`` are the WAN's part of its use
     (None: not counted).
     """
 
@@ -203,7 +203,7 @@ def rounded_up(rate: float) -> int:
 
 
 def _most(request: Request) -> tuple[int | None, str]:
-    """The most to ask for, in whole Mb/s (None: anything), and the words for what says so."""
+    """The most to ask for, in whole Mb/s (None: anything), and the words for its reason."""
     rule = request.rule
     bounds = [] if request.link is None else [(request.link, "its worker's link carries")]
     if rule is not None:

@@ -1,4 +1,4 @@
-"""RequestMpiBandwidth: what the nodes of a parallel job send each other, as its submit file says it. Pure."""
+"""RequestMpiBandwidth: the rates between a parallel job's nodes, out of its submit file. Pure."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Booking:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reservation that was admitted; what :class:`Booking` says, and what it holds: kb/s by channel.
+    """A reservation that was admitted; what :class:`Booking` has, and what it holds: kb/s by channel.
 
     ``number`` is the store's; ``id`` 16 hexadecimal digits. ``actor`` made it, at ``created`` (seconds since 1970).
     """

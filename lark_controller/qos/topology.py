@@ -109,7 +109,7 @@ class Topology:
         return self._access(node, spec)
 
     def access_rate(self, host: str) -> float | None:
-        """The capacity of a host's access link, Mb/s; None where nothing says it."""
+        """The capacity of a host's access link, Mb/s; None where it is not known."""
         link = access_link(self.spec, host)
         return self.workers.get(host.lower()) if link is None or link.capacity is None else link.capacity
 
@@ -199,7 +199,7 @@ class Topology:
         return _demand([(channel(links[0], there, back), kbps), (channel(links[0], back, there), kbps)])
 
     def declared(self, hosts: Iterable[str] = ()) -> tuple[LinkSpec, ...]:
-        """All links whose capacity is known: declared ones, and access links of hosts that are named or have told
+        """All links whose capacity is known: declared ones, and access links of hosts that are named or have reported
         theirs, and of ``hosts``."""
         known = [self._access(node, spec) for node, spec in self.spec.hosts.items() if self._has_capacity(node, spec)]
         if (default := self.spec.default) is not None:

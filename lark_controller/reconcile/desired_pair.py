@@ -58,7 +58,7 @@ class DesiredPair:
     def admit(self, job: Job, old: Job | None) -> PairChanges:
         """Put a job into every desired state, or into none; ``old`` is what it was before.
 
-        Raises RuleLimitError or UnsupportedError, whichever switch says so.
+        Raises RuleLimitError or UnsupportedError, of whichever switch.
         """
         changes: PairChanges = {}
         done: list[tuple[Desired, Decider]] = []

@@ -27,7 +27,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 QUERIES: Final = 256
 QUERY_BYTES: Final = 128
 
-# A body, by its schema or by what OpenAPI says of it.
+# A body, by its schema or by its description in OpenAPI.
 Described = type[Schema] | Mapping[str, object]
 
 # Errors of every operation that needs a token.

@@ -1,6 +1,6 @@
 """Errors as RFC 9457 problem documents: one shape for every answer that is not a success.
 
-``type`` is ``about:blank`` where the status says it all, else ``urn:lark:problem:<kind>``; ``title``, ``status`` and
+``type`` is ``about:blank`` where the status is enough, else ``urn:lark:problem:<kind>``; ``title``, ``status`` and
 ``detail`` are always there. Extension members carry what a program needs: ``attribute``, ``reason``, ``holder``,
 ``mistakes``, ``errors``, ``links``, ``refused``, ``candidates``, ``active``.
 """

@@ -297,7 +297,7 @@ class _Walk:
                     changed = sent is not None and sent != fields.get("ipv4_src")
                     return self._verdict("forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
             fields = {k: v for k, v in result.headers[0].items() if k not in ("in_port", "metadata", "ct_state")}
-        return self._verdict("forwarded", "it leaves the switches that Lark knows as a plain switch would send it")
+        return self._verdict("forwarded", "it leaves Lark's switches as a plain switch would send it")
 
     def _verdict(self, verdict: str, reason: str) -> tuple[str, str]:
         if self.all_live:

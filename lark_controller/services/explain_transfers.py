@@ -1,6 +1,6 @@
 """Explains the treatment of what HTCondor itself moves for the jobs at both ends of a question. Pure.
 
-Transfers pass no job's port, so a packet's way through the switches says nothing of them.
+Transfers pass no job's port, so a packet's way through the switches shows nothing of them.
 """
 
 from __future__ import annotations

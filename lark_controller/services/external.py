@@ -88,7 +88,7 @@ class ExternalAddresses:
         feed.followed_by(self._translations.note)
 
     def load(self) -> None:
-        """Take over what the store has, before live jobs are told to the loop. Raises StoreError."""
+        """Take over what the store has, before live jobs are handed to the loop. Raises StoreError."""
         now = time.time()
         self._store.expire(now)
         with self._lock:

@@ -42,7 +42,7 @@ class Addresses(Protocol):
 
 
 class ExternalNames:
-    """The thread that brings names to what the store says; nothing is sent once the ``fence`` is shut."""
+    """The thread that brings names to what the store has; nothing is sent once the ``fence`` is shut."""
 
     def __init__(self, store: Store, dns: DnsUpdates, fence: Fence | None, addresses: Addresses) -> None:
         self._store = store.external_addresses

@@ -40,14 +40,14 @@ class Feed:
             self.put(job)
 
     def load(self, jobs: Iterable[tuple[Job, Standing]]) -> None:
-        """Take live jobs in, with how far each is; from now on nothing is told until :meth:`open`."""
+        """Take live jobs in, with how far each is; from now on nothing is handed over until :meth:`open`."""
         self._open = False
         for job, (state, reason) in jobs:
             self.directory.set_standing(job.number, state, reason)
             self.put(job)
 
     def open(self) -> list[Job]:
-        """The live jobs as they are now; what changes from now on is told."""
+        """The live jobs as they are now; what changes from now on is handed over."""
         self._open = True
         return self.live()
 

@@ -98,5 +98,5 @@ def names_of(jobs: Iterable[Called]) -> dict[str, str]:
 
 
 def full_name(job: Job) -> str:
-    """CLUSTER.PROC with the access point in front, as far as the GlobalJobId says it."""
+    """CLUSTER.PROC with the access point in front, as far as the GlobalJobId has it."""
     return f"{access_point}#{job.called}" if (access_point := job.run.access_point) else job.called

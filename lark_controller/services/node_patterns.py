@@ -21,7 +21,7 @@ from lark_controller.qos.pattern import ATTRIBUTE, NodePattern, node_pattern
 from lark_controller.qos.reservation import Booking
 from lark_controller.qos.topology import KILO, Channel, Demand, Topology
 
-# The job ad's attribute that says which node of its job a run is.
+# The job ad's attribute with the node of its job that a run is.
 NODE: Final = "Node"
 # Nodes of a job; how many flows they have is the pattern's limit.
 MOST_NODES: Final = 4_096
@@ -124,7 +124,7 @@ def _end(job: Job) -> End:
 
 
 def _rest(pattern: NodePattern, node: int, job: Job, slots: Collection[str], topology: Topology) -> Demand:
-    """The demand of a whole pattern at the hosts of these slots, in order of nodes; nothing where that is not told."""
+    """The demand of a whole pattern at the hosts of these slots, in order of nodes; nothing where that is not known."""
     hosts = [slot.rpartition("@")[2].lower() for slot in slots]
     if not hosts or max(max(pair) for pair in pattern.rates) >= len(hosts) or hosts[node] != job.host.lower():
         return ()

@@ -76,8 +76,8 @@ def _nothing(_: Policy) -> None:
 
 
 class PolicyInForce:
-    """One policy at a time: ``version`` as it was put, ``policy`` as it was read; ``follow`` is told of each that comes
-    into force after the first. Thread-safe."""
+    """One policy at a time: ``version`` as it was put, ``policy`` as it was read; ``follow`` gets each that comes into
+    force after the first. Thread-safe."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The source of the policy in force: the file that the operator edits, or a PUT over REST, whichever came last.
 
-Both are kept as versions in the store. At start the file wins if it says something else than when it was read last;
+Both are kept as versions in the store. At start the file wins if it has another text than when it was read last;
 otherwise the newest version stays in force, so a policy that was put over REST survives a restart. Each instance of the
 controller has a file of its own, on its machine.
 """
@@ -43,7 +43,7 @@ def first_policy(store: Store, path: Path, instance: str = "") -> PolicyVersion:
 
 
 def _has_changed(store: Store, path: Path, instance: str, digest: str) -> bool:
-    """True if an instance's file says something else than when that instance has read it last.
+    """True if an instance's file has another text than when that instance has read it last.
 
     Where other instances have files, too, one may be older than what was put since: then it counts only if its text was
     never in force. One that this instance has never read may be of anybody, a package's example for one.

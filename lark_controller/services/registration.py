@@ -81,7 +81,7 @@ class _Prepared:
 class Registration:
     """Registers, renews and ends jobs; thread-safe.
 
-    ``feed`` has the live jobs, and hands what changes to the reconcile loop. ``why_kept`` says why a job lives on
+    ``feed`` has the live jobs, and hands what changes to the reconcile loop. ``why_kept`` is why a job lives on
     though its lease is over (``""``: it does not). Leases end by ``clock``.
     """
 
@@ -104,7 +104,7 @@ class Registration:
         self._lock = feed.lock
         self._gathering: Gathering[_Post | _End, Registered | Job] = Gathering(self._carry_out)
         self._leases: dict[str, float] = {}
-        # The id of the live job at each switch port: two jobs at one port could not be told apart by the switch.
+        # The id of the live job at each switch port: a switch could not distinguish two jobs at one port.
         self._ports: dict[Place, dict[str, str]] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())

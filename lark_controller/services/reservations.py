@@ -145,7 +145,7 @@ class Reservations:
     def booking(self, job: Job, available: float | None) -> Booking | None:
         """The demand of a job's RequestBandwidth; ``available`` is its machine ad's AvailBandwidth in Mb/s.
 
-        Raises PathError, whose ``idle`` says what becomes of the job.
+        Raises PathError, whose ``idle`` is true where the job goes back to idle.
         """
         with self._lock:
             self._go_over()
@@ -183,7 +183,7 @@ class Reservations:
 
     def access_rate(self, host: str) -> float | None:
         """The rate that a worker's link carries, in Mb/s: its capacity by topology or machine ads, and no more than the
-        policy's speed of uplinks; None where neither says anything."""
+        policy's speed of uplinks; None where neither has one."""
         topology, policy = self._topology, self._policy
         declared = None if topology is None else topology.access_rate(host)
         given = (declared, None if policy is None else policy.edge_speed)

@@ -69,12 +69,12 @@ class Scitags:
 
     @property
     def revision(self) -> str:
-        """Changes with all that marks depend on; empty where nobody is told of flows and no
+        """Changes with all that marks depend on; empty where flows are reported to nobody and no
         packet is marked."""
         return self._revision(self._policy(), self._file.registry)
 
     def of_host(self, host: str, job_ids: Collection[str]) -> Marks:
-        """The marks of these live jobs of a host, and who is told; jobs that do not live there are left out."""
+        """The marks of these live jobs of a host, and the receivers; jobs that do not live there are left out."""
         policy, registry, name = self._policy(), self._file.registry, host.lower()
         found = {}
         for job_id in job_ids:

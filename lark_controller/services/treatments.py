@@ -24,7 +24,7 @@ class Said(NamedTuple):
 
 
 class Treatments:
-    """The words of all workers, by the job's number; thread-safe. ``is_live`` tells live jobs by their numbers."""
+    """The reports of all workers, by the job's number; thread-safe. ``is_live`` is true of live jobs' numbers."""
 
     def __init__(self, is_live: Callable[[int], bool]) -> None:
         self._is_live = is_live
@@ -33,7 +33,7 @@ class Treatments:
         self._most = _MANY
 
     def note(self, said: Mapping[int, Said]) -> None:
-        """Keep what a worker says of its jobs."""
+        """Keep a worker's report of its jobs."""
         with self._lock:
             self._said |= said
             if len(self._said) > self._most:

@@ -66,7 +66,7 @@ class Workers:
         return missed
 
     def marks(self, host: str, job_ids: Sequence[str]) -> Marks:
-        """The marks of these live jobs of a worker, and who is told of their flows."""
+        """The marks of these live jobs of a worker, and the receivers of reports of their flows."""
         return self._scitags.of_host(host, job_ids)
 
     def release(self) -> None:

@@ -1,7 +1,7 @@
 """The hold of a controller on a database: a lock that goes with its process, so that others notice its end at once.
 
-On SQLite it keeps every other controller away. On PostgreSQL it only says that the active instance lives: what protects
-the database is the generation of the term (:mod:`.instances`).
+On SQLite it keeps every other controller away. On PostgreSQL it only shows that the active instance lives: the
+database is protected by the generation of the term (:mod:`.instances`).
 """
 
 from __future__ import annotations

@@ -110,8 +110,9 @@ class Database:
         self._generation, self._fenced = generation, fenced
 
     def write(self, work: Callable[[Connection], T], *, unguarded: bool = False) -> T:
-        """Run ``work`` in a transaction and commit it. Raises StoreError; unless it says so, nothing was written.
-        Raises FencedError where :meth:`guard` forbids it; ``unguarded`` is for an instance's own signs of life."""
+        """Run ``work`` in a transaction and commit it. Raises StoreError; then nothing was written, unless its text
+        has the contrary. Raises FencedError where :meth:`guard` forbids it; ``unguarded`` is for an instance's own
+        signs of life."""
         for attempt in range(_ATTEMPTS):
             committing = False
             try:
@@ -254,7 +255,7 @@ class Database:
 
 
 def _unnoticed(_reason: str) -> None:
-    """Nobody is told that this controller is fenced."""
+    """Does nothing where this controller is fenced."""
 
 
 def _write_nothing(connection: Connection) -> None:

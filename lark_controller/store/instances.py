@@ -154,8 +154,8 @@ def take(connection: Connection, me: Identity, seen: int, why: Why) -> int | Non
     generation, or None.
 
     A generation is at least the seconds since 1970, so that it is higher than all before also where the database was
-    made anew or restored from a backup: switches keep the highest that they were told. By the row's own count it only
-    ever grows, whatever the clock says.
+    made anew or restored from a backup: switches keep the highest that they were given. By the row's own count it only
+    ever grows, whatever the clock shows.
     """
     now = _NOW[connection.dialect.name]
     if connection.dialect.name == "postgresql":

@@ -59,7 +59,7 @@ class Instances:
     def take(self, me: Identity, seen: int, why: Why) -> int | None:
         """Begin a new term if the present one is still of the generation ``seen``; returns the new generation, or None.
 
-        Waits for what the present holder is writing. Where the answer of the database is lost, :meth:`meet` tells who
+        Waits for what the present holder is writing. Where the answer of the database is lost, :meth:`meet` finds who
         holds the term.
         """
         work = partial(instances.take, me=me, seen=seen, why=why)

@@ -61,7 +61,7 @@ def known_version(connection: Connection) -> str | None:
     known = {script.revision for script in ScriptDirectory.from_config(configuration()).walk_revisions()}
     if version is not None and version not in known:
         raise StoreError(
-            f"The database has schema {version}, made by a newer Lark than this one, which knows schemas up to "
+            f"The database has schema {version}, made by a newer Lark than this one, which has schemas up to "
             f"{newest()}. Install the newer Lark, or restore a backup from before the upgrade."
         )
     return version

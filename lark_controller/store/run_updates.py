@@ -71,7 +71,7 @@ def set_states(connection: Connection, states: Collection[tuple[str, JobState, s
     gone: list[str] = []
     for job_id, state, reason in states:
         if state is JobState.ENDED:
-            raise ValueError("a run is ended by runs.end, which says why and by whom")
+            raise ValueError("a run is ended by runs.end, which takes why and by whom")
         rows.append({"job_id": job_id, "to": state.value, "why": reason})
         if state is JobState.REFUSED:
             gone.append(job_id)
@@ -105,7 +105,7 @@ def quarantine(connection: Connection, job_id: str, reason: str, actor: str, now
 
 def lift(connection: Connection, job_id: str, reason: str, actor: str, now: float, vouched: bool = False) -> Job | None:
     """End a live run's quarantine; None where no such run lives. With ``vouched`` it will not be in one again, and
-    StateError is raised for a run that is in none: nothing speaks against it that anybody could vouch for."""
+    StateError is raised for a run that is in none: there is no contradiction that anybody could lift."""
     job = find_for_update(connection, job_id)
     if job is None or not job.live:
         return None

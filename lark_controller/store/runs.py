@@ -94,7 +94,7 @@ def register(
 ) -> StoredRun:
     """Take a run in; ``job.number`` and ``job.created`` are set by the store.
 
-    A run that is there already (the same id) is updated with what this post says, and keeps what it leaves out; a
+    A run that is there already (the same id) is updated with what this post has, and keeps what it leaves out; a
     refused one, or one that its lease has ended, is taken in again; any other ended one stays ended and comes back
     as it is, with ``created`` False.
 

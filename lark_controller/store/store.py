@@ -215,8 +215,8 @@ class Store:
         self._database.claim()
 
     def guard(self, generation: int, fenced: Callable[[str], None]) -> None:
-        """Let this store write in the term of this generation alone (0: not at all); ``fenced`` is told, once for each
-        write that is refused, that the term is over. Without a guard every write is let through."""
+        """Let this store write in the term of this generation alone (0: not at all); ``fenced`` is called once for each
+        write that is refused since the term is over. Without a guard every write is let through."""
         self._database.guard(generation, fenced)
 
     def migrate(self) -> None:

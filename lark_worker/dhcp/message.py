@@ -121,7 +121,7 @@ def packet(source: IPv4Address, target: IPv4Address, payload: bytes) -> bytes:
     length = 8 + len(payload)
     pseudo = source.packed + target.packed + struct.pack("!BBH", 0, _UDP, length)
     head = struct.pack("!HHHH", CLIENT_PORT, SERVER_PORT, length, 0)
-    # A sum that comes out as zero is sent as all ones: zero says that there is none.
+    # A sum that comes out as zero is sent as all ones: zero means that there is none.
     checksum = _checksum(pseudo + head + payload) or 0xFFFF
     udp = head[:6] + struct.pack("!H", checksum) + payload
     ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0x10, 20 + length, 0, 0, 64, _UDP, 0, source.packed, target.packed)

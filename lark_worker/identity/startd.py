@@ -145,7 +145,7 @@ class LocalStartd:
             time.sleep(PAUSE)
 
     def gives_jobs_its_network(self) -> bool | None:
-        """As :class:`StartdView` says. Raises StartdError."""
+        """As in :class:`StartdView`. Raises StartdError."""
         found = self._query("SlotID == 1 || SlotID == 0", ["HasJobNetworking"])
         if not found:
             raise StartdError("the startd has no slot yet")

@@ -17,7 +17,7 @@ LONGEST_PAUSE: Final = 60.0
 class RemovalRetry:
     """Removes the networks of jobs that have ended; thread-safe. ``remove`` raises NetworkError where it fails.
 
-    ``taken_over`` tells for a job's id whether a later starter of the same run has that network now.
+    ``taken_over`` is true of a job's id where a later starter of the same run has that network now.
     """
 
     def __init__(self, remove: Callable[[Record], None], taken_over: Callable[[str], bool]) -> None:

@@ -80,7 +80,7 @@ class SharedWait:
                 if status == 200:
                     found = self._take(version, document)
             except WorkerError:
-                # Those who wait are told when they ask themselves, at the end of their time.
+                # Those who wait find it when they look themselves, at the end of their time.
                 pass
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("a wait at the controller failed", error)

@@ -34,7 +34,7 @@ class SiteScript:
         return self._path is not None
 
     def end(self, record: Record) -> None:
-        """The namespace is about to go, whatever the program says."""
+        """The namespace is about to go, whatever the program answers."""
         if why := self._run("end", record):
             log.event("the site's program failed at a job's end", level=log.WARNING, job=record.id, reason=why)
 

@@ -211,7 +211,7 @@ def _come(moved: Moved, device: str) -> Iterator[str]:
         yield f"address replace {address} dev {device}{' nodad' if ':' in address else ' broadcast +'}"
     for route in moved.routes:
         family, _, rest = route.partition(" ")
-        # In a batch ip(8) takes no option of a single command, and tells the families apart by what is written.
+        # In a batch ip(8) takes no option of a single command, and distinguishes the families by what is written.
         yield f"route replace {_explicit(family, rest)} dev {device}"
 
 

@@ -133,7 +133,7 @@ class Shaping:
             self._minors.clear()
 
     def of_jobs(self) -> dict[str, dict[str, int]]:
-        """Counters of each job's queues, by the job's id, under the names that the controller is told: packets dropped,
+        """Counters of each job's queues, by the job's id, under the names of reports: packets dropped,
         and milliseconds in which packets were waiting, of each direction."""
         self._sample(SAMPLE / 2)
         found: dict[str, dict[str, int]] = {}
@@ -296,7 +296,7 @@ def _look(queues: Mapping[int, _Queue], number: int, leaves: Mapping[tuple[int, 
         queue = queues.get(one.id & 0xFFFF)
         if queue is None:
             continue
-        # A leaf that drops knows of it alone; a class without a leaf counts by itself.
+        # A leaf alone counts what it drops; a class without a leaf counts by itself.
         dropped = leaves.get((number, one.id), one.backlog).dropped
         if one.sent < queue.sent or dropped < queue.dropped:
             queue.before = (queue.before[0] + queue.sent, queue.before[1] + queue.dropped)

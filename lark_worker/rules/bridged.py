@@ -58,7 +58,7 @@ def _classed(prefix: str, ports: Iterable[Port]) -> tuple[dict[str, Set], dict[s
     what it routes anew (ip-sysctl, ``ip_forward_update_priority``), and no device of the job is known behind that.
     """
     chosen = render.with_class(ports)
-    # One chain an address: a map that says two of one is refused, with all that stands beside it.
+    # One chain an address: a map that has two of one is refused, with all that stands beside it.
     four = {address: port.chain("q") for port, _ in chosen for address in port.ipv4}
     six = {a: port.chain("q") for port, _ in chosen for a in (*port.ipv6, link_local(port.rules.mac))}
     maps = {
@@ -161,7 +161,7 @@ def _solicited(port: Port) -> Iterator[str]:
 def _solicits(port: Port) -> Iterator[str]:
     """Drop requests for a sliced job's link-local address from others without multicast, and answers to it."""
     if port.rules.slice:
-        # Not counted: a router that knows the job already asks so first, and then by multicast.
+        # Not counted: a router that has the job's address asks so first, and then by multicast.
         yield f"icmpv6 type {{ {NS}, {NA} }} ip6 saddr fe80::/10 ip6 daddr fe80::/10 drop"
 
 

@@ -1,4 +1,4 @@
-"""``lark-worker gateway``: keeps a plain Linux gateway's translation of external addresses as the controller says.
+"""``lark-worker gateway``: keeps a plain Linux gateway's translation of external addresses as the controller has it.
 
 It asks for what has changed, and waits a while for that; only these addresses are touched. While the controller is away
 everything stays. The rules stay when the program ends, so a restart changes nothing.
@@ -88,7 +88,7 @@ class Gateway:
         return False
 
     def repeat(self, wait: Callable[[float], bool], seconds: float) -> None:
-        """Step until ``wait`` says that it is over; after each change at once, else so many seconds apart."""
+        """Step until ``wait`` is over; after each change at once, else so many seconds apart."""
         over = False
         while not over:
             began = time.monotonic()

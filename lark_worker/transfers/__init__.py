@@ -1,2 +1,2 @@
 """The transfers of jobs: the connections by which starters and their plugins move files for a job, in this worker's own
-network, where no switch tells whose they are."""
+network, where no switch shows whose they are."""

@@ -97,7 +97,7 @@ class _Other:
 class Book:
     """The accounts of one worker's starters; not thread-safe.
 
-    :meth:`use` says which networks are not the WAN; what was counted before is sorted then.
+    :meth:`use` has which networks are not the WAN; what was counted before is sorted then.
     """
 
     def __init__(self) -> None:

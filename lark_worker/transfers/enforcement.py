@@ -24,7 +24,7 @@ AGAIN_SECONDS: Final = 5.0
 class Enforcement:
     """The table of one worker, of this ``name``. :meth:`apply` is called by one thread; ``wake`` asks for that call.
 
-    ``trouble`` says why the treatments are not in place, and is empty where they are.
+    ``trouble`` is why the treatments are not in place, and is empty where they are.
     """
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
@@ -82,7 +82,7 @@ class Enforcement:
     def _put(self, desired: Table | None) -> None:
         if desired is None:
             if self._stands:
-                # First, so that what the kernel tells of this is nobody else's doing.
+                # First, so that the kernel's notice of this is nobody else's doing.
                 self._held = None
                 run(["nft", "-f", "-"], delete(limits.FAMILY, self._name))
                 self._stands = False

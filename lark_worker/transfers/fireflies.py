@@ -60,7 +60,7 @@ class Fireflies:
 
     ``records`` returns the worker's jobs; ``prefix`` begins the names of all that the worker makes; ``marker`` is that
     of :class:`OwnLabels`. Until
-    :meth:`revise` has said that somebody is told, nothing is sent, and nobody is asked.
+    :meth:`revise` has a revision, nothing is sent, and nobody is asked.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Fireflies:
         # Guards the flows and the revision; held for as long as a list of flows takes.
         self._lock = threading.Lock()
         self._lives = FlowLives()
-        # None: not known yet, flows wait; empty: nobody is told.
+        # None: not known yet, flows wait; empty: nothing is reported.
         self._revision: str | None = None
         self._given: Marks | None = None
         self._known: dict[Key, Scitag | None] = {}
@@ -111,22 +111,22 @@ class Fireflies:
 
     @property
     def informed(self) -> bool:
-        """True if the controller has said whether anybody is told."""
+        """True if the controller has answered whether flows are reported."""
         return self._revision is not None
 
     @property
     def told(self) -> bool:
-        """True if somebody is told of flows, or packets are marked."""
+        """True if flows are reported, or packets are marked."""
         return bool(self._revision)
 
     @property
     def lost(self) -> int:
-        """The flows that nothing is told of, for want of room or of an answer about their job."""
+        """The flows without a report, for want of room or of an answer about their job."""
         with self._lock:
             return self._lives.lost + self._own_lives.lost + self._own.beyond
 
     def revise(self, revision: str) -> None:
-        """Marks have this revision now; empty: nobody is told of flows."""
+        """Marks have this revision now; empty: flows are reported to nobody."""
         if revision == self._revision:
             return
         with self._lock:
@@ -149,7 +149,7 @@ class Fireflies:
     def _run(self) -> None:
         pause = SECONDS
         while not self._thread.stopping:
-            # While nobody is told there is nothing to look for.
+            # While nothing is reported there is nothing to look for.
             self._wake.wait(pause if self._revision else None)
             self._wake.clear()
             revision, began = self._revision, time.monotonic()

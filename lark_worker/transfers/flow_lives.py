@@ -1,6 +1,6 @@
 """The lives of transfers' flows, as fireflies tell them: start, ongoing, end. Pure: no socket, clock or thread.
 
-A transfer may begin and end before the controller knows its job: its messages wait for the job's mark, with the times
+A transfer may begin and end before the controller has its job: its messages wait for the job's mark, with the times
 that they are about.
 """
 
@@ -47,7 +47,7 @@ class Message:
 
 
 class FlowLives:
-    """The flows of a worker's transfers; not thread-safe. ``lost`` counts those that nothing is told of for want of
+    """The flows of a worker's transfers; not thread-safe. ``lost`` counts those without a report for want of
     room."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class FlowLives:
         if len(self._open) >= MOST_OPEN:
             self.lost += 1
             return
-        # Of one that an earlier service followed, the start was told.
+        # Of one that an earlier service followed, the start was reported.
         reported = flow.since if flow.again else None
         self._open[flow.connection.cookie] = _Life(flow.key, flow.connection, flow.since, reported)
 
@@ -85,7 +85,7 @@ class FlowLives:
         self._over.append(life)
 
     def clear(self) -> None:
-        """Nobody is told any more."""
+        """Nothing is reported any more."""
         self._open.clear()
         self._over.clear()
 

@@ -1,6 +1,6 @@
 """Follows the TCP connections of jobs themselves, in each job's own network, for those whose flows have a mark.
 
-A job makes as many connections as it likes, so what is read, kept and told of one job has limits.
+A job makes as many connections as it likes, so what is read, kept and reported of one job has limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lark_worker.transfers.sockets import Sockets
 # Connections of one job that are followed at a time, and that are read at a look: as many that have ended as are there.
 MOST_OF_JOB: Final = 64
 MOST_READ: Final = 1024
-# Flows of one job that are told of in a second, and at once.
+# Flows of one job that are reported in a second, and at once.
 RATE: Final = 5.0
 BURST: Final = 100.0
 # Room for the ends of one job's connections between two looks: some 250 of them.
@@ -37,12 +37,12 @@ class _Job:
     bucket: Bucket
     since: float
     flows: dict[int, Flow] = field(default_factory=dict)
-    # Flows that the last list lacked, and whose end nobody has told.
+    # Flows that the last list lacked, and whose end was not reported.
     missing: set[int] = field(default_factory=set)
 
 
 class OwnFlows:
-    """The flows of jobs in their own networks; not thread-safe. ``beyond`` counts those that are not told of, since
+    """The flows of jobs in their own networks; not thread-safe. ``beyond`` counts those that are not reported, since
     their job has so many."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class OwnFlows:
                 # One that has ended between two looks began after the one before.
                 self._begin(key, job, each, at if each.cookie not in over else job.since, at, turns)
         if len(there) < MOST_READ:
-            # The kernel tells of every end, a moment later than it takes the connection from its list at times; where
+            # The kernel reports every end, a moment later than it takes the connection from its list at times; where
             # that message was lost, two lists say it.
             absent = job.flows.keys() - {each.cookie for each in there}
             over |= {cookie: job.flows[cookie].connection for cookie in absent & job.missing}

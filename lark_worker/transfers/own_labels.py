@@ -37,7 +37,7 @@ class Label(NamedTuple):
 class OwnLabels:
     """The tables in the networks of a worker's jobs; not thread-safe. ``prefix`` begins their name.
 
-    ``marker`` is a file that is there while a job's network may have a table, so that a service that begins anew knows
+    ``marker`` is a file that is there while a job's network may have a table, so that a service that begins anew finds
     it.
     """
 

@@ -27,7 +27,7 @@ AT_ONCE: Final = 500
 # Seconds until a controller that has no such route is asked again: it may be a newer one by then.
 OLD_SECONDS: Final = 300.0
 # Seconds after which all jobs' treatments are asked for again, where the policy has rules of transfers, and whether
-# anybody is told of flows, where somebody is.
+# flows are reported, where they are.
 AGAIN_SECONDS: Final = 60.0
 # Seconds between two looks for new jobs, and until a controller that was away is asked again.
 LEARN_SECONDS: Final = 0.5
@@ -59,12 +59,12 @@ class TransferReports:
         self._has_rules: bool | None = None
         self._answered = -math.inf
         self._asked_all = -math.inf
-        # What the controller knows to be in place, of the jobs that it was asked about.
+        # What the controller has as in place, of the jobs that it was asked about.
         self._said: dict[str, tuple[Treatment | None, str]] = {}
         self._thread = StoppableThread("transfer treatments", self._learn)
 
     def start(self) -> None:
-        """Learn which networks are not the WAN, whether anybody is told of flows, and the treatment of new jobs'
+        """Learn which networks are not the WAN, whether flows are reported, and the treatment of new jobs'
         transfers: the first job of a new worker may be over before a report."""
         self._thread.start()
 
@@ -160,7 +160,7 @@ class TransferReports:
             return True
         now = time.monotonic()
         informed = self._transfers.knows_local and self._fireflies.informed and self._has_rules is not None
-        # Where somebody is told of flows, a change of that is not to wait for the next file that is moved.
+        # Where flows are reported, a change of that is not to wait for the next file that is moved.
         unknown = not informed or now - self._answered > (AGAIN_SECONDS if self._fireflies.told else OLD_SECONDS)
         if unknown and self._send(next(iter(live.values())).machine, {}) is None:
             return False

@@ -1,4 +1,4 @@
-"""Asks the kernel for the TCP connections of this network namespace, and hears of each that ends."""
+"""Asks the kernel for the TCP connections of this network namespace, and receives its notice of each that ends."""
 
 from __future__ import annotations
 

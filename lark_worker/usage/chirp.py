@@ -29,7 +29,7 @@ def set_attributes(starter: int, attributes: Mapping[str, float | str]) -> None:
     """Set attributes of the job below a starter. Raises StarterError.
 
     The file with the starter's port belongs to the job's user. So only a port of that very starter, on the loopback
-    interface, is used, whatever the file says.
+    interface, is used, whatever the file has.
     """
     port, cookie = _config(starter)
     family = _listens(starter, port)
@@ -51,7 +51,7 @@ def set_attributes(starter: int, attributes: Mapping[str, float | str]) -> None:
                     if reply.strip() != b"0":
                         raise StarterError(f"{line.split()[0]}: starter {starter} answers {reply!r}")
     except OSError as error:
-        raise StarterError(f"starter {starter} cannot be told: {error}") from None
+        raise StarterError(f"starter {starter} cannot be found: {error}") from None
 
 
 def _word(value: float | str) -> str:

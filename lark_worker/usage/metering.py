@@ -265,7 +265,7 @@ class Metering:
             headroom: Headroom | None = self._link.headroom()
             external = self._link.external_headroom()
         except (AwayError, RefusedError) as error:
-            # An old value tells nothing about now.
+            # An old value is no present one.
             log.event("the groups' headroom is unknown", level=log.DEBUG, reason=error)
             headroom, external = None, {}
         with self._lock:

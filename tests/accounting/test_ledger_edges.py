@@ -6,7 +6,6 @@ import pytest
 
 from lark_controller.accounting import ledger as ledger_module
 from lark_controller.accounting import recent as recent_module
-from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, width_for
 from lark_controller.accounting.drops import DropRate
 from lark_controller.accounting.ledger import MADE_FOR_IT, Ledger
 from lark_controller.accounting.queue_sums import JobQueue, QueueSums
@@ -166,7 +165,7 @@ def test_drops_of_now_by_job_and_together() -> None:
 
 
 def test_a_port_that_begins_anew_at_nothing_is_written() -> None:
-    """Where it counted 500 before, a controller that starts now would count up to 500 for nothing."""
+    """A controller that starts now would count up to 500 for nothing where the switch counted 500 before."""
     ledger = opened()
     ledger.read(1, NOW + 10, PortReading(5, 500, 0, 0), port_age=0.0)
     assert write(ledger) == []
@@ -307,15 +306,6 @@ def test_sums_are_bounded() -> None:
     assert parts == Usage(5, 6, 7, 8, 5, 6, 7, 8, 1, 2, 3, 4, 5)
     assert JobUsage() == JobUsage(NOTHING, IDLE, 0.0, final=False)
     assert big.minus(Usage(1, 1)).plus(Usage(1, 1)) == big
-
-
-@pytest.mark.parametrize(
-    ("seconds", "width"),
-    [(0, MINUTE), (6 * HOUR, MINUTE), (6 * HOUR + 1, HOUR), (62 * DAY, HOUR), (62 * DAY + 1, DAY)],
-)
-def test_the_width_of_buckets_follows_the_stretch(seconds: int, width: int) -> None:
-    assert width_for(1000, 1000 + seconds, None) == width
-    assert [width_for(1000, 1000 + seconds, name) for name in ("minute", "hour", "day")] == [60, 3600, 86400]
 
 
 def test_jobs_that_follow_each_other_on_a_port_whatever_is_noted_first() -> None:

@@ -79,7 +79,7 @@ def test_posts_are_confirmed_beside_a_switch_that_does_not_read() -> None:
 
 
 def calls(subject: Calculated) -> int:
-    """How many function calls a round takes: a cost that does not depend on the machine."""
+    """The number of function calls in a round: a cost that does not depend on the machine."""
     profile = cProfile.Profile()
     profile.enable()
     subject.round()

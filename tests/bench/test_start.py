@@ -1,4 +1,4 @@
-"""What the measurement of a job's start makes of a starter's log."""
+"""The reading of a starter's log by the measurement of a job's start."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Queues = Mapping[str, str]
 
 
 class Promise(StrEnum):
-    """What is promised."""
+    """The promises that are checked."""
 
     RUNS = "the controller runs again"
     STANDS = "an acknowledged ad stands"
@@ -77,9 +77,9 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen while nothing was asked. ``used`` are bytes from and to a job by its number, ``counted`` those of
+    """A look while nothing was asked. ``used`` are bytes from and to a job by its number, ``counted`` those of
     a port since it was made; ``sums`` what the database holds of each table of use, of every column. ``running`` is
-    whether there is a controller, and answers."""
+    true while a controller answers."""
 
     rows: tuple[Row, ...] = ()
     reservations: tuple[Reservation, ...] = ()
@@ -170,7 +170,7 @@ def queues(desired: Mapping[int, Queues], held: Mapping[int, Queues]) -> Iterato
 def _different(
     desired: Mapping[int, Mapping[str, str]], held: Mapping[int, Mapping[str, str]]
 ) -> Iterator[tuple[int, str]]:
-    """Where something else is held than is desired, and how it differs."""
+    """Differences between the held state and the desired one."""
     for place, wanted in desired.items():
         there = held.get(place, {})
         kinds = {

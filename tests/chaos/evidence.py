@@ -1,4 +1,4 @@
-"""What is to be judged, gathered from outside: SQL, the played switches, and what follows from the live jobs anew."""
+"""The evidence of a run, gathered from outside: SQL, the played switches, and the flows that the live jobs need."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def gather(url: str, fleet: Fleet, servers: Servers, log: Log) -> Evidence:
 
 
 def desired(url: str, policy: str, slots: int, datapaths: Sequence[int]) -> tuple[dict[int, Flows], dict[int, Queues]]:
-    """What switches and workers' databases should hold, calculated from the store's live jobs by nothing but the whole
-    calculation."""
+    """The flows and rows that switches and workers' databases should hold, calculated from the store's live jobs by
+    nothing but the whole calculation."""
     store = Store.open(url)
     try:
         live = list(store.runs.live())

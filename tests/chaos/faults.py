@@ -79,7 +79,7 @@ def _apart(step: _Step) -> _Step:
 
 
 def _steps(whole: Whole, fault: Fault) -> tuple[_Step, _Step]:
-    """What is done at a fault's beginning, and at its end."""
+    """The acts at a fault's beginning and at its end."""
     edge = _one_of(whole.fleet.edges, fault)
     servers = whole.servers.chosen(fault.chosen)
     database = whole.database

@@ -120,7 +120,7 @@ class Instance:
 
 @dataclass
 class Result:
-    """What a run came to. ``took`` is the seconds from each fault of an active instance until all switches had a master
+    """A run's result. ``took`` is the seconds from each fault of an active instance until all switches had a master
     again, ``answered`` until a controller answered again."""
 
     broken: list[str] = field(default_factory=list)
@@ -344,7 +344,7 @@ async def _at_work(cluster: Cluster) -> None:
 
 
 async def _at_rest(cluster: Cluster) -> tuple[Rest, dict[str, int]]:
-    """What is broken once nothing changes any more, and how much there was to judge."""
+    """The violations once nothing changes any more, and the amount that was judged."""
     looked, counts = Rest(), {}
     while True:
         await asyncio.sleep(LOOK)

@@ -16,7 +16,7 @@ _OVER: Final = frozenset({"ended", "refused"})
 
 
 class Asked(StrEnum):
-    """What is asked."""
+    """The kinds of requests."""
 
     POST = "post"
     RENEW = "renew"
@@ -58,12 +58,12 @@ class Entry:
 
     @property
     def done(self) -> bool:
-        """Whether it was acknowledged."""
+        """True where the request was acknowledged."""
         return 200 <= self.status < 300
 
     @property
     def refused(self) -> bool:
-        """Whether the answer says that nothing was done."""
+        """True where the answer denies any effect of the request."""
         return 400 <= self.status < 500
 
 

@@ -32,7 +32,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where the controller finds it, as a policy says it."""
+        """The address at which the controller finds it, in the form that a policy has."""
         return f"tcp:127.0.0.1:{self._port}"
 
     def start(self, *, empty: bool) -> None:
@@ -131,7 +131,7 @@ class Servers:
 
     @property
     def addresses(self) -> dict[int, str]:
-        """Where each worker's database is."""
+        """The address of each worker's database."""
         return {server.number: server.address for server in self.each}
 
     def chosen(self, chosen: float) -> tuple[Server, ...]:

@@ -63,7 +63,7 @@ topology:
 
 
 def capacity(workers: int) -> dict[str, int]:
-    """What each direction of each link carries, in kb/s."""
+    """The capacity of each direction of each link, in kb/s."""
     found: dict[str, int] = {}
     for name, end in (("internet", "wan"), ("fast", "wan-fast")):
         found |= {f"{name} core1>{end}": _WAN, f"{name} {end}>core1": _WAN}
@@ -78,7 +78,7 @@ def mark(run: Run) -> str:
 
 
 def ads(run: Run) -> bytes:
-    """What a hook posts of a run."""
+    """The body that a hook posts of a run."""
     group = "group_a" if run.owner in OWNERS[:2] else "group_b"
     given = "controller" if run.address is None else "static"
     lines = [

@@ -1,4 +1,4 @@
-"""What remains of a run in which something was broken, to find out why: files, and who is connected to whom."""
+"""The remains of a run in which something was broken: files and connections, to find out why."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ MOST: Final = 600
 
 
 class Rest:
-    """What was broken at each look, one after the other. ``looks`` says of each violation of the last one how many
-    looks in a row have found it."""
+    """The violations at each look, one after the other. ``looks`` has, for each violation of the last one, the number
+    of looks in a row that found it."""
 
     def __init__(self, same: int = SAME, most: int = MOST) -> None:
         self._same, self._most = same, most

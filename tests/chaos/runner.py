@@ -54,7 +54,7 @@ SETTINGS: Final = {
 
 @dataclass
 class Result:
-    """What a run came to: what was broken, and then who was connected to whom, a line for each switch."""
+    """A run's result: the violations, and then the connections, a line for each switch."""
 
     rounds: int = 0
     broken: list[str] = field(default_factory=list)
@@ -167,7 +167,7 @@ async def _at_work(whole: Whole, log: Log) -> None:
 
 
 async def _at_rest(whole: Whole, log: Log) -> tuple[Rest, Evidence]:
-    """What is broken once nothing changes any more, and what was seen last. Raises what the databases raise."""
+    """The violations once nothing changes any more, and the last evidence. Raises what the databases raise."""
     looked, seen = Rest(), Evidence()
     while True:
         await asyncio.sleep(LOOK)
@@ -188,7 +188,7 @@ async def _at_rest(whole: Whole, log: Log) -> tuple[Rest, Evidence]:
 
 
 def judged(log: Log, seen: Evidence) -> dict[str, int]:
-    """How much there was to be judged: a checker that sees nothing finds nothing."""
+    """The amount that was judged: a checker that sees nothing finds nothing."""
     standing = log.standing(time.monotonic())
     return {
         "standing": len(standing), "gone": len(log.gone()), "reserved": len(log.reserved(standing)),

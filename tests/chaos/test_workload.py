@@ -32,7 +32,7 @@ class Controller:
 
 
 async def standing_after(answers: bool) -> tuple[bool, bool]:
-    """Whether renewals were answered, and whether the run of one worker that keeps its first one stands for certain."""
+    """For one worker that keeps its first run: renewals were answered, and the run stands for certain."""
     controller, log = Controller(), Log(10 * PATIENCE)
     server = await asyncio.start_server(controller.serve, "127.0.0.1", 0)
     workload = Workload(log, (server.sockets[0].getsockname()[1],), "token", 1, STAYING, 2, lambda _: "version: 1")

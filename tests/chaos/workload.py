@@ -250,7 +250,7 @@ async def _request(port: int, token: str, method: str, path: str, body: bytes, k
 
 
 def summary(log: Log) -> dict[str, dict[int, int]]:
-    """How many requests of each kind had each status."""
+    """The number of requests by kind and status."""
     found: dict[str, dict[int, Any]] = {}
     for entry in log.entries():
         of_kind = found.setdefault(entry.asked, {})

@@ -18,7 +18,7 @@ FREE = replace(HELD, held=False)
 
 
 def decided(readings: Iterable[tuple[float, Look | None]]) -> Why | None:
-    """What the instance does after readings, each with its time; None is one that failed."""
+    """The acts of the instance after readings, each with its time; None is one that failed."""
     watch: Watch | None = None
     for at, look in readings:
         watch = None if look is None else watched(watch, look, at)

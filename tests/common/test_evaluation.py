@@ -1,4 +1,4 @@
-"""What users write is evaluated only where its work has a bound; everything else is refused before it is begun."""
+"""Text of users is evaluated only where its work has a bound; everything else is refused before it is begun."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_splits_within_each_other_through_attributes_are_refused(evaluated: list
 
 
 def test_no_two_accepted_functions_by_turns_make_a_long_text() -> None:
-    """What is accepted of two functions called by turns has an answer that is hardly longer than the expression."""
+    """Two functions called by turns have, where accepted, an answer that is hardly longer than the expression."""
     text = '"a\\"b,c@d 1"'
     calls = [f"{name}({{}}{more})" for name in evaluation.FUNCTIONS for more in ("", ', "a"', ", 0")]
     calls += ["({} ?: 1)", "{{ {} }}", "{{ {} }}[0]", "{}[0]"]

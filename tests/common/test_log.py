@@ -1,4 +1,4 @@
-"""What is logged stays on its line, whatever a user has put into it."""
+"""A logged text stays on its line, whatever a user has put into it."""
 
 from __future__ import annotations
 

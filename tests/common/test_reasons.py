@@ -1,4 +1,4 @@
-"""What a client says when a controller cannot be reached: what is wrong, and what to do."""
+"""The reasons that a client prints when a controller cannot be reached: the fault, and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers are told to enforce: a function of jobs and policy, its JSON, its meaning, and who has confirmed it."""
+"""Rules for workers: a function of jobs and policy, its JSON, its meaning, and their confirmation."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from tests.flows.test_desired import (
     numbers,
     steps,
 )
+from tests.flows.test_ruled import RULES
 
 HOST = "worker1"
 
@@ -155,13 +156,6 @@ def test_what_is_no_object_is_not_read() -> None:
             from_json(document)
 
 
-RULES = WorkerRules(
-    job_networks=(ip_network("10.64.0.0/16"),),
-    hosts=(ip_network("10.64.0.53/32"),),
-    local_networks=(ip_network("10.0.0.0/8"),),
-    exceptions={1: (ip_network("192.0.2.1/32"),)},
-    slices={5: (ip_network("10.64.1.0/26"),)},
-)
 JOB = JobRules("0" * 16, NetworkType.NAT, "02:00:00:00:00:01")
 
 

@@ -1,4 +1,4 @@
-"""Who may open connections, by the connection tracking of a real switch: ICMP, TCP and UDP, IPv4 and IPv6."""
+"""Connectivity by the connection tracking of a real switch: ICMP, TCP and UDP, IPv4 and IPv6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``explain`` says against what Open vSwitch says of the same packet; and decisions that are made when asked."""
+"""``explain`` and Open vSwitch agree on the same packet; decisions are made when asked."""
 
 from __future__ import annotations
 

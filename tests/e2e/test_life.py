@@ -408,7 +408,7 @@ def test_sighup_reads_the_policy_and_kill_9_under_load_loses_nothing(site: Site,
 
 
 def _desired(asker: _Asker, site: Site) -> bool:
-    """Whether every switch holds exactly what it should."""
+    """True where every switch holds exactly the desired flows."""
     for datapath in site.bridges:
         flows = asker.get(f"/v1/switches/{datapath:016x}/flows?limit=1000")["flows"]
         if not all(flow["state"] == "installed" for flow in flows):

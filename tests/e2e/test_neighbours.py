@@ -1,4 +1,4 @@
-"""What a job says to its neighbours uncalled-for: nothing of it reaches another slice, whatever kind of address it has.
+"""Frames of a job to its neighbours unasked: none reaches another slice, whatever kind of address the job has.
 
 Jobs with DHCP addresses may send neighbour discovery from their link-local address before they have another one, and
 jobs without a slice may send to everybody but sliced jobs.
@@ -68,7 +68,7 @@ def asks(site: Site, lark: Lark, name: str, owner: str, *, leased: bool = True) 
 
 
 def unasked(a: Host, b: Host) -> dict[str, bytes]:
-    """What ``a`` sends to ``b`` without having been asked anything."""
+    """Frames that ``a`` sends to ``b`` unasked."""
     found: dict[str, bytes] = {}
     at = {"local": local(a), "global": a.ipv6, "none": "::"}
     to = {"local": local(b), "global": b.ipv6}

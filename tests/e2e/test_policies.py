@@ -196,7 +196,7 @@ def unforwarded(frame: bytes) -> bytes:
 
 
 def all_answered(wire: Wire, answered: dict[bytes, int]) -> bool:
-    """Whether each has sent four advertisements."""
+    """True after four advertisements of each."""
     for frame in wire.heard():
         if frame[6:12] in answered and frame[12:14] == b"\x86\xdd" and frame[54] == 136:
             answered[frame[6:12]] += 1
@@ -216,7 +216,7 @@ def test_wan_drop_with_exceptions_both_ways(site: Site, lark: Lark) -> None:
 
 
 def from_outside(site: Site, names: str, where: str) -> set[str]:
-    """Who is reached by single packets with a WAN source address, in both families alike."""
+    """The jobs that single packets with a WAN source address reach, in both families alike."""
     router, reached = site["gw"], set()
     site.settle()
     with Wire(router) as wire:

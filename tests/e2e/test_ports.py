@@ -1,4 +1,4 @@
-"""What a job's port lets through, frame by frame: its own addresses out, what is for it in, and nothing else."""
+"""A job's port, frame by frame: its own addresses out, frames for it in, and nothing else."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def hears(site: Site, sender: Host, receiver: Host, tried: dict[str, bytes]) -> 
 
 
 def spoofs(a: Host, b: Host) -> dict[str, bytes]:
-    """What job ``a`` may never send to ``b``."""
+    """Frames that job ``a`` may never send to ``b``."""
     c4, c6, gateway = "10.64.0.3", "2001:db8:64::3", "10.64.255.3"
     la, lb = local(a), local(b)
     solicited = "33:33:ff:00:00:02"
@@ -114,7 +114,7 @@ def spoofs(a: Host, b: Host) -> dict[str, bytes]:
 
 
 def allowed(a: Host, b: Host) -> dict[str, bytes]:
-    """What job ``a`` may send to job ``b``."""
+    """Frames that job ``a`` may send to job ``b``."""
     solicited = "33:33:ff:00:00:02"
     return {
         "IPv4": frames.udp(a.mac, b.mac, a.ipv4, b.ipv4),

@@ -1,4 +1,4 @@
-"""What is shown of jobs' traffic, on real Open vSwitch: rates while packets pass, and drops with their rules."""
+"""The usage that is shown of jobs, on real Open vSwitch: rates while packets pass, and drops with their rules."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def sending(site: Site, *pairs: tuple[str, str]) -> Iterator[None]:
 
 
 def drops(lark: Lark) -> dict[tuple[str, str], Json]:
-    """What is dropped now, by owner and kind; less is what machines say by themselves."""
+    """The drops of the moment, by owner and kind; less is what machines send by themselves."""
     found = lark.get("/v1/drops")["drops"]
     return {(each["owner"], each["kind"]): each for each in found if each["packets_per_second"] > SENT / 5}
 

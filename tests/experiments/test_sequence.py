@@ -20,7 +20,7 @@ def stream(began: float, seconds: float, rate: float) -> Stream:
 
 
 def result(*transfers: Transfer, reference: float = 1.0) -> dict[str, tuple[bool, bool]]:
-    """Whether each aim of Figure 8c is met, and whether it is marked."""
+    """For each aim of Figure 8c: it is met, and it is marked."""
     found = sequence.figure_8c(keep([Taken(transfers, Meanwhile(reference))]), ASKED, Options())
     return {" ".join(check.aim.split()[:3]): (check.met, check.marked) for check in found.checks}
 

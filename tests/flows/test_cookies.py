@@ -24,6 +24,8 @@ LARGEST = (1 << 40) - 1
         (Category.REACTIVE, 9, 0x1A4B_09_0000000009),
         (Category.LEARNED, 4095, 0x1A4B_0A_0000000FFF),
         (Category.COUNT, 8, 0x1A4B_0B_0000000008),
+        (Category.MARKER, 3, 0x1A4B_0C_0000000003),
+        (Category.EXTERNAL, 1, 0x1A4B_0D_0000000001),
     ],
 )
 def test_a_cookie_is_owner_category_and_number(category: Category, number: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""Which packets a job's counting flows count, through simulated tables."""
+"""Counting flows: the packets of a job that they count, through simulated tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be sent to a switch so that it holds what is desired, and what somebody else changed on it."""
+"""The difference between a switch's flows and the desired ones, and flows that somebody else changed on it."""
 
 from __future__ import annotations
 

@@ -152,6 +152,21 @@ def test_each_property_that_changes_a_program_changes_its_fingerprint(kind: type
         assert Fingerprints(one, CODE).of(1) != Fingerprints(other, CODE).of(1)
 
 
+def test_the_name_of_an_open_address_concerns_no_edge() -> None:
+    own = IPv6Address("2001:db8:64::7")
+
+    def fingerprint(*given: External) -> int:
+        desired = with_edges(FULL)
+        job = a_job(7, ipv6=own, external=given)
+        desired.put(job, Decider(desired.policy).of(job))
+        return Fingerprints(desired, CODE).of(1)
+
+    plain = fingerprint(External(own, (Opening("any"),)))
+    assert plain == fingerprint(External(own, (Opening("any"),), "web.example.org", 9))
+    assert plain != fingerprint(External(own, (Opening("icmp"),)))
+    assert plain != fingerprint()
+
+
 def test_a_fingerprint_is_also_of_jobs_that_have_other_queues() -> None:
     desired, job = with_edges(FULL), a_job(7, reserved=(TO_HOST,))
     desired.put(job, Decider(desired.policy).of(job))

@@ -65,7 +65,7 @@ def address(host: Any, version: int) -> str:
 
 
 def device(site: Site, name: str) -> dict[str, int]:
-    """What the kernel has counted at the outer end of a host's link; what that sends, the host receives."""
+    """The kernel's count at the outer end of a host's link; what that sends, the host receives."""
     folder = Path("/sys/class/net", site[name].port, "statistics")
     names = {"bytes_in": "tx_bytes", "bytes_out": "rx_bytes", "packets_in": "tx_packets", "packets_out": "rx_packets"}
     return {ours: int((folder / theirs).read_text()) for ours, theirs in names.items()}

@@ -1,4 +1,4 @@
-"""What comes in to jobs behind NAT has their group's queue at the core: by the connection, since no address tells."""
+"""Packets to jobs behind NAT get their group's queue at the core: by the connection, since no address tells."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def asking(controller: Controller, number: int) -> Registered:
 
 
 def of_connectivity(edge: FakeSwitch) -> list[tuple[bool, int | None]]:
-    """Whether each flow on one-way connectivity tracks, and where it leads."""
+    """For each flow on one-way connectivity: it tracks, and the table to which it leads."""
     return [
         (any(isinstance(action, Track) for action in data.actions), data.goto)
         for data in edge.program.flows.values()

@@ -1,4 +1,4 @@
-"""What the flows mean, packet by packet: jobs through simulated tables of edges and core; no switch needed."""
+"""The flows' meaning, packet by packet: jobs through simulated tables of edges and core; no switch needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ports of a switch have which part, what a job's port may be, and what a core lacks for a policy."""
+"""Placement: the part of each port of a switch, a job's possible ports, and a core without what a policy needs."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,8 +20,11 @@ from lark_common.worker_rules import to_json
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.drop_sources import drop_sources
 from lark_controller.flows.model import Program
+from lark_controller.flows.packet_in_answer import answer
 from lark_controller.flows.placement import Switch, place_switch
+from lark_controller.flows.tables import Edge
 from lark_controller.flows.text import flow_text, key_text
+from lark_controller.jobs.external import External, listed
 from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
@@ -186,6 +189,72 @@ def open_worker() -> str:
     return json.dumps(to_json(desired(OPEN, jobs).worker_rules("worker1")), indent=1) + "\n"
 
 
+EXTERNAL = """\
+external:
+  pools:
+    near: {networks: [198.51.100.64/28, 198.51.100.96/32], port: wan}
+    far: {networks: [203.0.113.0/30], port: wan-slow}
+    all: [192.0.2.64/31]
+  rules: [{pool: all, open: [any]}, {family: ipv6, open: [any]}]
+"""
+OUTSIDE = """\
+switches:
+  c:
+    datapath: "00000000000000c0"
+    role: core
+    ports: {lan: 1, wan: {port: 2, next_hop: "02:00:00:00:ff:02"}, wan-slow: 3}
+policies:
+  - wan: {when: 'Owner == "bob"', action: drop}
+  - wan: {when: 'Owner == "carol"', port: wan-slow}
+  - connectivity: {inbound: deny, when: 'Owner == "carol"'}
+  - connectivity: {inbound: deny, outbound: deny, when: 'Owner == "mallory"'}
+"""
+
+
+def reached(number: int, owner: str, openings: str, *addresses: str) -> Job:
+    """A job with external addresses on which this is open."""
+    external = tuple(External(ip_address(address), listed(openings), "", number) for address in addresses)
+    return a_job(number, owner=owner, ipv6=IPv6Address("2001:db8:64::") + number, external=external)
+
+
+def reached_jobs() -> list[Job]:
+    own = [f"2001:db8:64::{number:x}" for number in range(9)]
+    return [
+        reached(1, "alice", "tcp/80 udp/5000-5003", "198.51.100.65", own[1]),
+        reached(2, "bob", "icmp", "203.0.113.1", own[2]),
+        reached(3, "carol", "any", "192.0.2.64", own[3]),
+        reached(4, "alice", "tcp udp/7", "198.51.100.96", "203.0.113.2", own[4]),
+        reached(5, "mallory", "any", "192.0.2.65", own[5]),
+    ]
+
+
+def reached_core() -> str:
+    """A core with external addresses of jobs that are steered, dropped, and isolated."""
+    text = HEAD + OUTSIDE + EXTERNAL
+    return written(desired(text, reached_jobs(), switch(text, CORE)).build(CORE))
+
+
+def reached_edge(accounting: str = "all") -> str:
+    """An edge with open IPv6 addresses of jobs."""
+    text = f"{HEAD}accounting: {accounting}\n{OUTSIDE}{EXTERNAL}"
+    return written(desired(text, reached_jobs(), switch(text, EDGE)).build(EDGE))
+
+
+def answers() -> str:
+    """Answers to PacketIns, of both versions and ways."""
+    found = [
+        answer(table, 5, version, address, arp, allowed, solicited=solicited)
+        for table in (Edge.SLICE_FROM, Edge.SLICE_TO)
+        for version, address, arp, solicited in (
+            (4, 0x0A000005, False, False), (4, 0x0A000005, True, False), (6, 0xFD << 120 | 5, False, False),
+            (6, 0xFD << 120 | 5, False, True),
+        )
+        for allowed in (True, False)
+    ]  # fmt: skip
+    # The number in the cookie is a hash, which another Python may make otherwise.
+    return "".join(f"{flow_text(key, data._replace(cookie=data.cookie >> 40 << 40))}\n" for key, data in found)
+
+
 def drops() -> str:
     """The shared flows that drop, each with its kind of rule, the rule's position, and the direction."""
     text = HEAD + CORES % "meters" + RULES
@@ -205,6 +274,10 @@ PROGRAMS: Final[dict[str, Callable[[], str]]] = {
     "worker.json": worker,
     "worker-without-groups.json": open_worker,
     "drops.txt": drops,
+    "edge-with-open-addresses.txt": reached_edge,
+    "edge-with-open-addresses-uncounted.txt": lambda: reached_edge("none"),
+    "core-with-external-addresses.txt": reached_core,
+    "answers.txt": answers,
 }
 
 

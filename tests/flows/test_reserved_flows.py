@@ -1,4 +1,4 @@
-"""Which queue a packet takes when flows of its job are reserved, and what a worker's queues are then."""
+"""The queue of a packet when flows of its job are reserved, and a worker's queues then."""
 
 from __future__ import annotations
 

@@ -1,18 +1,21 @@
-"""Which hosts' rules change when a job comes, changes or goes that no switch but its worker enforces."""
+"""Hosts whose rules change when a job comes, changes or goes that its worker alone enforces."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
 from typing import Any
 
 import pytest
 
 from lark_common.runs import AddressType, NetworkType
+from lark_common.worker_rules import JobRules, WorkerRules
 from lark_controller.flows.desired import Desired
+from lark_controller.flows.worker_rules import permits, unsupported
 from lark_controller.jobs.job import Job, JobState, ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
+from lark_controller.policies.model import SliceKey
 from tests.flows.test_desired import FULL, a_job, facts_of
 
 HOST = "worker1"
@@ -102,3 +105,114 @@ def test_a_slice_that_grows_elsewhere_changes_the_hosts_of_its_jobs() -> None:
     site.remove(1)
     assert site.remove(8) == {}
     assert site.remove(9) == {}
+
+
+STEERED = """
+version: 1
+networks: {NETWORKS}
+switches: {core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}
+policies:
+  - wan: {when: 'Owner == "bob"', action: drop}
+  - wan: {when: 'Owner == "carol"', port: wan-fast}
+  - slice: {by: Owner, when: 'Owner == "dave"'}
+  - slice: {by: AcctGroup, when: 'Owner == "erin"'}
+  - block: {when: 'AcctGroup == "closed"'}
+"""
+SLICED = (
+    "slice rule %d needs networks.jobs in the policy for jobs of NetworkType %s: their worker cannot ask whose an "
+    "address is"
+)
+STEERS = (
+    "wan rule 2 steers to wan-fast, which no core can do by the address of a job behind NAT; give the job's group that "
+    "port instead"
+)
+
+
+@pytest.mark.parametrize(
+    ("networks", "kind", "owner", "group", "reason"),
+    [
+        ("jobs: [10.64.0.0/16]", NetworkType.NAT, "dave", "cms", ""),
+        ("", NetworkType.NAT, "dave", "cms", SLICED % (1, "nat")),
+        ("", NetworkType.BRIDGE, "erin", "cms", SLICED % (2, "bridge")),
+        ("", NetworkType.OVS_BRIDGE, "dave", "cms", ""),
+        ("", NetworkType.NAT, "dave", "closed", ""),
+        ("", NetworkType.NAT, "carol", "cms", STEERS),
+        ("", NetworkType.BRIDGE, "carol", "cms", ""),
+        ("", NetworkType.OVS_BRIDGE, "carol", "cms", ""),
+        ("", NetworkType.NAT, "bob", "cms", ""),
+        ("", NetworkType.NAT, "alice", "cms", ""),
+    ],
+)
+def test_what_no_worker_can_enforce(networks: str, kind: NetworkType, owner: str, group: str, reason: str) -> None:
+    policy = load(STEERED.replace("NETWORKS", networks))
+    job = a_bridge_job(1, owner=owner, group=group, network_type=kind)
+    assert unsupported(policy, job, Decider(policy).decide(job.facts)) == reason
+
+
+RULES = WorkerRules(
+    job_networks=(ip_network("10.64.0.0/16"),),
+    hosts=(ip_network("10.64.0.53/32"),),
+    local_networks=(ip_network("10.0.0.0/8"),),
+    exceptions={1: (ip_network("192.0.2.1/32"),)},
+    slices={5: (ip_network("10.64.1.0/26"),)},
+)
+OF_SLICE = "10.64.2.7 is in the job networks and not of the job's slice"
+OF_WAN = "wan rule 1 drops what is outside of the local networks, and 192.0.2.9 is no exception"
+
+
+@pytest.mark.parametrize(
+    ("changes", "other", "sends", "reason"),
+    [
+        ({"isolated": True}, "10.1.1.1", True, "nothing passes: the job is blocked, or may neither call nor be called"),
+        ({"slice": 5}, "10.64.2.7", True, OF_SLICE),
+        ({"slice": 5}, "10.64.2.7", False, OF_SLICE),
+        # A slice of which nothing is known has no address.
+        ({"slice": 6}, "10.64.2.7", True, OF_SLICE),
+        ({"slice": 5, "outbound": False}, "10.64.1.7", True, "the job may not call"),
+        ({"slice": 5, "inbound": False}, "10.64.1.7", False, "the job may not be called"),
+        ({"outbound": False}, "10.1.1.1", False, ""),
+        ({"wan": 1}, "192.0.2.9", True, OF_WAN),
+        ({"wan": 1}, "192.0.2.1", False, ""),
+        ({"wan": 2}, "192.0.2.1", True, OF_WAN.replace("rule 1", "rule 2").replace("192.0.2.9", "192.0.2.1")),
+    ],
+)
+def test_the_reason_why_packets_are_dropped(changes: dict[str, Any], other: str, sends: bool, reason: str) -> None:
+    job = replace(JobRules("0" * 16, NetworkType.NAT, "02:00:00:00:00:01"), **changes)
+    assert permits(RULES, job, ip_address(other), sends=sends) == reason
+
+
+def test_a_copy_has_no_changes_of_its_own_yet_and_changes_apart() -> None:
+    site = Site()
+    site.desired.put(a_bridge_job(1), Decider(load(FULL)).decide(a_bridge_job(1).facts))
+    copied = site.desired.ruled.copy()
+    assert (copied.take(), copied.hosts(), set(copied.numbers(HOST))) == ({}, [HOST], {1})
+    copied.slice_changed(SliceKey(1, '"alice"'))
+    assert copied.take() == {HOST: set()}
+    copied.move(site.desired.placed[1], None)
+    assert (copied.hosts(), site.desired.ruled.hosts()) == ([], [HOST])
+    copied.take()
+    copied.slice_changed(SliceKey(1, '"alice"'))
+    assert copied.take() == {}
+
+
+def test_the_rules_of_jobs_of_whom_little_is_asked() -> None:
+    """Classes of the WAN are those that are dropped; a job without a group is marked as none where groups are."""
+    flow = ReservedFlow(3, 1000, (ip_network("192.0.2.0/24"),))
+    for groups, dscps in (("", [None, None, None]), ("groups: {cms: {queue: 1}}", [1, 0, 1])):
+        policy = load(STEERED.replace("NETWORKS", "jobs: [10.64.0.0/16]").replace("policies:", f"{groups}\npolicies:"))
+        desired, decider = Desired(policy), Decider(policy)
+        for job in (
+            a_bridge_job(1, owner="carol", mac=None),
+            a_bridge_job(2, owner="bob", group="atlas", reserved=(flow, replace(flow, number=4, incoming=True))),
+            a_bridge_job(3, owner="bob", inbound=False, outbound=False, reserved=(flow,)),
+        ):
+            desired.put(job, replace(decider.decide(job.facts), blocked=job.number == 3))
+        rules = desired.worker_rules(HOST)
+        assert [job.dscp for job in rules.jobs] == dscps
+        assert [job.wan for job in rules.jobs] == [0, 1, 1]
+        assert [job.slice for job in rules.jobs] == [0, 0, 0]
+        assert [job.isolated for job in rules.jobs] == [False, False, True]
+        assert [job.mac for job in rules.jobs] == ["00:00:00:00:00:00", "02:00:00:00:00:02", "02:00:00:00:00:03"]
+        assert [[each.target for each in job.reserved] for job in rules.jobs] == [[], [flow.target], []]
+        assert rules.exceptions == {1: ()}
+        assert rules.job_networks == policy.job_networks

@@ -185,7 +185,7 @@ def seen(port: int, frame: bytes) -> Sent:
 
 
 def traced(ovs: OpenVSwitch, in_port: int, frame: bytes, *options: str) -> tuple[list[Sent], str]:
-    """What Open vSwitch would send, from its datapath actions, and the whole trace."""
+    """The frames that Open vSwitch would send, from its datapath actions, and the whole trace."""
     shown = ovs.appctl("ofproto/trace", "--names", *options, BRIDGE, f"in_port={in_port}", frame.hex())
     sent: list[Sent] = []
     for line in re.findall(r"^Datapath actions: (.*)$", shown, re.MULTILINE):

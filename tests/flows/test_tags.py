@@ -71,3 +71,16 @@ def _calls_to_put(present: int) -> int:
 def test_the_first_job_of_a_user_does_not_go_through_those_of_others() -> None:
     few, many = _calls_to_put(10), _calls_to_put(200)
     assert many - few < 190
+
+
+def test_an_edge_has_jobs_until_the_last_one_goes() -> None:
+    jobs, key, other = JobsByEdge(), SliceKey(1, '"alice"'), SliceKey(1, '"bob"')
+    for datapath, number, of in ((1, 7, key), (1, 8, None), (2, 9, key), (2, 10, other)):
+        jobs.add(datapath, number, of)
+    assert (set(jobs.edges()), jobs.edges_of(key), jobs.edges_of(other)) == ({1, 2}, {1, 2}, {2})
+    apart = jobs.copy()
+    jobs.take(1, 7, key)
+    assert (set(jobs.edges()), jobs.edges_of(key), jobs.at(1).numbers) == ({1, 2}, {2}, {8})
+    jobs.take(1, 8, None)
+    assert (set(jobs.edges()), jobs.at(1).numbers, jobs.at(None).numbers) == ({2}, set(), set())
+    assert (set(apart.edges()), apart.edges_of(key), apart.at(1).numbers) == ({1, 2}, {1, 2}, {7, 8})

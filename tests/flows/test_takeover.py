@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv6Address
+from ipaddress import IPv4Network, IPv6Address
 from itertools import permutations
 from typing import Any
 
@@ -14,6 +14,7 @@ from lark_controller.flows.labelled_prefixes import LabelledPrefixes
 from lark_controller.flows.model import SetQueue
 from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.transition import Transition, places_alike
+from lark_controller.jobs.job import ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.qos.worker_queues import Claim
@@ -207,3 +208,20 @@ def test_queues_may_stand_before_their_switch_is_there() -> None:
     changes = desired.set_group_queues(CORE, frozenset())
     assert apply(there, changes) == desired.build(CORE)
     assert desired.rules[CORE] == len(desired.build(CORE).flows) < len(there.flows)
+
+
+def test_other_local_networks_change_what_a_reserved_flow_to_the_wan_leaves_out() -> None:
+    other = QUEUES.replace("10.0.0.0/8", "10.0.0.0/9")
+    for reserved in ((), (ReservedFlow(5, 1000),), (ReservedFlow(5, 1000, (IPv4Network("192.0.2.7/32"),)),)):
+        before, decider = Desired(load(QUEUES)), Decider(load(QUEUES))
+        before.set_switch(a_switch(QUEUES, 1), ("worker1",))
+        before.set_queue(Claim.of_flow(5), 0x8005, None)
+        job = a_job(1, reserved=reserved)
+        before.put(job, decider.of(job))
+        after = Desired.following(load(other), before)
+        after.decide_anew(1, Decider(load(other)).of(job))
+        list(after.move_labels())
+        transition = Transition(before, after)
+        assert apply(before.build(1), transition.changes(1)) == after.build(1)
+        assert after.rules[1] == len(after.build(1).flows)
+        assert bool(transition.changed(1)) is bool(reserved)

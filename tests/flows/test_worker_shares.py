@@ -1,4 +1,4 @@
-"""What a worker's own queues are to be for its bridge and nat jobs: tables."""
+"""A worker's own queues for its bridge and nat jobs: tables."""
 
 from __future__ import annotations
 
@@ -163,9 +163,11 @@ def test_without_a_link_or_its_speed_nothing_is_promised(speeds: dict[str, float
 
 
 def test_the_policys_uplinks_are_chosen_among_those_that_the_worker_tells() -> None:
-    text = policy(edge=", uplinks: [eth*]")
-    uplinks, _, _ = table(desired_of(text, a_ruled_job(1, 10)), {"eth1": 100.0, "tap0": 10.0})
-    assert uplinks.keys() == {"eth1"}
+    speeds: dict[str, float | None] = {"eth1": 100.0, "bond0": 100.0, "tap0": 10.0}
+    for patterns, chosen in (("eth*", {"eth1"}), ("bond*, eth*", {"bond0", "eth1"}), ("en*", {*speeds})):
+        text = policy(edge=f", uplinks: [{patterns}]")
+        uplinks, _, _ = table(desired_of(text, a_ruled_job(1, 10)), speeds)
+        assert uplinks.keys() == chosen
 
 
 def test_a_topology_says_what_the_access_link_carries() -> None:

@@ -20,7 +20,7 @@ BORDERS = tuple(sorted(path.stem for path in (FOLDER / "borders").glob("[a-z]*.p
 
 
 class Result(NamedTuple):
-    """What one border's run came to; ``finding`` is "" where it kept every promise."""
+    """The result of one border's run; ``finding`` is "" where it kept every promise."""
 
     inputs: int
     finding: str

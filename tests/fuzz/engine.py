@@ -21,7 +21,7 @@ MEMORY_MB = 1024
 
 
 class Limit(NamedTuple):
-    """How long to go on: in seconds and in inputs, 0 for no bound of that kind."""
+    """The bounds of a run: in seconds and in inputs, 0 for no bound of that kind."""
 
     seconds: int
     inputs: int

@@ -1,4 +1,4 @@
-"""How the hook reaches the controller: a Unix socket, TLS, and the controller's own API."""
+"""The hook's ways to the controller: a Unix socket, TLS, and the controller's own API."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def observations(draw: st.DrawFn) -> tuple[list[Run], list[Reading]]:
 
 
 def follow_all(jobs: list[tuple[Job, float, float]], readings: list[Reading]) -> dict[str, str]:
-    """What is quarantined in the course of readings; each job with when it comes and goes."""
+    """The quarantined jobs in the course of readings; each job with its beginning and end."""
     doubted: dict[str, float] = {}
     found: dict[str, str] = {}
     for pool in readings:

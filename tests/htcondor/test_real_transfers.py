@@ -113,7 +113,7 @@ def pool(ovs: OpenVSwitch) -> Iterator[RealPool]:
 
 @pytest.fixture(scope="module")
 def moved(pool: RealPool) -> dict[str, dict[str, Any]]:
-    """What was moved for a job of alice's, which is under no rule, and then for one of bob's, which is."""
+    """The bytes moved for a job of alice's, which is under no rule, and then for one of bob's, which is."""
     found = {}
     for user in ("alice", "bob"):
         cluster = submit(pool, user)

@@ -77,7 +77,7 @@ class Started:
         self.run("down", "--volumes", check=False)
 
     def run(self, *words: str, check: bool = True) -> str:
-        """What compose prints."""
+        """The output of compose."""
         return self.engine.run([*self._compose, *words], cwd=self.place, check=check).stdout
 
     def give_tokens(self) -> str:
@@ -95,7 +95,7 @@ class Started:
 
 
 def one(started: Started) -> Iterator[tuple[str, Any]]:
-    """What the services of one controller answer."""
+    """The answers of one controller's services."""
     yield "readyz", until(lambda: answer(f"{CONTROLLER}/readyz"), 90)
     yield "healthz", answer(f"{CONTROLLER}/healthz")
     yield "job", answer(f"{CONTROLLER}/v1/jobs", started.give_tokens(), post_body())
@@ -107,7 +107,7 @@ def one(started: Started) -> Iterator[tuple[str, Any]]:
 
 
 def two(started: Started) -> Iterator[tuple[str, Any]]:
-    """What the proxy of two controllers answers, before and after the active one is stopped."""
+    """The answers of the proxy of two controllers, before and after the active one is stopped."""
     both = {"controller": CONTROLLER, "controller2": SECOND}
 
     def ready() -> list[str]:

@@ -31,7 +31,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started(images: Path, *profiles: str) -> dict[str, Any]:
-    """What the services have answered."""
+    """The services' answers."""
     # A run that is killed takes its containers with it.
     alone = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
     done = own_network.run_outside(

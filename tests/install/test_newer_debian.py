@@ -41,7 +41,7 @@ def is_ready(machine: Machine) -> bool:
 
 
 def operators(machine: Machine) -> str:
-    """What the operator's command says."""
+    """The output of the operator's command."""
     return machine.run(PAGE.block("export LARK_URL")).stdout
 
 

@@ -50,7 +50,7 @@ class Root:
     upper: Path
 
     def dnf(self, *words: str | Path, check: bool = True) -> str:
-        """What dnf says."""
+        """The output of dnf."""
         options = ("--assumeyes", f"--installroot={self.path}", "--setopt=reposdir=/nonexistent", "--releasever=9")
         cache = f"--setopt=cachedir={self.upper.parent}/cache"
         done = subprocess.run(
@@ -68,7 +68,7 @@ class Root:
         return {line for line in said.splitlines() if line.startswith("lark-")}
 
     def run(self, *words: str) -> str:
-        """What a program says in there."""
+        """The output of a program in there."""
         return subprocess.run(["chroot", self.path, *words], capture_output=True, text=True, check=True).stdout
 
     def mode(self, name: str) -> str:

@@ -29,7 +29,7 @@ def told() -> list[str]:
 
 @pytest.fixture(scope="module")
 def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What each block has printed, by the block."""
+    """The output of each block, by the block."""
     output = tmp_path_factory.mktemp("tutorial") / "output"
     with output.open("wb") as file:
         demo = subprocess.Popen(
@@ -60,13 +60,13 @@ def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
 
 
 def of(tutorial: dict[str, str], *words: str) -> str:
-    """What the one block with these words has printed."""
+    """The output of the one block with these words."""
     (found,) = (said for block, said in tutorial.items() if all(word in block for word in words))
     return found
 
 
 def answered(said: str) -> list[bool]:
-    """Whether each ping has had an answer."""
+    """True where each ping has had an answer."""
     return [number != "0" for number in re.findall(r"(\d+) received", said)]
 
 

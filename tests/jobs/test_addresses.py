@@ -409,3 +409,83 @@ def test_a_block_that_grows_stays_inside_one_network() -> None:
     assert all(space.assign(4, "g", "a").address in inside for _ in range(len(inside)))
     with pytest.raises(AddressError, match="every block"):
         space.assign(4, "g", "a")
+
+
+@pytest.mark.parametrize(("version", "attribute"), [(4, "LarkInnerAddressIPv4"), (6, "LarkInnerAddressIPv6")])
+def test_a_refusal_names_the_attribute_and_every_network(version: int, attribute: str) -> None:
+    networks = ("10.64.0.0/30", "10.65.0.0/30") if version == 4 else ("2001:db8::/126", "2001:db9::/126")
+    space = allocator(*networks, prefixes=(30, 126))
+    size = 30 if version == 4 else 126
+    for user in "ab":
+        space.assign(version, "g", user)
+    with pytest.raises(AddressError) as caught:
+        space.assign(version, "g", "c")
+    assert str(caught.value) == (
+        f"{attribute}: no address is left for this group and user in {networks[0]}, {networks[1]}: "
+        f"every block of /{size} is in use"
+    )
+    address = ip_network(networks[0])[1]
+    with pytest.raises(AddressError, match=f"^{attribute}: {address} is held already$"):
+        space.hold(address, None, "g", "a")
+    with pytest.raises(AddressError, match=f"^{attribute}: networks.jobs of the policy names no IPv{version} network"):
+        allocator().assign(version, "g", "a")
+
+
+def test_what_was_given_back_is_given_again_in_the_order_of_its_return() -> None:
+    space = allocator("10.64.0.0/28")
+    held = [space.assign(4, "g", "a").address for _ in range(14)]
+    order = [held[5], held[2], held[9]]
+    for address in order:
+        space.release(address)
+        space.release(address)
+    assert [space.assign(4, "g", "a").address for _ in order] == order
+
+
+def test_an_idle_block_goes_on_where_it_was() -> None:
+    """Neighbours may still have the last address in their ARP caches."""
+    space = allocator("10.64.0.0/28")
+    first, second = (space.assign(4, "g", "a").address for _ in range(2))
+    space.release(first)
+    space.release(second)
+    assert int(space.assign(4, "h", "b").address) == int(second) + 1
+
+
+def test_addresses_of_nobody_beside_an_own_one_stay_free() -> None:
+    """Two own addresses in one block: it is free once both have gone."""
+    space = allocator("10.64.0.0/29", prefixes=(29, 125))
+    for last in (1, 2):
+        space.hold(ip_address(f"10.64.0.{last}"), None, "g", "a")
+    for last in (1, 2):
+        with pytest.raises(AddressError):
+            space.assign(4, "g", "b")
+        space.release(ip_address(f"10.64.0.{last}"))
+    assert space.assign(4, "g", "b").block == ip_network("10.64.0.0/29")
+
+
+def test_blocks_are_opened_when_the_others_are_full_and_from_256_addresses_on_some_time_before() -> None:
+    """The place in the last quarter that follows from the user's name."""
+    ahead = []
+    for number in range(150):
+        space = allocator("10.64.0.0/14", prefixes=(26, 122))
+        opened: dict[Network, int] = {}
+        for count in range(260):
+            opened.setdefault(space.assign(4, "g", f"user{number}").block, count)
+        # One address of the network itself is nobody's.
+        assert list(opened.values())[:3] == [0, 63, 127]
+        ahead.append(list(opened.values())[3])
+    assert 191 <= min(ahead) < 200
+    assert 250 < max(ahead) <= 255
+
+
+def test_a_block_of_several_units_is_taken_as_a_whole_again() -> None:
+    """After a restart: the first address that is held brings its whole block back, whichever part it is in."""
+    space = allocator("10.64.0.0/22", prefixes=(28, 124))
+    space.hold(IPv4Address("10.64.1.50"), IPv4Network("10.64.1.32/27"), "g", "a")
+    given = space.assign(4, "g", "a")
+    assert given.block == IPv4Network("10.64.1.32/27")
+    others = {space.assign(4, "g", f"user{number}").block for number in range(15)}
+    assert not any(block.overlaps(given.block) for block in others)
+    # One that was smaller than blocks are now is a whole one of these.
+    space = allocator("10.64.0.0/22", prefixes=(28, 124))
+    space.hold(IPv4Address("10.64.3.9"), IPv4Network("10.64.3.8/30"), "g", "b")
+    assert space.assign(4, "g", "b").block == IPv4Network("10.64.3.0/28")

@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 
 from lark_common.runs import NetworkType, RunKey
 from lark_controller.jobs import job as job_module
-from lark_controller.jobs.job import Directory, Facts, Job, JobState, Standing
+from lark_controller.jobs.external import External, listed
+from lark_controller.jobs.job import (
+    SHARED_SIZE,
+    Directory,
+    Facts,
+    Job,
+    JobState,
+    ReservedFlow,
+    Standing,
+    in_state,
+    shared_facts,
+)
 
 STATES = (JobState.REGISTERING, JobState.PENDING, JobState.ENFORCED)
 
@@ -118,3 +129,104 @@ def test_a_job_of_which_little_is_known() -> None:
     assert job.address_type == "static"
     assert {job.ipv4, job.ipv6, job.ipv4_block, job.ipv6_block, job.datapath, job.port, job.mac, job.vlan} == {None}
     assert {job.bandwidth, job.inbound, job.outbound} == {None}
+
+
+def outside(*numbers: int, names: tuple[str, ...] = ()) -> tuple[External, ...]:
+    """External addresses of these numbers, with these names."""
+    return tuple(
+        External(IPv4Address("198.51.100.0") + number, listed("tcp/80, icmp"), name)
+        for number, name in zip(numbers, (*names, *("",) * len(numbers)), strict=False)
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 4), st.sampled_from(["W1", "w1", "w2"]), st.sampled_from([(), (0,), (10,), (0, 10)]),
+            st.booleans(),
+        )
+    )
+)  # fmt: skip
+def test_hosts_and_external_addresses_follow_every_change(
+    steps: list[tuple[int, str, tuple[int, ...], bool]],
+) -> None:
+    directory, there = Directory(), dict[str, Job]()
+    for number, host, addresses, stays in steps:
+        job = replace(a_job(number, 1 + number), host=host, external=outside(*(each + number for each in addresses)))
+        if stays:
+            directory.put(job)
+            there[job.id] = job
+        else:
+            directory.remove(job.id)
+            there.pop(job.id, None)
+    assert len(directory) == len(there)
+    assert directory.hosts == Counter(job.host.lower() for job in there.values())
+    assert all(directory.hosts.values())
+    assert directory.by_external == {each.address: job for job in there.values() for each in job.external}
+    assert directory.by_address == {job.ipv4: job for job in there.values()}
+
+
+def test_an_external_address_that_has_gone_to_another_job_stays_with_that() -> None:
+    directory = Directory()
+    first, second = (replace(a_job(number, number), external=outside(1)) for number in (1, 2))
+    directory.put(first)
+    directory.put(second)
+    directory.put(replace(first, external=()))
+    assert directory.by_external == {IPv4Address("198.51.100.1"): second}
+    directory.remove(first.id)
+    assert directory.by_external == {IPv4Address("198.51.100.1"): second}
+
+
+def test_an_address_that_is_closed_is_not_shown() -> None:
+    directory = Directory()
+    job = replace(a_job(1, 1), external=outside(1, 2))
+    directory.put(job)
+    directory.closed[1] = {IPv4Address("198.51.100.1"): "no switch has room"}
+    assert directory.now(job).external == outside(2)
+    assert directory.now(replace(job, number=2)).external == outside(1, 2)
+    directory.set_standing(1, JobState.ENFORCED)
+    directory.forget(1)
+    assert directory.closed == {}
+    assert directory.now(job) == job
+
+
+def test_a_job_in_the_state_that_it_has_is_the_same_one() -> None:
+    job = replace(a_job(1, 1), state=JobState.PENDING, reason="is away")
+    assert in_state(job, JobState.PENDING, "is away") is job
+    other = in_state(job, JobState.PENDING, "has no room")
+    assert (other.state, other.reason) == (JobState.PENDING, "has no room")
+    other = in_state(job, JobState.REFUSED, "is away")
+    assert (other.state, other.reason) == (JobState.REFUSED, "is away")
+
+
+def test_what_a_job_has_outside_of_the_site() -> None:
+    job = a_job(1, 1)
+    assert (job.opened, job.external_addresses, job.external_open, job.external_name) == (None, (), (), "")
+    job = replace(job, external=outside(1, 2, names=("", "web.example.org")))
+    assert job.opened is None
+    assert job.external_addresses == (IPv4Address("198.51.100.1"), IPv4Address("198.51.100.2"))
+    assert job.external_open == ("icmp", "tcp/80")
+    assert job.external_name == "web.example.org"
+    own = External(IPv6Address("2001:db8::1"), listed("udp/5"))
+    job = replace(job, external=(*outside(1), own))
+    assert (job.opened, job.external_open, job.external_name) == (own, ("icmp", "tcp/80", "udp/5"), "")
+
+
+def test_facts_are_shared_up_to_a_size() -> None:
+    def both(count: int) -> tuple[Facts, Facts]:
+        # Both ads count, and each with its values alone.
+        one, other = (Facts((("a", "x" * count),), (("machine", "y" * 24),)) for _ in range(2))
+        assert one.size == count + 24
+        return one, other
+
+    one, other = both(SHARED_SIZE - 24)
+    assert shared_facts(other) is shared_facts(one)
+    one, other = both(SHARED_SIZE - 23)
+    assert shared_facts(one) is one
+    assert shared_facts(other) is other
+
+
+def test_a_reserved_flow_of_which_little_is_said() -> None:
+    flow = ReservedFlow(1, 5)
+    assert (flow.target, flow.incoming, flow.steady) == ((), False, False)
+    assert a_job(1, 1).external == ()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lark_controller.jobs.external import (
     MAX_PORT,
     Association,
+    External,
     Opening,
     PoolState,
     listed,
@@ -18,7 +19,9 @@ from lark_controller.jobs.external import (
     openings,
     refused,
     rotated,
+    size,
 )
+from lark_controller.jobs.external_names import NameState
 
 PORTS = st.tuples(st.integers(1, MAX_PORT), st.integers(1, MAX_PORT)).map(sorted)
 SMALL = (ip_network("198.51.100.0/30"), ip_network("198.51.100.9/32"))
@@ -115,3 +118,95 @@ def test_an_association_lives_until_its_end_or_its_release(
     )
     assert made.live(now) is expected
     assert (made.external.address, made.external.openings) == (ALL[0], listed("tcp/80"))
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("tcp/80-80", "tcp/80"),
+        ("tcp/1-65535", "tcp"),
+        ("udp", "udp"),
+        ("tcp/1", "tcp/1"),
+        ("udp/1-80", "udp/1-80"),
+        ("udp/80-65535", "udp/80-65535"),
+        ("tcp/65535", "tcp/65535"),
+        ("icmp", "icmp"),
+        ("any", "any"),
+    ],
+)
+def test_an_opening_has_one_text(word: str, text: str) -> None:
+    assert str(opening(word)) == text
+
+
+@pytest.mark.parametrize(
+    ("word", "matches"),
+    [
+        ("tcp", []),
+        ("any", []),
+        ("icmp", []),
+        ("tcp/80", [(80, 0xFFFF)]),
+        ("tcp/4-7", [(4, 0xFFFC)]),
+        ("tcp/1-4", [(1, 0xFFFF), (2, 0xFFFE), (4, 0xFFFF)]),
+        ("udp/1024-65535", [(1024 << place, 0xFFFF & ~((1024 << place) - 1)) for place in range(6)]),
+    ],
+)
+def test_ports_take_as_few_matches_as_there_can_be(word: str, matches: list[tuple[int, int]]) -> None:
+    assert list(opening(word).matches()) == matches
+
+
+def test_a_word_that_is_refused_is_shown_by_its_first_forty_characters() -> None:
+    with pytest.raises(ValueError, match=f"^'{'x' * 40}' is no protocol with ports; accepted: tcp/PORT"):
+        opening("x" * 50)
+    long = "tcp/0" + " " * 50
+    with pytest.raises(ValueError, match=f"^'tcp/0{' ' * 35}': ports are 1 to 65535"):
+        opening(long)
+
+
+def test_the_matches_of_all_openings_are_counted_together() -> None:
+    # 15, 15 and 26 matches; what has no ports takes one.
+    most = ["tcp/1-32767", "udp/1-32767", "tcp/3-32765"]
+    assert len(openings([*most, "udp/1-255"])) == 4
+    assert len(openings([*most, "udp/1-127", "icmp"])) == 5
+    with pytest.raises(ValueError, match="these ports take 65 matches of a switch; at most 64"):
+        openings([*most, "udp/1-255", "icmp"])
+    with pytest.raises(ValueError, match="17 openings; at most 16 are accepted"):
+        listed("icmp " * 30)
+
+
+def test_openings_are_in_order() -> None:
+    words = ["udp/5", "tcp/9", "tcp/7-9", "any", "tcp/7"]
+    assert [str(each) for each in openings(words)] == ["any", "tcp/7", "tcp/7-9", "tcp/9", "udp/5"]
+
+
+def test_a_pool_has_all_addresses_of_its_networks() -> None:
+    assert size(()) == 0
+    assert size(SMALL) == len(ALL)
+    assert PoolState("public", 9, 3, 2).free == 4
+
+
+def an_association(**changes: object) -> Association:
+    return Association(7, "a", ALL[0], "public", "job", "alice", "cms", listed("tcp/80"), 5.0, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        (NameState.NONE, ""),
+        (NameState.PENDING, "web.example.org"),
+        (NameState.REGISTERED, "web.example.org"),
+        (NameState.REMOVING, ""),
+        (NameState.REMOVED, ""),
+    ],
+)
+def test_switches_know_a_name_while_it_is_wanted(state: NameState, name: str) -> None:
+    found = an_association(name="web.example.org", name_state=state).external
+    assert found == External(ALL[0], listed("tcp/80"), name, 7)
+
+
+def test_an_association_of_which_little_is_said() -> None:
+    made = an_association()
+    assert (made.until, made.released, made.free) == (None, None, None)
+    assert (made.why, made.actor, made.name, made.zone, made.name_reason) == ("", "", "", "", "")
+    assert (made.ttl, made.name_state) == (0, "none")
+    assert External(ALL[0], ()) == (ALL[0], (), "", 0)
+    assert Opening("any") == ("any", 0, 0)

@@ -37,7 +37,7 @@ def part(name: str, arguments: Sequence[str], report: Path) -> int:
 
 
 def counts(report: Path) -> tuple[int, list[str]]:
-    """How many tests a report has, and the names of those that did not pass."""
+    """The number of tests in a report, and the names of those that did not pass."""
     if not report.exists():
         return 0, []
     cases = list(Xml.parse(report).iter("testcase"))

@@ -1,4 +1,4 @@
-"""What there is of jobs in the lab's network, machine by machine; what a failure leaves behind is what differs then."""
+"""The remains of jobs in the lab's network, machine by machine; a failure leaves more than there was before."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def services_are_back(lab: Lab, worker: str) -> None:
 
 
 def by_the_pool(lab: Lab) -> set[tuple[str, str]]:
-    """Which job runs on which slot, as the startds say."""
+    """The job of each slot, by the startds."""
     shown = lab.on("central", "condor_status", "-json", "-attributes", "Name,GlobalJobId").stdout
     return {(ad["GlobalJobId"], ad["Name"]) for ad in json.loads(shown or "[]") if "GlobalJobId" in ad}
 
@@ -147,7 +147,7 @@ class Neighbour:
         self._before = self._counted()
 
     def lost(self) -> int:
-        """How many questions were not answered since this was asked last (one may still be on its way)."""
+        """The number of questions without an answer since the last call (one may still be on its way)."""
         sent, received = self._counted()
         lost = (sent - received) - (self._before[0] - self._before[1])
         assert sent > self._before[0], "the neighbour has not gone on"

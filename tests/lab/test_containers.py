@@ -1,4 +1,4 @@
-"""What HTCondor starts for a job beside the job itself: containers, and what condor_ssh_to_job opens.
+"""Programs that HTCondor starts beside a job: containers, and the shell that condor_ssh_to_job opens.
 
 Debian has no Apptainer. HTCondor's own part (which program it starts, by which way, with which arguments) needs none: a
 program stands in its place that notes where it runs, and starts what it is given without a container around it.
@@ -80,8 +80,8 @@ def test_a_container_job_runs_in_its_namespace_and_nothing_of_the_image_outside(
 
 
 def session(runtime: Lab, cluster: int) -> str:
-    """What a session prints. HTCondor calls a job running while its hooks run, and a session then has no namespace yet
-    to be in: it is closed, and opened again."""
+    """The output of a session. HTCondor calls a job running while its hooks run, and a session then has no namespace
+    yet to be in: it is closed, and opened again."""
     for attempt in range(10):
         try:
             return runtime.on(

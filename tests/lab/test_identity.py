@@ -1,4 +1,4 @@
-"""Who a job is, is not for the job to say; and what a stranger's submit file gets."""
+"""A job cannot choose its owner; and the result of a stranger's submit file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is posted straight to the controller, with a worker's own token, and is not so by the pool."""
+"""Reports posted straight to the controller, with a worker's own token, that the pool contradicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What queues do to real TCP in the kernel datapath: rates, latency, shares; on workers and on the core.
+"""Queues and real TCP in the kernel datapath: rates, latency, shares; on workers and on the core.
 
 Rates are L2 frame bytes: what iperf3 counts is payload, 1448 of 1514 bytes a frame at an MTU of 1500. They are held
 against a reference stream of the same moment (tests/lab/beside.py); docs/design/queues.md has what was measured.
@@ -72,7 +72,7 @@ def rate(job: Running, port: int, *options: str, server: str = SERVER) -> float:
 
 
 def together(*tries: tuple[Running, str], server: str = SERVER) -> list[float]:
-    """What jobs get at the same time, each with its options of iperf3."""
+    """The rates of jobs at the same time, each with its options of iperf3."""
     with ThreadPoolExecutor(len(tries)) as threads:
         jobs = zip(tries, PORTS, strict=False)
         return list(threads.map(lambda one: rate(one[0][0], one[1], *one[0][1].split(), server=server), jobs))

@@ -1,4 +1,4 @@
-"""What a test changes for a while: HTCondor's configuration on a worker, the controller's policy."""
+"""Changes that a test makes for a while: HTCondor's configuration on a worker, the controller's policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What serves the lab's outside from inside: programs by number over one byte stream."""
+"""The lab's service for its outside: programs by number over one byte stream."""
 
 from __future__ import annotations
 

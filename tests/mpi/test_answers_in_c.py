@@ -29,7 +29,7 @@ DOCUMENTS = st.fixed_dictionaries(
 
 
 def read(answers: Sequence[bytes]) -> list[str]:
-    """What the client in C says of answers."""
+    """The reading of answers by the client in C."""
     given_to_it = b"".join(len(each).to_bytes(4, "little") + each for each in answers)
     run = subprocess.run(
         [built("mpich") / "answers"],

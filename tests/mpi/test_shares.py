@@ -50,7 +50,7 @@ class Jobs:
         return int(status), json.loads(said)
 
     def rates(self) -> list[float]:
-        """What the controller has reserved from the first job."""
+        """The rates that the controller has reserved from the first job."""
         return [each["rate"] for each in self.pool.client.reservations() if each["job"] == self.ids[0]]
 
 

@@ -54,7 +54,7 @@ def main() -> int:
         if options.verbose or not noticed:
             outcome = "noticed " if noticed else f"survived {len(tests)} tests:" if tests else "reached by no test:"
             print(f"{outcome} {mutant.place} {mutant.name}: {mutant.change}", flush=True)
-    return _judge(tried, survivors, _equivalents(options.equivalent), options.least)
+    return _judge(tried, survivors, equivalents(options.equivalent), options.least)
 
 
 def _options() -> argparse.Namespace:
@@ -107,13 +107,14 @@ def _files(root: Path, paths: Sequence[str], pattern: str) -> tuple[str, ...]:
     return tuple(str(file.relative_to(root)) for file in found if file.stat().st_size)
 
 
-def _equivalents(path: Path) -> list[Equivalent]:
+def equivalents(path: Path) -> list[Equivalent]:
+    """The entries of the list of changes that change no behaviour."""
     entries = tomllib.loads(path.read_text()).get("mutant", []) if path.exists() else []
     return [Equivalent(**entry) for entry in entries]
 
 
 def _reach(project: Project) -> Reach:
-    """What each test reaches, kept until its file or the code changes: to see it takes thrice what the tests take."""
+    """The lines that each test reaches, kept until its file or the code changes: it costs thrice the tests' time."""
     code = hashlib.sha256(repr(project.modules).encode())
     own = Path(__file__).parent
     for file in sorted(project.root.glob("[!.]*/**/*.py")):

@@ -115,7 +115,7 @@ def _places(outer: _Place) -> Iterator[_Place]:
 
 
 def _declares(node: ast.AST) -> bool:
-    """Whether a node declares and calculates nothing."""
+    """True for a node that declares and calculates nothing."""
     match node:
         case ast.Expr(value=ast.Constant()):
             return True
@@ -129,7 +129,7 @@ def _declares(node: ast.AST) -> bool:
 
 
 def _is_alias(parent: ast.AST, field: str) -> bool:
-    """Whether a field holds the arguments of a generic type, as in ``dict[str, int]``."""
+    """True for a field that holds the arguments of a generic type, as in ``dict[str, int]``."""
     return (
         isinstance(parent, ast.Subscript)
         and field == "slice"
@@ -166,7 +166,7 @@ def _change(place: _Place, new: ast.AST) -> str:
 
 
 def _same(one: str, other: str) -> int:
-    """How many letters both begin with."""
+    """The number of letters with which both begin."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

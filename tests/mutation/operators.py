@@ -120,7 +120,7 @@ def _statements(node: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _has_opposite(test: ast.expr) -> bool:
-    """Whether a change of the test itself is its opposite."""
+    """True where a change of the test itself is its opposite."""
     match test:
         case ast.UnaryOp(op=ast.Not()):
             return True

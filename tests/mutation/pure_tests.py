@@ -42,7 +42,7 @@ _WALL_SECONDS = 600
 
 @dataclass(frozen=True)
 class Project:
-    """Where the code and its tests are; all paths are below ``root``."""
+    """The places of the code and its tests; all paths are below ``root``."""
 
     root: Path
     # The modules that may be changed, and the files of tests.
@@ -52,7 +52,7 @@ class Project:
 
 @dataclass(frozen=True)
 class Reached:
-    """What one file of tests reaches."""
+    """The lines that one file of tests reaches."""
 
     # Module to line to tests; a test is a node's name without its parameters, and a file stands for all of its tests.
     lines: Mapping[str, Mapping[int, frozenset[str]]]
@@ -64,7 +64,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Reach:
-    """Which tests reach which lines."""
+    """The tests that reach each line."""
 
     files: Mapping[str, Reached]
 
@@ -127,7 +127,7 @@ def measure(project: Project, file: str) -> Reached:
 
 
 def notices(project: Project, mutant: Mutant, tests: Sequence[str], seconds: Mapping[str, float]) -> bool:
-    """Whether one of the tests fails on the mutant, or never ends."""
+    """True where one of the tests fails on the mutant, or never ends."""
     process = _FORK.Process(target=_try, args=(project, mutant, tests, seconds))
     process.start()
     process.join(_WALL_SECONDS + _TIMES_LONGER * sum(seconds[test] for test in tests))
@@ -247,7 +247,7 @@ class _Tracer:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
     ) -> Generator[None, object, object]:
-        """What a fixture of more than one test calculates is reached by all tests of the file."""
+        """Counts the lines of a fixture of more than one test for all tests of the file."""
         if fixturedef.scope == "function":
             return (yield)
         self.switch_context(_file(request.node.nodeid))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation.__main__ import EQUIVALENT, equivalents
 from tests.mutation.mutants import Mutant, mutants_of, mutated, sample
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +22,7 @@ __all__ = ["LIMIT", "halves", "inside"]
 
 
 def inside(value: int, low: int) -> bool:
-    """Whether a value is in a range."""
+    """True for a value in a range."""
     if value is None:
         raise LookupError("a sentence for people")
     return low <= value < LIMIT
@@ -149,6 +150,17 @@ def test_a_project_whose_tests_fail_is_not_judged(toy: Path) -> None:
     refused = run_toy(toy)
     assert refused.returncode == 1
     assert "toy_tests/test_ranges.py does not pass without any mutation" in refused.stderr
+
+
+def test_each_change_without_effect_is_one_that_can_be_made() -> None:
+    """A line of the list that no mutation matches is about code that has changed."""
+    made: dict[str, list[Mutant]] = {}
+    stale = [
+        f"{each.path} {each.name}: {each.change}"
+        for each in equivalents(EQUIVALENT)
+        if not any(map(each.is_one, made.get(each.path) or made.setdefault(each.path, [*mutants_of(ROOT, each.path)])))
+    ]
+    assert not stale, "\n".join(stale)
 
 
 def test_most_mutations_are_noticed() -> None:

@@ -50,7 +50,7 @@ def expressions() -> list[str]:
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """What a scrape has: each name with its labels."""
+    """The content of a scrape: each name with its labels."""
     api = make_api(tmp_path_factory.mktemp("metrics"))
     api.post(post_body(), path="/v1/jobs?wait=1")
     found: dict[str, set[str]] = {}
@@ -80,7 +80,7 @@ def test_expressions_ask_for_metrics_and_labels_that_are_there(expression: str, 
 
 
 def promtool(*arguments: str | Path, given: str = "") -> str:
-    """What Prometheus's own program says of something, nothing where it is content; fails where it finds mistakes."""
+    """The complaint of Prometheus's own program, "" where it is content; fails where it finds mistakes."""
     done = subprocess.run(["promtool", *map(str, arguments)], input=given, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stderr

@@ -52,7 +52,7 @@ def held(wheel: Path) -> set[str]:
 
 
 def beside(wheel: Path) -> dict[str, tuple[bytes, bool]]:
-    """What is installed beside a wheel's program: content, and whether it can be started."""
+    """The files that are installed beside a wheel's program: content, and the right to be started."""
     archive = zipfile.ZipFile(wheel)
     return {
         entry.filename.rpartition("/")[2]: (archive.read(entry), bool(entry.external_attr >> 16 & 0o100))

@@ -52,7 +52,7 @@ def texts(tree: Path) -> dict[str, str]:
 
 
 def leads_to(tree: Path, name: str) -> str:
-    """Where a path leads over the tree's own links."""
+    """The end of a path over the tree's own links."""
     path = tree / name.removeprefix("/")
     while path.is_symlink():
         target = path.readlink()

@@ -29,7 +29,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What a release looks at first, ready for one, in a repository of its own; what it builds with is not there."""
+    """Everything that a release looks at first, in a repository of its own; what it builds with is not there."""
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, tmp_path / name)

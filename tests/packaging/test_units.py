@@ -15,7 +15,7 @@ BIN = "/opt/lark/bin/"
 
 
 def complaints(unit: Path, text: str) -> list[str]:
-    """What systemd says of a unit's text, where programs that a test's machine lacks are there."""
+    """Systemd's complaints about a unit's text, where programs that a test's machine lacks are there."""
     copy = unit
     copy.write_text(re.sub(r"(?m)^(Exec\w+=[-@:+!]*)/\S+", r"\1/bin/true", text))
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True)

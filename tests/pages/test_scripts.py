@@ -1,4 +1,4 @@
-"""What the pages' scripts calculate, in the browser that runs them."""
+"""The calculations of the pages' scripts, in the browser that runs them."""
 
 from __future__ import annotations
 

@@ -302,3 +302,27 @@ def test_every_job_gets_one_decision(job: dict[str, str], machine: dict[str, str
 def test_values_met_of_names_with_blanks_and_of_parts_of_records() -> None:
     assert values_met("'a b' == 1", SOME) == (("a b", "undefined"),)
     assert values_met("MY.Owner == 1 && TARGET.Gone.Part == 2", SOME)[-1] == ("TARGET.Gone.Part", "undefined")
+
+
+@pytest.mark.parametrize(
+    ("section", "needed"),
+    [
+        ("topology: {hosts: {default: {switch: a}}}", {"requestmpibandwidth", "node"}),
+        ("policies: [{scitags: {experiment: 3, requested: [4]}}]", {"scitagactivity"}),
+        ("policies: [{scitags: {experiment: 3, when: 'MY.x'}}]", {"x"}),
+        # One rule of several is enough.
+        ("policies: [{scitags: {experiment: 3, requested: [4]}}, {scitags: {experiment: 4}}]", {"scitagactivity"}),
+        ("policies: [{bandwidth: {mode: requested, when: 'MY.x'}}, {bandwidth: {}}]", {"bandwidthmode", "x"}),
+        ("policies: [{bandwidth: {}}]", set()),
+    ],
+)
+def test_attributes_that_reservations_and_marks_need(section: str, needed: set[str]) -> None:
+    always = {"acctgroup", "inboundconnectivity", "outboundconnectivity"}
+    assert needed_attributes(load(f"version: 1\n{section}"))[0] == always | needed
+
+
+def test_whose_use_is_counted() -> None:
+    asks, not_ = (Facts((("networkaccounting", text),)) for text in ("true", "1"))
+    for word, counted in (("all", (True, True)), ("requested", (True, False)), ("none", (False, False))):
+        whole = load(f"version: 1\naccounting: {word}\n")
+        assert (decide(asks, whole).accounted, decide(not_, whole).accounted) == counted

@@ -11,18 +11,26 @@ from lark_controller.jobs.job import Facts
 from lark_controller.policies.facts import MAX_FACT, MAX_FACTS, facts
 from lark_controller.policies.file import load
 from lark_controller.policies.model import (
+    BandwidthMode,
+    BandwidthRule,
     Decision,
     Duplex,
+    GroupControl,
+    GroupSpec,
     HostBandwidth,
     HostSpec,
     LinkSpec,
     Policy,
     PortSpec,
     SliceKey,
+    SwitchRole,
+    SwitchSpec,
     TopologySpec,
+    TransferTerms,
 )
 from lark_controller.policies.reach import Party, Reach, reach
 from lark_controller.policies.switches import DEFAULT_UPLINKS
+from lark_controller.policies.transfer_rules import TransferRule
 
 
 def test_an_empty_policy_is_the_default_of_all_its_parts() -> None:
@@ -42,6 +50,22 @@ def test_ends_of_the_network_of_which_little_is_said() -> None:
     assert (LinkSpec("l", ("a", "b"), 5.0).duplex, HostSpec("h", "a").duplex) == (Duplex.FULL, Duplex.FULL)
     edge = load("version: 1\nswitches: {e: {datapath: '00000000000000e1', role: edge, ports: {uplink: 4}}}\n")
     assert edge.switches[0xE1].ports["uplink"] == PortSpec(4)
+
+
+def test_parts_of_a_policy_of_which_little_is_said() -> None:
+    switch = SwitchSpec("s", 1, SwitchRole.CORE)
+    assert (switch.max_rules, switch.group_control, dict(switch.ports)) == (0, GroupControl.METERS, {})
+    assert {switch.host, switch.normal, switch.ovsdb} == {None}
+    group = GroupSpec("g", 1, 5)
+    assert (group.priority, group.queue, group.guarantee, group.ceiling, group.burst) == (0, None, None, None, None)
+    rule = BandwidthRule(1, 2, BandwidthMode.CAP)
+    assert {rule.when, rule.default, rule.maximum, rule.ceiling} == {None}
+    transfers = TransferRule(1, 2)
+    assert (transfers.block, transfers.group, transfers.rate) == (False, None, None)
+    assert (TransferTerms().group, TransferTerms().block, TransferTerms().rate) == ("", False, None)
+    told = load("version: 1\n").fireflies
+    assert (told.collectors, told.destinations, told.local, told.ongoing) == ((), False, False, 0)
+    assert (told.labels, told.own) == (False, False)
 
 
 def test_without_rules_everything_passes_and_is_counted() -> None:
@@ -155,3 +179,9 @@ def test_attributes_of_a_machine_have_the_prefix_or_not() -> None:
 )
 def test_bandwidth_in_words(rule: HostBandwidth, words: str, mode: str) -> None:
     assert (rule.words, rule.mode.value) == (words, mode)
+
+
+def test_true_and_false_are_predicates() -> None:
+    rules = "".join(f"- block: {{when: {word}}}\n" for word in ("true", "false", "yes", "off"))
+    policy = load(f"version: 1\npolicies:\n{rules}")
+    assert [rule.when for rule in policy.blocks] == ["true", "false", "true", "false"]

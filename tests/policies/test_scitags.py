@@ -155,3 +155,113 @@ def test_a_registry_is_read_again_when_it_changes_and_a_bad_one_leaves_the_one_b
     path.write_text('{"experiments": [{"expName": "A", "expId": 8, "activities": []}]}')
     assert file.registry.resolve("a", 1) == Scitag(8, 1)
     assert RegistryFile(None).registry == Registry()
+
+
+def section(text: str) -> FireflySpec:
+    return load(f"version: 1\nscitags: {text}\n").fireflies
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("{jobs: true}", FireflySpec(ongoing=60, own=True)),
+        ("{flows: wan}", FireflySpec(ongoing=60)),
+        ("{ongoing: 5}", FireflySpec(ongoing=5)),
+        ("{ongoing: 3600}", FireflySpec(ongoing=3600)),
+        ("{collectors: [a, b, a]}", FireflySpec((Collector("a"), Collector("b")), ongoing=60)),
+        ("{collectors: ['a:1', 'b:65535']}", FireflySpec((Collector("a", 1), Collector("b", 65535)), ongoing=60)),
+        ("{collectors: ['[::1]']}", FireflySpec((Collector("::1"),), ongoing=60)),
+    ],
+)
+def test_the_section_is_read_as_written(text: str, spec: FireflySpec) -> None:
+    assert section(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{ongoing: 1}", "1 is too often"),
+        ("{ongoing: 4}", "4 is too often"),
+        ("{ongoing: 3601}", "3601 is not accepted"),
+        ("{ongoing: -1}", "-1 is not accepted"),
+        ("{collectors: ['a:65536']}", "65536 is no port"),
+        ("{collectors: [" + ", ".join(f"c{number}" for number in range(9)) + "]}", "a list of 9"),
+    ],
+)
+def test_what_the_section_may_not_say(text: str, problem: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        section(text)
+    assert [problem in each.problem for each in caught.value.mistakes] == [True]
+
+
+def test_as_many_are_accepted_as_may_be() -> None:
+    assert len(section("{collectors: [" + ", ".join(f"c{number}" for number in range(8)) + "]}").collectors) == 8
+    (rule,) = policy("{experiment: 511, activity: 63, requested: [" + ", ".join(["1"] * 64) + "]}").scitags
+    assert (rule.experiment, rule.activity, len(rule.requested), rule.position) == (511, 63, 64, 1)
+    with pytest.raises(PolicyError, match="a list of 65"):
+        policy("{experiment: 1, requested: [" + ", ".join(["1"] * 65) + "]}")
+    name = "n" * 64
+    assert policy(f"{{experiment: {name}}}").scitags[0].experiment == name
+    with pytest.raises(PolicyError, match="is not accepted"):
+        policy(f"{{experiment: {name}n}}")
+
+
+def test_the_activity_of_an_ad_is_a_reason() -> None:
+    rules = ["{experiment: 3, requested: [15], when: 'JobPrio > 1'}"]
+    because = decide(facts(jobprio="7", scitagactivity="15"), policy(*rules)).because[-1]
+    assert (because.position, because.when) == (1, "JobPrio > 1")
+    assert because.values == (("JobPrio", "7"), ("ScitagActivity", "15"))
+    (plain,) = decide(facts(), policy("{experiment: 3, activity: 4}")).because
+    assert (plain.when, plain.values) == ("true", ())
+
+
+def a_registry(*names: str, activities: tuple[str, ...] = ()) -> Registry:
+    listed = [{"activityName": name, "activityId": number} for number, name in enumerate(activities, 1)]
+    return parse(
+        json.dumps(
+            {
+                "experiments": [
+                    {"expName": name, "expId": number, "activities": listed} for number, name in enumerate(names, 1)
+                ]
+            }
+        )
+    )
+
+
+def test_numbers_are_those_that_a_flow_label_holds() -> None:
+    text = '{"experiments": [{"expName": " A ", "expId": %d, "activities": [{"activityName": "b", "activityId": %d}]}]}'
+    for experiment, activity in ((1, 1), (511, 63)):
+        assert parse(text % (experiment, activity)).resolve("a", "B") == Scitag(experiment, activity)
+    for numbers in ((0, 1), (512, 1), (1, 0), (1, 64)):
+        with pytest.raises(RegistryError, match=r"has the number .*; accepted are 1 to (511|63)"):
+            parse(text % numbers)
+    assert parse('{"experiments": [{"expName": "a", "expId": 7}]}').activities == {7: {}}
+
+
+def test_names_that_are_accepted_are_listed_as_far_as_they_can_be_read() -> None:
+    twelve, more = (a_registry(*(f"e{number:02}" for number in range(count))) for count in (12, 14))
+    assert twelve.problem("x", 1)[1] == "a number from 1 to 511, or " + ", ".join(f"e{n:02}" for n in range(12))
+    assert more.problem("x", 1)[1].endswith(", e11 and 2 more")
+    assert Registry().problem("x", 1) == (
+        "no experiment x in the registry", "a number from 1 to 511; there is no registry with names"
+    )  # fmt: skip
+    known = a_registry("e", activities=("read", "write"))
+    assert known.problem("E", "Write") == ("", "")
+    assert known.problem("e", "delete") == (
+        "no activity delete of experiment e", "a number from 1 to 63, or read, write"
+    )  # fmt: skip
+    assert known.problem(5, "read") == (
+        "no activity read of experiment 5", "a number from 1 to 63; there is no registry with names"
+    )  # fmt: skip
+
+
+def test_a_registry_changes_its_digest_with_its_text_and_has_a_size() -> None:
+    one, other = a_registry("a"), a_registry("b")
+    assert len(one.digest) == 16
+    assert one.digest != other.digest
+    assert one.digest == a_registry("a").digest
+    head = '{"experiments": [], "x": "'
+    most = head + "x" * ((4 << 20) - len(head) - 2) + '"}'
+    assert parse(most).experiments == {}
+    with pytest.raises(RegistryError, match="the registry is too large; at most 4194304 bytes"):
+        parse(most + " ")

@@ -211,3 +211,31 @@ def test_nothing_is_claimed_but_what_the_worker_said_of_the_terms_as_they_are_no
         words.note({number: Said(None)})
         live.discard(number - 100)
     assert len(words._said) <= 2 * 3000
+
+
+def test_rates_and_access_points_are_the_greatest_that_are_accepted() -> None:
+    def policy(text: str) -> Policy:
+        return load(f"version: 1\npolicies: [{{transfers: {{{text}}}}}]\n")
+
+    (rule,) = policy("rate: 100Gbit, group_rate: 0.1, access_point_rate: 100000").transfers
+    assert (rule.rate, rule.group_rate, rule.access_point_rate) == (100_000.0, 0.1, 100_000.0)
+    assert (rule.position, rule.line, rule.when, rule.group, rule.block) == (1, 2, None, None, False)
+    with pytest.raises(PolicyError) as caught:
+        policy("rate: 100001")
+    assert caught.value.mistakes[0].accepted == "0.1 to 100000 Mb/s"
+    points = ", ".join(f"a{each}: 1" for each in range(256))
+    found = load(f"version: 1\ntransfer_capacity: {{access_points: {{{points}}}}}\n").transfer_capacity
+    assert len(found.access_points) == 256
+
+
+def test_a_rule_is_refused_word_by_word() -> None:
+    text = "{port: wan, ceiling: 5, guarantee: 5, rate: 1, block: true}"
+    with pytest.raises(PolicyError) as caught:
+        load(f"version: 1\npolicies:\n  - transfers: {text}\n")
+    found = {each.key.rpartition(".")[2]: each.accepted for each in caught.value.mistakes}
+    assert found == {
+        "port": "port of the group that group names",
+        "ceiling": "rate, group_rate",
+        "guarantee": "guarantee of the group that group names",
+        "rate": "one of rate and block",
+    }

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.policies.model import BandwidthMode, HostBandwidth
-from lark_controller.qos.advice import LEAST_SECONDS, Advice, Reason, Request, Verdict, advice, factor, rounded_up
+from lark_controller.qos.advice import (
+    LEAST_SECONDS,
+    Advice,
+    Reason,
+    Request,
+    Verdict,
+    advice,
+    factor,
+    rounded_up,
+    shown,
+)
 
 BEGAN = 1_700_000_000.0
 CAP, GUARANTEE = HostBandwidth(False), HostBandwidth(True)
@@ -212,3 +222,62 @@ def test_a_wider_bound_never_lowers_the_figure(asked: float, rate: float, share:
     assert narrow is not None
     assert wide is not None
     assert narrow <= wide
+
+
+@pytest.mark.parametrize(
+    ("use", "verdict"),
+    [
+        # From 5 % of the time on it was throttled often, and from 1 % on no more rarely.
+        (used(50, 0.05), "too little"),
+        (used(50, 0.049), "enough"),
+        (used(50, 0.01), "enough"),
+        (used(50, 0.0099), "too much"),
+        # Up to 5 % above what counts is a burst.
+        (used(105), "enough"),
+        (used(105.1), "too little"),
+        # With room it comes to 80: worth asking for less; 85 is not.
+        (used(69.5), "too much"),
+        (used(69.6), "enough"),
+        # A thousandth of a million packets may have been lost.
+        (used(50, dropped=1000), "too much"),
+        (used(50, dropped=1001), "enough"),
+    ],
+)
+def test_the_bounds_of_each_verdict(use: JobUsage, verdict: str) -> None:
+    assert advised(100, use).verdict == verdict
+
+
+def test_packets_of_both_directions_count_for_what_was_lost() -> None:
+    usage = Usage(packets_in=500_000, packets_out=500_000, rate_drops_in=400, rate_drops_out=600)
+    found = advised(100, JobUsage(usage, at=BEGAN + 1000, final=True, peak=Peak(5_000_000, 0)))
+    assert (found.verdict, found.dropped_in, found.dropped_out) == ("too much", 400, 600)
+    assert "lost 1,000 packets" in found.sentence
+
+
+def test_numbers_of_the_wan_are_those_of_the_job() -> None:
+    usage = Usage(bytes_in=9, bytes_out=9, wan_bytes_in=3, wan_bytes_out=4)
+    found = advised(100, JobUsage(usage, at=BEGAN + 1000, final=False, peak=Peak()))
+    assert (found.wan_bytes_in, found.wan_bytes_out, found.so_far) == (3, 4, True)
+    none = advised(100, None)
+    assert (none.wan_bytes_in, none.wan_bytes_out, none.so_far, none.bounded_by) == (None, None, False, "")
+    assert (none.seconds, none.mean, none.highest, none.throttled) == (0.0, (0.0, 0.0), (0.0, 0.0), 0.0)
+    assert (none.dropped_in, none.dropped_out, none.asked, none.counts, none.advised) == (0, 0, 100, 100, None)
+
+
+def test_less_than_1_is_asked_for_nowhere() -> None:
+    assert advised(100, used(50, 0.5), link=0.4).advised == 1
+    assert advised(100, used(50, 0.5), link=1.9).advised == 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(0, "0"), (0.0421, "0.042"), (9.94, "9.9"), (9.95, "10"), (10.4, "10"), (1234.5, "1234")]
+)
+def test_a_rate_as_a_sentence_has_it(rate: float, text: str) -> None:
+    assert shown(rate) == text
+
+
+def test_verdicts_and_reasons_are_these_words() -> None:
+    assert [each.value for each in Verdict] == ["enough", "too much", "too little", "unknown"]
+    assert [each.value for each in Reason] == ["", "no network", "not counted", "too short", "never limited"]
+    assert advised(100, used(5, seconds=30)).reason is Reason.NONE
+    assert advised(100, used(5, seconds=29.9)).reason is Reason.TOO_SHORT

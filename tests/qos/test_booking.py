@@ -1,4 +1,4 @@
-"""What a job or a flow that is asked for would take of the topology's links, and which ends a text names."""
+"""The links that a job or a requested flow takes from the topology, and the ends that a text names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lark_controller.policies.decide import decide
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision, Policy
 from lark_controller.qos.booking import End, demand_of, end_of, flow_booking, job_booking, promise, wan_node
-from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
+from lark_controller.qos.reservation import Booking, Reservation, ReservationKind, ReservationPage
 from lark_controller.qos.topology import Demand, Topology
 
 SITE = """
@@ -225,3 +225,23 @@ def test_without_a_plain_wan_the_first_is_taken_and_without_any_there_is_no_path
     policy, topology = site(SITE.replace("[core, wan]", "[core, west]").replace("[core, wan-fast]", "[core, east]"))
     with pytest.raises(PathError, match="leads to a WAN"):
         wan_node(None, policy, topology)
+
+
+def test_a_booking_and_a_reservation_of_which_little_is_said() -> None:
+    _, topology = site()
+    steady = flow_booking(End("w1"), End("wan"), 5, None, topology, steady=True)
+    assert (steady.steady, flow_booking(End("w1"), End("wan"), 5, None, topology).steady) == (True, False)
+    kept = Reservation(1, "0" * 16, ReservationKind.JOB, 1500, "w1", "w1", {})
+    assert (kept.job, kept.peer, kept.target, kept.until) == (None, None, (), None)
+    assert (kept.created, kept.actor, kept.steady, kept.rate) == (0.0, "", False, 1.5)
+    assert ReservationPage((kept,)).next_cursor is None
+    assert [kind.value for kind in ReservationKind] == ["job", "flow"]
+    assert End("wan") == End("wan", None, ())
+
+
+def test_addresses_of_both_versions_are_one_end() -> None:
+    policy, topology = site()
+    job = a_job(1, ipv6=None)
+    assert end_of(job.id, {job.id: job}.get, None, policy, topology).networks == (ip_network("10.64.0.1/32"),)
+    with pytest.raises(PathError, match=r"job 1\.0 has no address yet"):
+        end_of(job.id, {job.id: replace(job, ipv4=None)}.get, None, policy, topology)

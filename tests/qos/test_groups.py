@@ -1,4 +1,4 @@
-"""What a core does for groups: queues, meters, an administrator's queues; and what it says it cannot."""
+"""A core's work for groups: queues, meters, an administrator's queues; and its warnings."""
 
 from __future__ import annotations
 

@@ -85,3 +85,58 @@ def test_whatever_is_written_is_a_pattern_of_the_jobs_nodes_or_a_mistake(text: s
         assert here != there
         assert 0 <= min(here, there) <= max(here, there) < nodes
         assert kbps > 0
+
+
+def test_as_many_flows_are_accepted_as_may_be() -> None:
+    assert len(node_pattern("ring 1", MOST).rates) == MOST == 4096
+    assert len(node_pattern("all 1", 64).rates) == 64 * 63
+    assert node_pattern("all 1", 1).rates == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"ring {'9' * 80}", f"'{'9' * 60}' is no rate"),
+        ("x" * 80, f"'{'x' * 60}' is not understood"),
+        (f"0>1 {'z' * 80}", f"'{'z' * 60}' is no rate"),
+    ],
+)
+def test_a_word_that_is_refused_is_shown_by_its_first_sixty_characters(text: str, shown: str) -> None:
+    with pytest.raises(AdError) as caught:
+        node_pattern(text, 2)
+    assert shown in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["all 1", "ring 1", "neighbours 2x2 1", "0>1 1"])
+@pytest.mark.parametrize("steady", ["", " steady"])
+def test_a_pattern_keeps_its_text(text: str, steady: str) -> None:
+    found = node_pattern(text + steady, 4)
+    assert (found.text, found.steady) == (text + steady, bool(steady))
+
+
+def test_a_grid_has_neighbours_in_each_dimension() -> None:
+    """The last side counts fastest."""
+    found = node_pattern("neighbours 2x3 1", 6).rates
+    assert {there for here, there in found if here == 1} == {0, 2, 4}
+    around = node_pattern("neighbours 2x3 periodic 1", 6).rates
+    assert {there: kbps for (here, there), kbps in around.items() if here == 0} == {1: 1000, 2: 1000, 3: 2000}
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.booleans())
+def test_neighbours_are_one_step_apart_in_one_dimension(one: int, two: int, three: int, periodic: bool) -> None:
+    nodes, sides = one * two * three, (one, two, three)
+    word = "periodic " if periodic else ""
+    found = node_pattern(f"neighbours {one}x{two}x{three} {word}1", nodes).rates
+    places = {node: (node // (two * three), node // three % two, node % three) for node in range(nodes)}
+    wanted: dict[tuple[int, int], int] = {}
+    for here, place in places.items():
+        for dimension, side in enumerate(sides):
+            for step in (-1, 1):
+                at = list(place)
+                at[dimension] += step
+                if periodic:
+                    at[dimension] %= side
+                there = next((node for node, other in places.items() if other == tuple(at)), here)
+                if there != here:
+                    wanted[here, there] = wanted.get((here, there), 0) + 1000
+    assert found == wanted

@@ -97,3 +97,55 @@ def test_jobs_that_a_policy_refuses_are_named(rules: str, whose: str) -> None:
     assert whose in sentence
     (sentence,) = worker_warnings(load(policy("hosts: {default: {switch: rack2}}", rules)), {}, ["w2", "W1"])
     assert sentence.startswith(f"{whose} at 2 of 2 workers of this pool; at w1: ")
+
+
+def test_of_one_kind_no_more_than_twenty_are_said() -> None:
+    pools = ", ".join(f"p{number:02}: [198.51.{number}.0/28]" for number in range(25))
+    found = policy_warnings(load(f"{HEAD}external: {{pools: {{{pools}}}, rules: []}}\n"))
+    assert found == tuple(f"external.pools.p{number:02}: no rule gives addresses of this pool" for number in range(20))
+    hosts = ", ".join(f"h{number:02}: {{switch: r, capacity: 1}}" for number in range(25))
+    text = policy(f"hosts: {{{hosts}, default: {{switch: r, capacity: 300}}}}", "bandwidth: {default: 200}")
+    short = policy_warnings(load(text))
+    assert len(short) == 20
+    assert "of topology.hosts.h00 carries 1" in short[0]
+
+
+@pytest.mark.parametrize(("default", "said"), [(99, False), (100, False), (100.5, True)])
+def test_a_default_that_a_link_just_holds_is_no_matter(default: float, said: bool) -> None:
+    hosts = "hosts: {default: {switch: r, capacity: 100}}"
+    found = policy_warnings(load(policy(hosts, f"bandwidth: {{default: {default}}}")))
+    assert bool(found) is said
+
+
+@pytest.mark.parametrize(
+    ("topology", "sentences"),
+    [
+        (
+            "hosts: {b: {switch: r}, a: {switch: r}, c: {switch: r}}",
+            [
+                "topology.hosts has no default: every job that asks for bandwidth is refused at every host that neither"
+                " topology.hosts names nor a link ends at",
+                "topology.hosts.a (and 2 more) has no capacity, so each machine ad must have AvailBandwidth"
+                " (etc/condor/50-lark.conf sets it): where it has none, every job that asks for bandwidth is refused",
+            ],
+        ),
+        (
+            "reserves: wan, hosts: {default: {switch: r, capacity: 5}}",
+            [
+                "topology.reserves is wan, and no link of topology.links leads to a WAN: every job that asks for"
+                " bandwidth is refused everywhere",
+            ],
+        ),
+        (
+            "reserves: wan, links: {i: {between: [core, wan], capacity: 1}, x: {between: [p, q], capacity: 1}},"
+            " hosts: {h: {switch: p, capacity: 5}, default: {switch: core, capacity: 5}}",
+            ["topology.hosts.h: no path leads from p to a WAN: every job that asks for bandwidth is refused there"],
+        ),
+        (
+            "reserves: host, links: {x: {between: [p, q], capacity: 1}}, hosts: {default: {switch: p, capacity: 5}}",
+            [],
+        ),
+    ],
+)
+def test_sentences_word_by_word(topology: str, sentences: list[str]) -> None:
+    assert policy_warnings(load(policy(topology))) == tuple(sentences)

@@ -1,4 +1,4 @@
-"""What a worker's jobs request as queues: tables, and what must hold for any jobs and links."""
+"""The queues that a worker's jobs request: tables, and properties for any jobs and links."""
 
 from __future__ import annotations
 

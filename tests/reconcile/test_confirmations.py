@@ -1,4 +1,4 @@
-"""Who waits for which job's confirmation."""
+"""Requests that wait for a job's confirmation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a core's meters drop is told by group, against the switch's own count."""
+"""The drops of a core's meters, by group, against the switch's own count."""
 
 from __future__ import annotations
 

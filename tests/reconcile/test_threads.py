@@ -53,7 +53,7 @@ def network() -> Iterator[FakeNetwork]:
 
 
 class Watch:
-    """Which locks the loop's thread has taken, and which were held by a thread that read or wrote something."""
+    """The locks that the loop's thread has taken, and those that a thread held while it read or wrote."""
 
     def __init__(self) -> None:
         self.held: dict[int, list[Watched]] = {}

@@ -139,7 +139,7 @@ def test_posts_of_all_workers_do_not_rest_for_those_that_read(server: Server) ->
         server.dispatcher._turns.others_ask()
 
     def rests(token: str, command: str) -> bool:
-        """Whether a token that has used much of the processor rests, while another one reads."""
+        """True where a token that has used much of the processor rests, while another one reads."""
         count = len(server.begun)
         server.ask("dashboard").let_go.set()
         server.wait_for(count + 1)

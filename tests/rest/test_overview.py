@@ -1,4 +1,4 @@
-"""What the operator's pages ask of the API beside what others ask."""
+"""The operator's pages and the API: requests that no other client makes."""
 
 from __future__ import annotations
 

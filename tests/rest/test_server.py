@@ -200,7 +200,7 @@ def test_tls(encrypted: tuple[Running, Path]) -> None:
 
 
 def health(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """What the image's own health check says in an environment."""
+    """The output of the image's own health check in an environment."""
     lines = (Path(__file__).parents[2] / "Dockerfile").read_text().split("HEALTHCHECK", 1)[1]
     program, *arguments = json.loads(lines.split("CMD", 1)[1].splitlines()[0])
     assert program == "python"

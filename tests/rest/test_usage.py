@@ -1,4 +1,4 @@
-"""What the API says of use: history, rates, counters of workers."""
+"""The API's answers about usage: history, rates, counters of workers."""
 
 from __future__ import annotations
 

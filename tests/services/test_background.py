@@ -1,4 +1,4 @@
-"""What goes on beside requests must go on: with the database away, with its file deleted, after a mistake."""
+"""Background work goes on: with the database away, with its file deleted, after a mistake."""
 
 from __future__ import annotations
 

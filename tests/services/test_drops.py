@@ -1,4 +1,4 @@
-"""What is dropped now, on switches that forward: one job or several, one rule or several, which way."""
+"""Drops of the moment, on switches that forward: one job or several, one rule or several, either direction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sends(network: FakeNetwork, edge: FakeSwitch, source: Job, address: str, pac
 
 
 def dropped(controller: Controller) -> Found:
-    """What is dropped now: owner, kind and direction, how fast, and whether that is an estimate."""
+    """The drops of the moment: owner, kind and direction, rate, and whether that is an estimate."""
     found = controller.drops.now(100).drops
     return {(each.owner, each.kind, each.direction): (each.packets_per_second, each.estimated) for each in found}
 

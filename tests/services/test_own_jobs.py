@@ -1,4 +1,4 @@
-"""What the controller says to a user who sees own jobs alone, on fake switches."""
+"""The controller's answers to a user who sees own jobs alone, on fake switches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller makes of switches' and workers' counters: fake switches, real store."""
+"""Usage from the counters of switches and workers: fake switches, real store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store answers: lists, ads, facts, the audit trail, policy versions; and what pruning leaves."""
+"""The store's answers: lists, ads, facts, the audit trail, policy versions; and the rest after pruning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a registration, an end and a lease do to the runs in the store."""
+"""Runs in the store after a registration, an end and a lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs have used, in the store: written once, added up by time, asked in pages, removed when it is old."""
+"""Usage of jobs in the store: written once, added up by time, asked in pages, removed when it is old."""
 
 from __future__ import annotations
 

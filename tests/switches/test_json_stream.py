@@ -25,7 +25,7 @@ messages = st.one_of(st.lists(values, max_size=4), st.dictionaries(texts, values
 
 
 def read(pieces: list[str]) -> list[Any]:
-    """What comes out, with a new parser for each value, as the library uses them."""
+    """The values that come out, with a new parser for each, as the library uses them."""
     found, parser = [], Parser()
     for piece in pieces:
         rest = piece

@@ -1,4 +1,4 @@
-"""What a link sends a switch and what comes back, against the fake switch: changes, errors, counters, events."""
+"""A link's messages and their answers, against the fake switch: changes, errors, counters, events."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_tls_takes_a_switch_with_a_certificate_and_no_other(bridge: OpenVSwitch,
 
 
 async def is_refused(host: str, port: int, ca: Path, files: tuple[Path, Path] | None) -> bool:
-    """Whether the server ends a TLS connection that shows this certificate (or none) without a word of OpenFlow."""
+    """True where the server ends a TLS connection that shows this certificate (or none) without a word of OpenFlow."""
     context = ssl.create_default_context(cafile=str(ca))
     context.check_hostname = False
     if files is not None:

@@ -107,7 +107,7 @@ def test_what_a_jobs_queues_drop_is_the_jobs_in_each_direction(started: tuple[Si
     number = int(chosen(site)[0].split("set_queue:")[1].split(",")[0])
 
     def say(port: str, queue: int, waited: int, dropped: int) -> None:
-        """What the worker service writes into a queue's row."""
+        """The values that the worker service writes into a queue's row."""
         qos = ovs.vsctl("get", "port", port, "qos").strip()
         row = ovs.vsctl("get", "qos", qos, f"queues:{queue}").strip()
         ovs.vsctl("set", "queue", row, f"external_ids:lark-waited={waited}", f"external_ids:lark-dropped={dropped}")

@@ -67,7 +67,7 @@ class DhcpServer:
 
     @contextmanager
     def sniffs(self, which: str) -> Iterator[Callable[[], list[str]]]:
-        """What reaches the server of the frames that tcpdump calls ``which``; to be asked for afterwards."""
+        """The frames that reach the server of those that tcpdump calls ``which``; to be asked for afterwards."""
         found: list[str] = []
         command = [
             "tcpdump",

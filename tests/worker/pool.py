@@ -221,7 +221,7 @@ class Pool:
         return starter
 
     def hook(self, starter: Starter, action: str, owner: str, number: int, more: str = "", wait: float = 5) -> str:
-        """What ``starter_hook.sh`` prints for a job whose user says to be ``owner``."""
+        """The output of ``starter_hook.sh`` for a job whose user claims to be ``owner``."""
         ad = starter.scratch / "job.ad"
         ad.write_text(
             f'Owner = "{owner}"\nGlobalJobId = "submit#{number}.0#1"\nJobCurrentStartDate = 1700000000\n{more}'

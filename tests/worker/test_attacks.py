@@ -1,4 +1,4 @@
-"""What a job's user tries: every attempt is made by an ordinary user, with everything that the hook can do."""
+"""Attempts of a job's user: every one is made by an ordinary user, with everything that the hook can do."""
 
 from __future__ import annotations
 

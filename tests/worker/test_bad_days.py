@@ -1,4 +1,4 @@
-"""What an administrator meets on a bad day: a second service, Open vSwitch away, no descriptors, clocks that differ."""
+"""An administrator's bad day: a second service, Open vSwitch away, no descriptors, clocks that differ."""
 
 from __future__ import annotations
 

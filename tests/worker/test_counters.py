@@ -1,4 +1,4 @@
-"""What the controller says that a job has used, against what was sent, on a real Open vSwitch."""
+"""A job's usage by the controller against the bytes that were sent, on a real Open vSwitch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def send(pool: Pool, starter: Starter, *targets: object) -> None:
 
 
 def device(pool: Pool, port: str) -> dict[str, int]:
-    """What the kernel has counted at the outer end: the other side's view of the job."""
+    """The kernel's count at the outer end: the other side's view of the job."""
     shown: list[dict[str, Any]] = json.loads(run(["ip", "-json", "-s", "link", "show", port]))
     counted = shown[0]["stats64"]
     return {

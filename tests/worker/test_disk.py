@@ -121,7 +121,7 @@ def test_on_a_full_disk_jobs_end_and_new_ones_are_told_why_they_do_not_start(
             raise OSError(5, "Input/output error")
 
         monkeypatch.setattr(pool.worker, "register", broken)
-        assert "The worker service failed; its log says how." in pool.hook(late, "start", "bob", 2)
+        assert "The worker service failed; its log has the reason." in pool.hook(late, "start", "bob", 2)
         assert any("unexpected error" in record.getMessage() for record in caplog.records)
     finally:
         pool.stop_service()

@@ -1,4 +1,4 @@
-"""What is set on the controller's queues, in the kernel's own words."""
+"""Settings on the controller's queues, in the kernel's own words."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def leaf(number: int, ceiling: int, handle: int = 0) -> tc.HtbClass:
 
 
 def attached(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> dict[int, str]:
-    """What the leaves are in a kernel that has these kinds, by class."""
+    """The leaves in a kernel that has these kinds, by class."""
     found: dict[int, str] = {}
 
     def cake(one: tc.HtbClass, target: int, interval: int, *, split: bool) -> None:
@@ -175,7 +175,7 @@ def test_what_a_queue_drops_and_how_long_it_holds_back_is_written_beside_it(
     leaves.start()
 
     def counted() -> int:
-        """What tc says: of the leaf, or of the class where the kernel has no leaves to give."""
+        """The output of tc: of the leaf, or of the class where the kernel has no leaves to give."""
         shown = [
             subprocess.run(f"tc -s {what} show dev {port}".split(), check=True, capture_output=True, text=True).stdout
             for what in ("qdisc", "class")

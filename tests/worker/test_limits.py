@@ -1,4 +1,4 @@
-"""What one user may take of the service, so that the jobs of others start all the same."""
+"""Limits on one user's share of the service, so that the jobs of others start all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the worker service does all the time goes on after an error that nobody has thought of."""
+"""An unexpected error does not stop the work that the worker service does all the time."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def ovs() -> Iterator[OpenVSwitch]:
 
 @dataclass
 class Job:
-    """What of a record counts here."""
+    """The part of a record that counts here."""
 
     id: str
     addresses: tuple[str, ...]

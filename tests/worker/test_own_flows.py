@@ -25,7 +25,8 @@ from lark_worker.transfers.own_labels import Label, OwnLabels
 from tests.fixtures.service import wait
 from tests.worker.pool import Pool, a_pool
 from tests.worker.test_bridge_nat import BRIDGE, NAT, a_site
-from tests.worker.test_fireflies import CMS, ONE, PREFIX, TWO, Capture, receiving
+from tests.worker.test_fireflies import ONE, TWO, receiving
+from tests.worker.test_flow_labels import CMS, PREFIX, Capture
 from tests.worker.test_jobs import value
 
 pytestmark = pytest.mark.ovs

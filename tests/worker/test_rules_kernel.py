@@ -82,7 +82,7 @@ class Wire:
         self.socket.send(frame)
 
     def taken(self) -> list[bytes]:
-        """What has come since the last call; what this end sent itself is not among it."""
+        """The frames that have come since the last call, without those that this end sent itself."""
         found: list[bytes] = []
         while True:
             try:
@@ -123,7 +123,7 @@ class Bench:
         run(["ip", "link", "set", inner, "up", "arp", "off"])
 
     def pass_frame(self, at: int, frame: bytes) -> dict[int, list[bytes]]:
-        """What comes out where, when a frame goes in at a job's end (its number) or beyond the uplink (0)."""
+        """The frames that come out, by place, after one at a job's end (its number) or beyond the uplink (0)."""
         self.settle()
         for wire in self.wires.values():
             wire.taken()
@@ -271,7 +271,7 @@ def six(draw: Any, smac: str, src: str) -> bytes:
 
 @st.composite
 def some_frame(draw: Any) -> tuple[int, bytes]:
-    """Where a frame enters (a job's number; 0: the uplink), and the frame: mostly nearly right."""
+    """A frame's entry (a job's number; 0: the uplink), and the frame: mostly nearly right."""
     at = draw(st.sampled_from((0, *JOBS, *JOBS)))
     version = draw(st.sampled_from([4, 6]))
     smac, src = draw(macs), draw(ipv4 if version == 4 else ipv6)

@@ -56,7 +56,7 @@ class Site:
         return Client(URL, secret, str(self.setup.directory / "ca.pem"))
 
     def lark(self, *words: str) -> str:
-        """What the command prints to the operator."""
+        """The output of the command for the operator."""
         self.capsys.readouterr()
         token, authority = self.setup.directory / "operator.token", self.setup.directory / "ca.pem"
         options = ("--url", URL, "--token-file", str(token), "--ca", str(authority))

@@ -138,7 +138,7 @@ def rates(
 
 
 def told(site: Site, *found: object) -> str:
-    """What was found, and the kernel's queues and rules behind it."""
+    """The shares that were found, and the kernel's queues and rules behind them."""
     queues = run(["tc", "-s", "class", "show", "dev", site.lan.port]).stdout
     return f"{found}\n{queues}\n{run(['nft', 'list', 'ruleset']).stdout}"
 

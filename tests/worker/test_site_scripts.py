@@ -47,7 +47,7 @@ def a_worker(ovs: OpenVSwitch, net: Net, **settings: str) -> Iterator[Pool]:
 
 
 def asking(pool: Pool, vlan: str) -> str:
-    """What the hook says to a job that asks for a VLAN, on a slot that has what the job asks for."""
+    """The hook's output for a job that asks for a VLAN, on a slot that has what the job asks for."""
     starter = pool.starter(1, "alice", "VLAN = TARGET.RequestedVLAN\n")
     return pool.hook(starter, "start", "alice", 1, f"RequestedVLAN = {vlan}\n")
 

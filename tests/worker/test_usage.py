@@ -1,4 +1,4 @@
-"""What a job uses of the network, as the worker counts it and as HTCondor is told."""
+"""A job's usage of the network, as the worker counts it and as HTCondor gets it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Request:
 class Plan:
     """The site as it is, and the files to be written: these in their order, then tokens, then the file of settings.
 
-    ``operator`` says whether an operator's token is made, ``tokens`` are the hosts that get one. ``database`` is the
+    ``operator`` is true where an operator's token is made, ``tokens`` are the hosts that get one. ``database`` is the
     server in words, ``""`` for SQLite in the state directory. ``other_env`` are the hosts whose worker.env is another
     than would be made now, ``changed_workers`` those in whose directories something is written.
     """
@@ -226,7 +226,7 @@ def _is_chosen(settings: Settings) -> bool:
 def _policy(request: Request, settings: Settings, mistakes: list[str]) -> tuple[tuple[Network, ...], File | None]:
     """The job networks, and the policy's file where it is to be written: where there is none, or the package's example.
 
-    A policy of the site's says by itself which networks jobs have.
+    A policy of the site's has the jobs' networks itself.
     """
     path = settings.policy_file
     content = read(path)

@@ -93,7 +93,7 @@ def controllers(directory: Path, database_url: str) -> str:
 
 
 def joins(directory: Path, *, signs: bool) -> str:
-    """The settings of a controller that workers may join; ``signs`` says whether it signs their certificates."""
+    """The settings of a controller that workers may join; ``signs`` is true where it signs their certificates."""
     key = f"LARK_JOIN_KEY={directory / 'ca' / 'ca.key'}"
     lines = [
         "",

@@ -65,7 +65,7 @@ def forwarding(switch: Switch) -> Iterator[Flow]:
 
 
 def learning_tables(learn: int, forward: int, open_ports: Iterable[int]) -> Iterator[Flow]:
-    """The frame of a learning switch: unknown sources are told to the controller, unknown destinations flooded.
+    """The frame of a learning switch: unknown sources are sent to the controller, unknown destinations flooded.
 
     What is learned stands above these (:mod:`lark_controller.flows.learning`).
     """

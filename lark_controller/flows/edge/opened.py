@@ -1,6 +1,6 @@
 """Jobs' own IPv6 addresses, opened to the WAN: new connections to open ports pass, others from there do not.
 
-They stand in the table that judges tracked connections, above what connectivity says of the job: what the site closes,
+They stand in the table that judges tracked connections, above the job's connectivity: what the site closes,
 an opening opens to the WAN alone. What comes from the site itself is judged by connectivity before. Pure.
 """
 

@@ -55,7 +55,7 @@ def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
 
 
 def _link_local(mark: int, drops: Edge | None) -> Iterator[Flow]:
-    """Drops solicitations between link-local addresses of sliced jobs, since no prefix tells whose they are.
+    """Drops solicitations between link-local addresses of sliced jobs, since no prefix shows whose they are.
 
     A job resolves its router's from an address of its own that can be looked at (RFC 6724); so a sliced job answers no
     solicitation from a link-local address for one, except a multicast one from beyond an edge, as routers and DHCP

@@ -1,6 +1,6 @@
 """A connection table as Open vSwitch's ``ct`` action sees it (ovs-actions(7)): which packets belong to a connection.
 
-Connections are told apart by zone and 5-tuple, ICMP echo by identifier. A connection is established once a packet has
+Connections are named by zone and 5-tuple, ICMP echo by identifier. A connection is established once a packet has
 come back. ICMP errors about a tracked connection are related to it. There are no timeouts: a connection stays until
 :meth:`ConnectionTable.flush`. Fragments are not put together, so they are invalid here.
 """
@@ -74,7 +74,7 @@ class ConnectionTable:
         connection, opens, error = found
         if error:
             known = (zone, connection) in self.replied or (zone, connection.reverse) in self.replied
-            # An error runs against the packet it is about, which says which way it goes.
+            # An error runs against the packet it is about, which shows which way it goes.
             reply = CT_RPL if (zone, connection) in self.replied else 0
             return CT_TRK | CT_REL | reply if known else CT_TRK | CT_INV
         if (zone, connection) in self.replied:

@@ -53,7 +53,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Someone who says who a bearer is.
+    """An issuer of bearers' identities.
 
     The keys are in ``keys`` (a file, a JWKS), in ``signing_keys`` (a directory, HTCondor's), or else the issuer is
     asked for them, over TLS by the authorities in ``ca``. The claim ``user`` has the Owner of the bearer's jobs (with

@@ -1,7 +1,7 @@
 """The bearers of JWTs (RFC 7519): who they are and what they may, by the word of an issuer: :class:`Identities`.
 
 PyJWT reads and verifies; here is which key, which algorithms and which claims count. A token is bounded before any of
-it is read, and what it says of keys itself (``jku``, ``x5u``, ``jwk``, ``x5c``) is not looked at.
+it is read, and what it has of keys itself (``jku``, ``x5u``, ``jwk``, ``x5c``) is not looked at.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _Issuers = Mapping[str, tuple[Issuer, Keys]]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A token that was verified, at ``at`` of the clock; until ``expires`` it says who asks."""
+    """A token that was verified, at ``at`` of the clock; until ``expires`` it stands for who asks."""
 
     token: Token
     at: float
@@ -69,7 +69,7 @@ class _Known:
 class Identities:
     """The bearers by the word of these issuers. Thread-safe; no call waits for an issuer.
 
-    With ``path``, the file that has them, they are read again when it changes: what it no longer says counts no longer.
+    With ``path``, the file that has them, they are read again when it changes: what it no longer has counts no longer.
     A file that became unusable, or is gone, changes nothing (the error is logged). Raises SettingError at construction,
     where keys on disk cannot be used.
     """

@@ -35,7 +35,7 @@ _RSA_BITS: Final = (2048, 4096)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The holder of a certificate. The first name is the common name, by which the controller knows a switch."""
+    """The holder of a certificate. The first name is the common name, by which the controller recognises a switch."""
 
     names: tuple[str, ...]
     addresses: tuple[Address, ...] = ()

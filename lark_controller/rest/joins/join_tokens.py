@@ -23,8 +23,8 @@ _ID_BYTES: Final = 6
 class JoinTokens:
     """The join tokens, and the tokens of workers that have joined by them. Thread-safe.
 
-    ``known`` is told of each change before it is answered. Every method but :meth:`find` raises StoreError where the
-    database is away.
+    ``known`` is called with each change before it is answered. Every method but :meth:`find` raises StoreError where
+    the database is away.
     """
 
     def __init__(self, records: JoinRecords, known: JoinedWorkers, clock: Callable[[], float] = time.time) -> None:

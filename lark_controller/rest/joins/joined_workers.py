@@ -1,7 +1,7 @@
 """The join tokens and the workers' tokens that are in force, as this instance has read them last from the database.
 
 A request asks the values in memory alone. A thread asks the database each second for what has changed, so that every
-instance knows a worker that has joined at another, and refuses one whose token was revoked there.
+instance accepts a worker that has joined at another, and refuses one whose token was revoked there.
 """
 
 from __future__ import annotations

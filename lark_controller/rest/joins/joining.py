@@ -1,4 +1,4 @@
-"""Workers that join by a join token: what they are told, and the certificates that are signed for them."""
+"""Workers that join by a join token: what they get, and the certificates that are signed for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SSL: Final = re.compile(r"ssl:.*:([0-9]+)")
 class Admission:
     """The answer to a worker that joins: its host as the controller writes it, its certificate (PEM, None where none
     was asked for), its settings, the port for switches, and that on which its switch's database is to listen (None:
-    on none). ``shows_certificate`` says whether the worker service needs the certificate too."""
+    on none). ``shows_certificate`` is true where the worker service needs the certificate too."""
 
     host: str
     certificate: str | None

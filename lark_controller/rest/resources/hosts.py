@@ -201,7 +201,7 @@ def transfers(host: str) -> dict[str, object]:
     problems=(400, 413, 415, 422),
 )
 def marks(host: str) -> dict[str, object]:
-    """Show the marks of jobs' flows (SciTags) and who is told of them.
+    """Show the marks of jobs' flows (SciTags) and the receivers of reports.
 
     The worker sends the fireflies itself.
     """

@@ -75,7 +75,7 @@ class UsageQuery(PageQuery):
     group = fields.String(validate=WORD, metadata=meta("AcctGroup (by group, user or job)"))
     user = fields.String(validate=WORD, metadata=meta("User (by user or job)"))
     host = fields.String(validate=WORD, metadata=meta("Machine (by host or job)"))
-    format = fields.String(validate=validate.OneOf(("json", "csv")), metadata=meta("csv instead of what `Accept` says"))
+    format = fields.String(validate=validate.OneOf(("json", "csv")), metadata=meta("csv, whatever `Accept` has"))
 
 
 class RatesQuery(PageQuery):
@@ -103,7 +103,7 @@ class RatesQuery(PageQuery):
 def usage(query: dict[str, Any]) -> Any:
     """The history of use.
 
-    What was counted in the last minute may not be in it yet: `counted` says until when all is.
+    What was counted in the last minute may not be in it yet: `counted` is the time until which all is.
     """
     chosen = _chosen(query) if own_user() is None else _own(query)
     page = current().controls.usage.page(chosen, query.get("cursor"), query["limit"])

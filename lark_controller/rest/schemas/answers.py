@@ -295,7 +295,7 @@ _USED = "Its network use, null where that is not counted"
 class ListedJobSchema(JobSchema):
     """A job in a list."""
 
-    isolated = a_flag("Nothing of it passes: a rule of the policy says so, or its quarantine")
+    isolated = a_flag("Nothing of it passes, by a rule of the policy or its quarantine")
     usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=meta(_USED))
 
 

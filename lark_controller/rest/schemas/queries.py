@@ -59,7 +59,7 @@ class EndQuery(Schema):
         load_default=EndedBy.HOOK.value,
         validate=validate.OneOf([each.value for each in EndedBy]),
         metadata=meta(
-            "hook: the job's hook says so; starter: its condor_starter ended; worker: its worker started "
+            "hook: the job's hook; starter: its condor_starter ended; worker: its worker started "
             "again; start: its worker did not start it"
         ),
     )

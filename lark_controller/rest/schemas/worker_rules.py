@@ -250,7 +250,7 @@ class TransfersAnswerSchema(Schema):
         allow_none=True,
         metadata=meta("Treatments of the posted jobs by id; null where the policy has no rule of transfers"),
     )
-    scitags = a_text("The revision of jobs' marks; empty: nobody is told of flows")
+    scitags = a_text("The revision of jobs' marks; empty: flows are reported to nobody")
 
 
 class CollectorSchema(Schema):
@@ -269,12 +269,12 @@ class MarkSchema(Schema):
 
 
 class MarksSchema(Schema):
-    """The marks of jobs' flows, and who is told of them."""
+    """The marks of jobs' flows, and the receivers of reports."""
 
-    revision = a_text("Changes with policy and registry; empty: nobody is told")
+    revision = a_text("Changes with policy and registry; empty: flows are reported to nobody")
     collectors = fields.List(fields.Nested(CollectorSchema), required=True, metadata=meta("Told of every marked flow"))
-    destinations = a_flag("The other end of a flow is told, too")
-    silent = _prefixes("Flows to these are told to nobody")
+    destinations = a_flag("The other end of a flow gets reports, too")
+    silent = _prefixes("Flows to these are reported to nobody")
     ongoing = a_number("Seconds between two messages of a flow that goes on; 0: none")
     labels = a_flag("IPv6 packets of these flows carry the mark in the flow label")
     own = a_flag("All this for what jobs send themselves, too")

@@ -42,5 +42,5 @@ def run(data: bytes) -> None:
 
 
 def _decided(job: JobAd, machine: MachineAd) -> tuple[JobAd, MachineAd]:
-    """What the ads say, without what rounding may change."""
+    """The ads' content, without what rounding may change."""
     return replace(job, text="", bandwidth=None), replace(machine, text="", available_bandwidth=None)

@@ -1,4 +1,4 @@
-"""What a prepare hook prints for HTCondor, and what a site's script prints for the worker service.
+"""The output of a prepare hook for HTCondor, and of a site's script for the worker service.
 
 The one is made of what users wrote and must be an ad of Lark's own attributes; the other is anybody's text.
 """
