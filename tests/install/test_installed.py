@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "ok       Open vSwitch: bridge br0 is connected to ssl:10.0.0.5:6653": "an answer",
         "LARK_WORKER_NETWORKS=10.64.0.0/16,2001:db8:64::/48": "what lark setup has written into join.env",
         "LARK_WORKER_LINUX_BRIDGE=br-jobs": "NetworkType bridge: the lab's",
-        'nft add rule inet filter forward iifname "lark*" accept': "the site has no rules of its own",
+        "LARK_WORKER_NAT_NETWORKS=10.255.64.0/20": "NetworkType nat: the lab's",
+        'nft add rule inet filter forward iifname "lark*" accept': "NetworkType nat: the lab's",
     },
     "open-vswitch.md": {
         "lark-worker bridge make br0 eth0 --datapath-id 00000000000000e1": "needs the kernel's module",
@@ -278,22 +278,6 @@ def test_a_worker_that_restarts_runs_jobs_without_anybody(site: Site, running: d
     job = start(site, "bob", "worker2")
     assert job.reaches("10.64.0.1")
     job.remove()
-
-
-def test_a_job_behind_nat_leaves_with_the_workers_address(site: Site) -> None:
-    machine, central, page = site["worker1"], site["central"], site.page("worker")
-    settings = page.block("LARK_WORKER_NAT_NETWORKS", ("INTERFACE=eth0", "INTERFACE=br0"))
-    machine.write("/etc/lark/worker.env", settings, 0o600, append=True)
-    machine.write("/etc/condor/config.d/60-site.conf", 'NetworkType = "nat"\n')
-    machine.run(f"{page.block('systemctl restart lark-worker')}condor_reconfig")
-    shown = f"condor_status {machine.host} -af NetworkType"
-    wait_until(lambda: "nat" in central.run(shown).stdout.split(), 60, "the slot is behind NAT", 1)
-    job = start(site, "bob", "worker1")
-    assert ip_address(job.address) in ip_network("10.255.64.0/20")
-    # Nobody out there has a route to the job.
-    assert job.reaches("10.0.0.1")
-    job.remove()
-    machine.run("rm /etc/condor/config.d/60-site.conf")
 
 
 def test_a_worker_without_the_package_runs_jobs_as_before(site: Site) -> None:
