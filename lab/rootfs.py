@@ -101,7 +101,7 @@ def _system(settings: LabSettings) -> Path:
     ]
     return bootstrap(
         settings, path, PACKAGES, settings.suite, options=[f"--customize-hook={hook}" for hook in hooks],
-        check=lambda made: check_versions(run(["cat", str(made / MANIFEST)]).stdout),
+        finish=lambda made: check_versions(run(["cat", str(made / MANIFEST)]).stdout),
     )  # fmt: skip
 
 
@@ -111,13 +111,13 @@ def bootstrap(
     packages: Sequence[str],
     *suites: str,
     options: Sequence[str],
-    check: Callable[[Path], None],
+    finish: Callable[[Path], None],
 ) -> Path:
     """The root file system at ``path``, made by mmdebstrap from ``packages`` of the first of ``suites`` if it is not
     there. Packages that it lacks come from the others.
 
-    ``options`` are further ones of mmdebstrap, and ``check`` looks at the directory before it gets its name. Raises
-    LabError as :func:`build` does, and what ``check`` raises.
+    ``options`` are further ones of mmdebstrap, and ``finish`` checks or completes the directory before it has its name.
+    Raises LabError as :func:`build` does, and what ``finish`` raises.
     """
     if path.is_dir():
         return path
@@ -142,7 +142,7 @@ def bootstrap(
     ]  # fmt: skip
     try:
         run(command, timeout=BUILD_TIMEOUT)
-        check(partial)
+        finish(partial)
     except LabError:
         shutil.rmtree(partial, ignore_errors=True)
         raise

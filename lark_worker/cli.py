@@ -17,6 +17,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import argcomplete
+from argcomplete.shell_integration import shellcode
+
 from lark_common import log
 from lark_common.errors import LarkError
 from lark_common.signals import Signals
@@ -297,6 +300,8 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_setup(actions.add_parser("setup", help="join a controller, make the bridge, and start the service"))
     _add_bridge(actions.add_parser("bridge", help="make the worker's bridge with an interface in it, or undo that"))
+    made_completion = actions.add_parser("completion", help="print what completes this command at a shell's prompt")
+    made_completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     return made
 
 
@@ -314,7 +319,12 @@ def _seconds(word: str) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a program."""
-    given = parser().parse_args(arguments)
+    made = parser()
+    argcomplete.autocomplete(made)
+    given = made.parse_args(arguments)
+    if given.action == "completion":
+        print(shellcode(["lark-worker"], shell=given.shell))
+        return 0
     os.environ.setdefault("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     try:
         if given.action == "setup":

@@ -36,6 +36,14 @@ manual() { # manual NAME SECTION
     chmod 644 "$root/usr/share/man/man$2/$1.$2"
 }
 
+completions() { # completions NAME
+    place 644 "${LARK_MANUALS:?}/$1.bash" "/usr/share/bash-completion/completions/$1"
+    place 644 "$LARK_MANUALS/$1.zsh" "/usr/share/zsh/site-functions/_$1"
+    # Debian's zsh looks here.
+    link "../site-functions/_$1" "/usr/share/zsh/vendor-completions/_$1"
+    place 644 "$LARK_MANUALS/$1.fish" "/usr/share/fish/vendor_completions.d/$1.fish"
+}
+
 # A virtual environment in /usr/lib, of the distribution's Python: other Python packages of the machine stay out of it.
 program() { # program PACKAGE NAME MODULE
     lib=/usr/lib/$1
@@ -61,11 +69,7 @@ case $role in
         share=/usr/share/lark-controller
         program lark-controller lark lark_controller.cli.main
         manual lark 1
-        place 644 "${LARK_MANUALS:?}/lark.bash" /usr/share/bash-completion/completions/lark
-        place 644 "$LARK_MANUALS/lark.zsh" /usr/share/zsh/site-functions/_lark
-        # Debian's zsh looks here.
-        link ../site-functions/_lark /usr/share/zsh/vendor-completions/_lark
-        place 644 "$LARK_MANUALS/lark.fish" /usr/share/fish/vendor_completions.d/lark.fish
+        completions lark
         place 644 etc/systemd/lark-controller.service /usr/lib/systemd/system/lark-controller.service
         place 644 packaging/files/controller.sysusers /usr/lib/sysusers.d/lark-controller.conf
         place 644 packaging/files/controller.tmpfiles /usr/lib/tmpfiles.d/lark-controller.conf
@@ -78,6 +82,7 @@ case $role in
         program lark-worker lark-worker lark_worker.cli
         manual lark-worker 8
         manual lark-base-flows 8
+        completions lark-worker
         for unit in lark-worker lark-base-flows lark-leaves lark-gateway; do
             place 644 "etc/systemd/$unit.service" "/usr/lib/systemd/system/$unit.service"
         done

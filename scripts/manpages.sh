@@ -1,6 +1,6 @@
 #!/bin/sh
 # Write the manual pages into a directory: manpages.sh DIR. Those of lark and lark-worker are made from the commands' own
-# parsers, with what the exit codes mean. Beside them is what completes lark in bash, zsh and fish.
+# parsers, with what the exit codes mean. Beside them is what completes both in bash, zsh and fish.
 set -eu
 cd "$(dirname "$0")/.."
 into=$1
@@ -16,4 +16,5 @@ page lark-worker 8 lark_worker.cli "the worker service of Lark, and commands to 
 install -m 644 packaging/man/lark-base-flows.8 "$into/lark-base-flows.8"
 for shell in bash zsh fish; do
     .venv/bin/python -m lark_controller.cli.main completion "$shell" >"$into/lark.$shell"
+    .venv/bin/python -m lark_worker.cli completion "$shell" >"$into/lark-worker.$shell"
 done

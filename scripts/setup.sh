@@ -40,6 +40,7 @@ need mpich mpiexec.mpich
 need libmpich-dev mpicc.mpich
 need prometheus promtool
 need dnf dnf
+need patchelf patchelf
 need zsh zsh
 need fish fish
 need haproxy haproxy

@@ -23,7 +23,10 @@ def commands(made: argparse.ArgumentParser, *before: str) -> Iterator[tuple[str,
 
 
 def test_every_command_has_json() -> None:
-    for made, without in ((parser(), {"run", "schema", "completion"}), (worker.parser(), {"run", "leaves", "gateway"})):
+    for made, without in (
+        (parser(), {"run", "schema", "completion"}),
+        (worker.parser(), {"run", "leaves", "gateway", "completion"}),
+    ):
         found = dict(commands(made))
         assert len(found) > 8
         has = {name for name, each in found.items() if "--json" in each.format_help()}

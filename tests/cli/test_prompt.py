@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,19 +17,26 @@ from lark_controller import settings as table
 from lark_controller.cli import main as cli
 from lark_controller.cli import values
 from lark_controller.rest.server.waitress_server import Server
+from lark_worker import cli as worker
 from tests.fixtures.rest_app import make_api
 
 WORDS = Path(sys.executable).parent
 
 
 BASH = """
-source <(lark completion bash)
+source <({program} completion bash)
 COMP_LINE={line!r} COMP_POINT={length} COMP_TYPE=9 COMP_WORDS=({line}) COMP_CWORD={words}
-_python_argcomplete lark
+_python_argcomplete {program}
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-FISH = "lark completion fish | source; complete -C {line!r}"
-COMPLETED = [("lark swi", "switches"), ("lark reserve re", "release"), ("lark top --by gr", "group")]
+FISH = "{program} completion fish | source; complete -C {line!r}"
+COMPLETED = [
+    ("lark swi", "switches"),
+    ("lark reserve re", "release"),
+    ("lark top --by gr", "group"),
+    ("lark-worker bri", "bridge"),
+    ("lark-worker setup --kind ovs-", "ovs-userspace"),
+]
 
 
 def environment() -> dict[str, str]:
@@ -40,7 +48,8 @@ def environment() -> dict[str, str]:
 def test_bash_and_fish_complete_commands_options_and_values(
     shell: list[str], script: str, line: str, offered: str
 ) -> None:
-    filled = script.format(line=line, length=len(line), words=len(line.split()))
+    words = line.split()
+    filled = script.format(program=words[0], line=line, length=len(line), words=len(words))
     done = subprocess.run([*shell, filled], capture_output=True, text=True, check=True, env=environment())
     assert {word.partition("\t")[0].strip() for word in done.stdout.splitlines()} == {offered}, done.stderr
 
@@ -61,7 +70,11 @@ def test_zsh_completes_commands_options_and_values() -> None:
             seen = ""
 
         # What is typed is shown as well, so that the word is not typed as it is printed.
-        os.write(ours, b"autoload -U compinit; compinit -u -D; source <(lark completion zsh); print rea''dy\n")
+        os.write(
+            ours,
+            b"autoload -U compinit; compinit -u -D; source <(lark completion zsh); "
+            b"source <(lark-worker completion zsh); print rea''dy\n",
+        )
         shows("ready")
         for line, offered in COMPLETED:
             os.write(ours, f"\x15{line}\t".encode())
@@ -72,8 +85,11 @@ def test_zsh_completes_commands_options_and_values() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_takes_what_is_printed_for_it(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["completion", shell]) == cli.OK
+@pytest.mark.parametrize("program", [cli.main, worker.main])
+def test_every_shell_takes_what_is_printed_for_it(
+    program: Callable[[list[str]], int], shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program(["completion", shell]) == cli.OK
     subprocess.run([shell, "-n"], input=capsys.readouterr().out, text=True, check=True)
 
 

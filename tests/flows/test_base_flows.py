@@ -91,14 +91,16 @@ def test_it_may_be_repeated_and_leaves_the_controllers_flows(worker: Worker) -> 
     mine = f"0x{cookie(Category.SWITCH):x}"
     worker.base_flows(worker.bridge, worker.gateway.port)
     first = worker.ovs.flows(worker.bridge)
-    assert len(first) == 2
+    assert len(first) == 3
     assert all(COOKIE in flow and "priority=1" in flow for flow in first)
+    # Of these Open vSwitch 3.5.0 leaves checksums incomplete in user space; Debian 13 has it (make install-test).
+    assert not any("in_port=LOCAL actions" in flow for flow in first)
     worker.ovs.ofctl(worker.bridge, "add-flow", f"cookie={mine},priority=100,in_port=2,actions=drop")
 
     worker.base_flows(worker.bridge, worker.gateway.port)
 
     flows = worker.ovs.flows(worker.bridge)
-    assert len(flows) == 3
+    assert len(flows) == 4
     assert set(first) < set(flows)
 
 
@@ -122,10 +124,10 @@ def test_another_uplink_replaces_the_base(worker: Worker) -> None:
     worker.base_flows(worker.bridge, worker.gateway.port)
     worker.base_flows(worker.bridge, worker.gateway.port, worker.jobs[0].port)
     flows = worker.ovs.flows(worker.bridge)
-    assert len(flows) == 3
+    assert len(flows) == 4
     assert any("in_port=LOCAL" in flow and "output:1,output:2" in flow for flow in flows)
     worker.base_flows(worker.bridge, worker.gateway.port)
-    assert len(worker.ovs.flows(worker.bridge)) == 2
+    assert len(worker.ovs.flows(worker.bridge)) == 3
 
 
 def test_after_a_crash_nothing_passes_until_the_base_is_loaded_again(worker: Worker) -> None:
@@ -152,7 +154,7 @@ def test_watching_loads_the_base_after_a_crash(worker: Worker) -> None:
         assert "base flows loaded" in watcher.stdout.readline()
         worker.ovs.restart(kill9=True)
         assert "base flows loaded" in watcher.stdout.readline()
-        assert len(worker.ovs.flows(worker.bridge)) == 2
+        assert len(worker.ovs.flows(worker.bridge)) == 3
     finally:
         os.killpg(watcher.pid, signal.SIGKILL)
         watcher.communicate()

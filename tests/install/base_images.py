@@ -76,8 +76,8 @@ BASES: Final = (
     ),
     Base("docker.io/library/postgres:17-bookworm", "trixie", ("postgresql", "util-linux"), ("/entry",), _POSTGRES),
     Base("docker.io/library/haproxy:3.2", "forky", ("haproxy",), ("/entry",), _HAPROXY),
-    Base("docker.io/prom/prometheus:v3.5.0", "forky", ("prometheus", "ca-certificates"), ("/usr/bin/prometheus",)),
-    Base("docker.io/grafana/grafana:12.1.1", "bookworm", ("python3",), ("/entry",), _GRAFANA),
+    Base("docker.io/prom/prometheus:v3.15.0", "forky", ("prometheus", "ca-certificates"), ("/usr/bin/prometheus",)),
+    Base("docker.io/grafana/grafana:13.2.3", "bookworm", ("python3",), ("/entry",), _GRAFANA),
 )  # fmt: skip
 # `python` is the name of the program in the published image; the build trusts the authorities that the machine trusts.
 _SETUP: Final = """set -e
@@ -99,7 +99,7 @@ def made(settings: LabSettings, base: Base) -> Path:
     key = hashlib.sha256("\0".join((base.suite, *base.packages, _SETUP, settings.mirror)).encode()).hexdigest()[:16]
     path = settings.cache / f"image-{key}"
     options = [f"--customize-hook={_SETUP}"]
-    return rootfs.bootstrap(settings, path, base.packages, base.suite, options=options, check=lambda found: None)
+    return rootfs.bootstrap(settings, path, base.packages, base.suite, options=options, finish=lambda found: None)
 
 
 def build(engine: Engine, settings: LabSettings, image: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from lab.settings import from_environment
 from tests.fixtures import own_network
+from tests.install.released import Release, last_tag, packages_of
 from tests.install.site import DEBIAN12, DISTRIBUTIONS, Site, running
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,15 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pa
     ``INSTALL_BUILDS`` keeps them for the next run.
     """
     return built(tmp_path_factory, *sorted({DEBIAN12, *DISTRIBUTIONS.values()}))
+
+
+@pytest.fixture(scope="session")
+def released(builds: dict[str, tuple[Path, Path]], tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """The last release, for Debian 13; before the first one, this checkout and its first build."""
+    tag = last_tag(ROOT)
+    if tag is None:
+        return Release(ROOT, builds[DISTRIBUTIONS["newer"]][0])
+    return packages_of(ROOT, tag, DISTRIBUTIONS["newer"], tmp_path_factory.mktemp("released"))
 
 
 @pytest.fixture(scope="session")

@@ -50,8 +50,10 @@ def start(site: Site, user: str, worker: str) -> Job:
     """Start a job, and wait until it is enforced."""
     name = f"job{next(_numbers)}"
     lines = (
-        "executable = /bin/sleep", "arguments = 3000", f'requirements = Machine == "{worker}.{DOMAIN}"',
-        f"log = {name}.log", "request_disk = 1000", "request_memory = 64", "queue",
+        # The access point's Debian is another one than the worker's.
+        "executable = /bin/sleep", "transfer_executable = false", "arguments = 3000",
+        f'requirements = Machine == "{worker}.{DOMAIN}"', f"log = {name}.log", "request_disk = 1000",
+        "request_memory = 64", "queue",
     )  # fmt: skip
     submit = f"cat > {name}.sub; condor_submit -terse {name}.sub"
     cluster = site["central"].run(submit, user=user, stdin="\n".join(lines) + "\n").stdout.partition(".")[0]

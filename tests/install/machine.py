@@ -26,12 +26,14 @@ _RESTART: Final = 133
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The hierarchy of cgroups 2 is in reach wherever the machine has it; a cgroup of its own for each container.
 _START: Final = """set -e
+folder=$1 unit=$2 image=$3 host=$4
+shift 4
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-mkdir -p "/sys/fs/cgroup/$2"
-echo $$ > "/sys/fs/cgroup/$2/cgroup.procs"
-mount -t overlay "$2" -o "lowerdir=$3,upperdir=$1/upper,workdir=$1/work" "$1/root"
-exec systemd-nspawn --quiet --boot --directory="$1/root" --machine="$2" --hostname="$4" --private-network \\
-    --register=no --keep-unit --capability=all --console=pipe --resolv-conf=off --timezone=off --link-journal=no
+mkdir -p "/sys/fs/cgroup/$unit"
+echo $$ > "/sys/fs/cgroup/$unit/cgroup.procs"
+mount -t overlay "$unit" -o "lowerdir=$image,upperdir=$folder/upper,workdir=$folder/work" "$folder/root"
+exec systemd-nspawn --quiet --boot --directory="$folder/root" --machine="$unit" --hostname="$host" --private-network \\
+    --register=no --keep-unit --console=pipe --resolv-conf=off --timezone=off --link-journal=no "$@"
 """
 # What a container leaves is empty cgroups.
 _TIDY: Final = """mount -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -64,12 +66,17 @@ def make_lan(*addresses: str) -> None:
 
 @dataclass
 class Machine:
-    """One container; ``image`` is its root file system, ``folder`` the place of its disk."""
+    """One container; ``image`` is its root file system, ``folder`` the place of its disk.
+
+    ``options`` are further ones of systemd-nspawn. A machine without ``cable`` is not in the site's network.
+    """
 
     name: str
     host: str
     image: Path
     folder: Path
+    options: tuple[str, ...] = ("--capability=all",)
+    cable: bool = True
     process: subprocess.Popen[bytes] | None = None
     leader: int = 0
 
@@ -88,12 +95,14 @@ class Machine:
                 [
                     "setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child",
                     "--mount-proc", "sh", "-c", _START, "start", self.folder, self.unit, self.image, self.host,
+                    *self.options,
                 ],
                 stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
                 env={**os.environ, **_ENVIRONMENT},
             )  # fmt: skip
         wait_until(self._found, BOOT_TIMEOUT, f"{self.name} starts: {self.folder}/console.log", 0.05)
-        self._plug()
+        if self.cable:
+            self._plug()
         wait_until(self._is_up, BOOT_TIMEOUT, f"{self.name} is up: {self.folder}/console.log")
 
     def _found(self) -> bool:

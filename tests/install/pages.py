@@ -20,10 +20,14 @@ def blocks(text: str) -> list[str]:
 
 @dataclass
 class Page:
-    """A how-to page. ``names`` are what stands in it for the site's own, and the site's own."""
+    """A how-to page. ``names`` are what stands in it for the site's own, and the site's own.
+
+    ``folder`` has the page; that of an earlier release is elsewhere.
+    """
 
     name: str
     names: Mapping[str, str]
+    folder: Path = HOW_TO
     used: set[str] = field(default_factory=set)
 
     def block(self, beginning: str, *changes: tuple[str, str]) -> str:
@@ -45,7 +49,7 @@ class Page:
 
     def text(self) -> str:
         """The page."""
-        return (HOW_TO / self.name).read_text()
+        return (self.folder / self.name).read_text()
 
     def unused(self) -> list[str]:
         """The first lines of the blocks that were not asked for."""

@@ -19,9 +19,11 @@ from tests.install.pages import Page
 
 WORKERS: Final = ("worker1", "worker2")
 ROUTER: Final = "10.0.0.1"
-# Whose packages the machines get; the others those of Debian 12. What makes them is scripts/packages.sh.
+# The machines that are Debian 13 and get its packages; the others are Debian 12, but for the central one, which is
+# Debian testing and gets the package for access points alone, the same for each Debian.
 DISTRIBUTIONS: Final = {"worker2": "debian13", "newer": "debian13"}
 DEBIAN12: Final = "debian12"
+SUITES: Final = {"debian12": "bookworm", "debian13": "trixie"}
 # What stands in the pages for the site's own.
 NAMES: Final = {
     "lark.example": f"controller.{DOMAIN}",
@@ -60,9 +62,13 @@ class Site:
         return self.pages.setdefault(name, Page(f"{name}.md", NAMES))
 
     def copy(self, package: str, machine: str, build: int = 0) -> None:
-        """Copy a package to a machine's home of root, in place of an earlier one."""
+        """Copy a package of a build to a machine."""
+        self.put(self.builds[distribution(machine)][build], package, machine)
+
+    def put(self, packages: Path, package: str, machine: str) -> None:
+        """Copy a package from a directory to a machine's home of root, in place of an earlier one."""
         self[machine].run(f"rm -f /root/{package}_*.deb")
-        (found,) = self.builds[distribution(machine)][build].glob(f"{package}_*.deb")
+        (found,) = packages.glob(f"{package}_*.deb")
         folder = Path(f"/proc/{self[machine].leader}/root/root")
         shutil.copy(found, folder / found.name)
 
@@ -85,11 +91,12 @@ def distribution(machine: str) -> str:
 def running(settings: LabSettings, builds: dict[str, tuple[Path, Path]], folder: Path) -> Iterator[Site]:
     """The site with its machines on and the pool running, without Lark; all is gone at the end."""
     make_lan(f"{ROUTER}/16", "10.64.0.1/16")
-    roots = {"controller": images.controller(settings), "central": images.pool(settings)}
-    machines = {
-        name: Machine(name, f"{name}.{DOMAIN}", roots.get(name, roots["central"]), folder / name)
-        for name in ("controller", "central", *WORKERS)
+    roots = {
+        "controller": images.controller(settings),
+        "central": images.pool(settings),
+        **{name: images.worker(settings, SUITES[distribution(name)]) for name in WORKERS},
     }
+    machines = {name: Machine(name, f"{name}.{DOMAIN}", root, folder / name) for name, root in roots.items()}
     site = Site(machines, builds, {})
     try:
         for name, machine in machines.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,6 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "jobs.md": {
         "executable = transfer.sh": "its bandwidth needs queues, which a switch in user space has not",
-        "ERROR: request_bandwidth is a whole number of Mb/s, 0 or more: a slot never matches another.": "an answer",
-        "condor_q -better-analyze JOB": "a look at a job that waits: the lab's",
-        "condor_status -print-format /etc/condor/lark-slots.cpf": "a look: the lab's",
-        "condor_q -hold JOB": "a look at a job on hold: the lab's",
-        "condor_q -print-format /etc/condor/lark-jobs.cpf": "a look: the lab's",
     },
 }
 
@@ -143,6 +139,34 @@ def test_an_access_point_is_installed_with_jobs_in_its_queue(site: Site) -> None
     central.run(f"condor_rm {cluster}")
 
 
+def test_users_write_commands_and_nonsense_is_refused_at_submission(site: Site) -> None:
+    """A few of them: the lab has all."""
+    central, page = site["central"], site.page("jobs")
+    commands = {
+        "network_vlan": "42", "external_address": "true", "external_ports": "tcp/80, udp/5000-5010, icmp",
+        "external_name": "web", "mpi_bandwidth": "ring 40", "scitag_activity": "Analysis",
+    }  # fmt: skip
+    names = (
+        "RequestedVLAN", "RequestExternalAddress", "ExternalPorts", "ExternalName", "RequestMpiBandwidth",
+        "ScitagActivity",
+    )  # fmt: skip
+
+    def submitted(lines: Mapping[str, str], *, check: bool = True) -> str:
+        text = "".join(f"{name} = {value}\n" for name, value in lines.items())
+        submit = "cat > commands.sub; condor_submit -terse commands.sub 2>&1"
+        beginning = "executable = /bin/true\nhold = true\n"
+        return central.run(submit, user="alice", stdin=f"{beginning}{text}queue\n", check=check).stdout
+
+    cluster = submitted(commands).partition(".")[0]
+    shown = central.run(f"condor_q {cluster} -af:, {' '.join(names)}", user="alice").stdout.strip()
+    assert re.split(", *", shown) == ["42", "true", "tcp/80", "udp/5000-5010", "icmp", "web", "ring 40", "Analysis"]
+    central.run(f"condor_rm {cluster}")
+    for name, value in {"request_bandwidth": "22.5", "external_ports": "http", "scitag_activity": "0"}.items():
+        said = submitted({name: value}, check=False)
+        assert f"ERROR: {name} is " in said, said
+    assert page.block("ERROR: request_bandwidth").strip() in submitted({"request_bandwidth": "1.5"}, check=False)
+
+
 def test_the_check_misses_nothing(site: Site) -> None:
     for name in WORKERS:
         said: list[str] = []
@@ -172,6 +196,37 @@ def test_jobs_of_two_users_are_apart(site: Site, running: dict[str, Job]) -> Non
     assert not alice.reaches(bob.address)
     assert not bob.reaches(alice.address)
     site["controller"].run(site.page("controller").block("export LARK_URL"))
+
+
+def test_users_see_what_jobs_use_and_why_they_wait(site: Site, running: dict[str, Job]) -> None:
+    central, page = site["central"], site.page("jobs")
+
+    def asked(beginning: str, cluster: str) -> str:
+        return central.run(page.block(beginning, ("JOB", cluster)), user="alice").stdout
+
+    lines = central.run(page.block("condor_q -print-format"), user="alice").stdout.splitlines()
+    shown = {line.split()[0]: line.split()[3] for line in lines if re.match(r"\d+\.0 ", line)}
+    for job in (running["alice"], running["alice too"]):
+        assert shown[f"{job.cluster}.0"] == site[job.worker].host[:18], lines
+    slots = central.run(page.block("condor_status -print-format")).stdout
+    taken = [line.split() for line in slots.splitlines() if "Claimed" in line]
+    assert len(taken) >= len(running), slots
+    assert {line[2] for line in taken} == {"ovs_bridge"}, slots
+
+    # Nobody has this VLAN, and the first policy gives nobody an external address.
+    waits, refused = (
+        central.run(
+            "cat > wish.sub; condor_submit -terse wish.sub",
+            user="alice",
+            stdin=f"executable = /bin/true\n{wish}\nlog = wish.log\nqueue\n",
+        ).stdout.partition(".")[0]
+        for wish in ("network_vlan = 42", "external_address = true")
+    )
+    held = f"condor_q {refused} -af JobStatus"
+    wait_until(lambda: central.run(held).stdout.strip() == "5", 60, "the job without an external address is held", 1)
+    assert "Lark refused this job:" in asked("condor_q -hold JOB", refused)
+    assert "VLAN" in asked("condor_q -better-analyze JOB", waits)
+    central.run(f"condor_rm {waits} {refused}")
 
 
 @pytest.mark.parametrize("machine", ["controller", "worker1"])
@@ -234,9 +289,23 @@ def test_a_worker_without_the_package_runs_jobs_as_before(site: Site) -> None:
     wait_until(lambda: "worker1" in in_pool(site), 60, "worker1 is in the pool")
     lines = f'requirements = Machine == "{machine.host}"\nlog = after.log\noutput = after.out\nqueue\n'
     submit = "cat > after.sub; condor_submit after.sub; condor_wait -wait 90 after.log; cat after.out"
-    text = "executable = /bin/sh\narguments = \"-c 'ip -o -4 address'\"\n" + lines
+    text = "executable = /bin/sh\ntransfer_executable = false\narguments = \"-c 'ip -o -4 address'\"\n" + lines
     said = site["central"].run(submit, user="alice", stdin=text).stdout
     assert "10.0.0.11/16" in said, said
+
+
+def test_an_access_point_without_the_package_is_as_before(site: Site) -> None:
+    central = site["central"]
+    central.run("apt remove lark-access-point")
+    capable = "condor_submit -capabilities"
+    wait_until(
+        lambda: "network_vlan" not in central.run(capable, user="alice").stdout, 30, "the schedd has its own commands"
+    )
+    lines = "executable = /bin/true\nhold = true\nqueue\n"
+    submit = "cat > after.sub; condor_submit -terse after.sub"
+    cluster = central.run(submit, user="alice", stdin=lines).stdout.partition(".")[0]
+    assert central.run(f"condor_q {cluster} -af WantJobNetworking").stdout.strip() == "undefined"
+    central.run(f"condor_rm {cluster}")
 
 
 def test_every_block_of_the_pages_is_run_or_has_a_reason(site: Site) -> None:

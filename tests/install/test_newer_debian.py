@@ -1,6 +1,7 @@
 """A controller on Debian 13, from its installation to its removal, by the commands of the how-to pages.
 
-It is beside the site's own, of whose network it is. Each test goes on where the one before it has ended.
+It begins with the last release, installed by that release's own pages, and is upgraded to this commit. It is beside the
+site's own, of whose network it is. Each test goes on where the one before it has ended.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from lark_controller import __version__
 from tests.install import images
 from tests.install.machine import Machine, wait_until
 from tests.install.pages import Page
+from tests.install.released import Release
 from tests.install.site import Site, distribution, prepare
 
 NAME = "newer"
@@ -27,7 +29,9 @@ PID = "systemctl show -P MainPID lark-controller"
 def newer(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """The machine; it ends with the site."""
     folder = tmp_path_factory.mktemp(NAME)
-    machine = site.machines[NAME] = Machine(NAME, f"{NAME}.{DOMAIN}", images.newer(from_environment()), folder)
+    machine = site.machines[NAME] = Machine(
+        NAME, f"{NAME}.{DOMAIN}", images.controller(from_environment(), "trixie"), folder
+    )
     prepare(machine, ADDRESS, f"{ADDRESS} {machine.host} {NAME}\n")
     machine.boot()
     return machine
@@ -45,13 +49,14 @@ def operators(machine: Machine) -> str:
     return machine.run(PAGE.block("export LARK_URL")).stdout
 
 
-def test_it_is_installed_and_ready(site: Site, newer: Machine) -> None:
-    site.copy("lark-controller", NAME)
-    newer.run(PAGE.block("apt install ./lark-controller_*.deb  "))
-    newer.run(PAGE.block("getent hosts"), timeout=5)
-    newer.run(PAGE.block("lark setup --name"))
-    newer.run(PAGE.block("lark check"))
-    newer.run(PAGE.block("systemctl enable --now lark-controller"))
+def test_the_last_release_is_installed_and_ready(site: Site, newer: Machine, released: Release) -> None:
+    page = released.page(PAGE)
+    site.put(released.packages, "lark-controller", NAME)
+    newer.run(page.block("apt install ./lark-controller_*.deb  "))
+    newer.run(page.block("getent hosts"), timeout=5)
+    newer.run(page.block("lark setup --name"))
+    newer.run(page.block("lark check"))
+    newer.run(page.block("systemctl enable --now lark-controller"))
     assert is_ready(newer)
     operators(newer)
 
@@ -68,7 +73,7 @@ def test_it_is_there_after_a_restart_of_the_machine(newer: Machine) -> None:
     operators(newer)
 
 
-def test_an_upgrade_starts_the_new_one(site: Site, newer: Machine) -> None:
+def test_an_upgrade_from_the_last_release_starts_the_new_one(site: Site, newer: Machine) -> None:
     before = newer.run(PID).stdout
     site.copy("lark-controller", NAME, build=1)
     newer.run(PAGE.block("apt install ./lark-controller_*.deb"))

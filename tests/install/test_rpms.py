@@ -25,7 +25,7 @@ from tests.install import images
 
 PACKAGES = ("lark-access-point", "lark-controller", "lark-worker")
 NEEDED = (
-    "/bin/sh", "/usr/bin/python3", "/usr/bin/python3.12", "curl", "glibc", "iproute", "iproute-tc", "libgcc",
+    "/bin/sh", "/usr/bin/python3", "/usr/bin/python3.12", "curl", "glibc", "iproute", "iproute-tc", "iputils", "libgcc",
     "libstdc++", "nftables", "openssl", "sudo", "systemd", "zlib",
 )  # fmt: skip
 STAND_IN = f"""\

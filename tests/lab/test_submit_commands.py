@@ -21,14 +21,22 @@ def test_commands_become_the_attributes_that_workers_and_policies_read(lab: Lab)
     commands = {
         "network_vlan": "physics", "network_protocol": "IPv6", "inbound_connectivity": "false",
         "outbound_connectivity": "true", "network_accounting": "true", "bandwidth_mode": "guarantee",
+        "external_address": "true", "external_ports": "tcp/80,udp/5000-5010", "external_family": "both",
+        "external_name": "web", "mpi_bandwidth": "ring_40", "scitag_activity": "5",
     }  # fmt: skip
     jobs = submit.submit(lab, "alice", "true", {**commands, **HELD})
     try:
         names = (
             "RequestedVLAN", "IPProtocol", "InboundConnectivity", "OutboundConnectivity", "NetworkAccounting",
-            "BandwidthMode",
+            "BandwidthMode", "RequestExternalAddress", "ExternalPorts", "ExternalFamily", "ExternalName",
+            "RequestMpiBandwidth", "ScitagActivity",
         )  # fmt: skip
-        assert attributes(lab, jobs, *names) == ["physics", "IPv6", "false", "true", "true", "guarantee"]
+        expected = [
+            "physics", "IPv6", "false", "true", "true", "guarantee", "true", "tcp/80,udp/5000-5010", "both", "web",
+            "ring_40", "5",
+        ]  # fmt: skip
+        assert attributes(lab, jobs, *names) == expected
+        assert attributes(lab, jobs, "isInteger(ScitagActivity)") == ["true"]
         assert set(attributes(lab, jobs, *commands)) == {"undefined"}
     finally:
         lab.on("central", "condor_rm", str(jobs.cluster), user="alice")
@@ -63,6 +71,14 @@ REFUSED = [
     ("+RequestedVLAN", "0", "network_vlan is a number from 1 to 4094"),
     ("inbound_connectivity", "perhaps", "must eval to a boolean"),
     ("+OutboundConnectivity", '"no"', "are true or false"),
+    ("+RequestExternalAddress", '"yes"', "external_address is true or false"),
+    ("external_ports", "tcp/80; udp/53", "external_ports is a list of"),
+    ("external_ports", "sctp/80", "external_ports is a list of"),
+    ("+ExternalPorts", "80", "external_ports is a list of"),
+    ("external_family", "ipv5", "external_family is ipv4, ipv6 or both"),
+    ("external_name", "my_web", "external_name is letters"),
+    ("+RequestMpiBandwidth", "40", "mpi_bandwidth is a pattern"),
+    ("scitag_activity", "64", "scitag_activity is a number from 1 to 63"),
 ]
 
 
@@ -80,7 +96,7 @@ def test_nonsense_is_refused_at_submission_with_what_is_accepted(
 def test_the_help_names_every_command(lab: Lab) -> None:
     shown = lab.on("central", "condor_submit", "-capabilities", user="alice").stdout
     commands = [line.split()[0] for line in shown.splitlines() if " value is " in line]
-    assert len(commands) == 6
+    assert len(commands) == 12
     explanation = shown.partition("Has Extended help")[2]
     assert all(command in explanation for command in (*commands, "request_bandwidth"))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,8 +17,8 @@ from typing import Any, Final
 import pytest
 
 import lark_controller
+from tests.packaging.conftest import ROOT
 
-ROOT = Path(__file__).parents[2]
 # The directory of each distribution's pyproject.toml, by its package.
 PROJECTS: Final = {
     "lark_common": ROOT / "lark_common",
@@ -36,15 +35,6 @@ CONTROLLERS: Final = {"flask", "os_ken", "sqlalchemy", "eventlet", "paramiko", "
 
 def project(package: str) -> dict[str, Any]:
     return tomllib.loads((PROJECTS[package] / "pyproject.toml").read_text())
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels, by package."""
-    folder = tmp_path_factory.mktemp("wheels")
-    environment = {**os.environ, "PYTHON": sys.executable}
-    subprocess.run([ROOT / "scripts" / "wheels.sh", folder], env=environment, check=True)
-    return {path.name.partition("-")[0]: path for path in folder.glob("*.whl")}
 
 
 def held(wheel: Path) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -13,10 +14,9 @@ from typing import Final
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.packaging.conftest import PYTHON, ROLES, ROOT
+
 PACKAGING = ROOT / "packaging"
-ROLES: Final = ("controller", "worker", "access-point")
-PYTHON: Final = "3.12"
 SPEC = (PACKAGING / "lark.spec").read_text()
 # Programs that are not ours: of packages that ours depend on, or of every system.
 OF_THE_SYSTEM: Final = {
@@ -27,19 +27,6 @@ OF_THE_SYSTEM: Final = {
     "/usr/bin/python3",
     f"/usr/bin/python{PYTHON}",
 }
-
-
-@pytest.fixture(scope="module")
-def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Each role's own files, by role: without the Python packages, which come from the network."""
-    made = {}
-    manuals = tmp_path_factory.mktemp("manuals")
-    subprocess.run([ROOT / "scripts" / "manpages.sh", manuals], check=True)
-    for role in ROLES:
-        made[role] = tmp_path_factory.mktemp(role)
-        command = [PACKAGING / "stage.sh", role, PYTHON, made[role]]
-        subprocess.run(command, check=True, env={**os.environ, "LARK_MANUALS": str(manuals)})
-    return made
 
 
 def placed(tree: Path) -> dict[str, Path]:
@@ -180,6 +167,46 @@ def test_manual_pages_have_every_command_and_are_sound(
     assert (done.returncode, done.stderr) == (0, "")
     for words in subcommands:
         assert words in done.stdout
+
+
+# Programs that the worker's package starts, with who has them: Debian's package and Enterprise Linux's.
+PROVIDERS: Final = {
+    "bridge": ("iproute2", "iproute"),
+    "ip": ("iproute2", "iproute"),
+    "nft": ("nftables", "nftables"),
+    "openssl": ("openssl", "openssl"),
+    "ovs-vsctl": ("openvswitch-switch", "openvswitch"),
+    "ping": ("iputils-ping", "iputils"),
+    "sudo": ("sudo", "sudo"),
+    "systemctl": ("systemd", "systemd"),
+    "tc": ("iproute2", "iproute-tc"),
+    # Of every system.
+    "env": None,
+    "unshare": None,
+}
+
+
+def started(folder: Path) -> set[str]:
+    """The programs that a package's modules start."""
+    calls = [
+        call
+        for path in folder.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("run", "Popen")
+    ]
+    lists = [each.elts[0] for call in calls for each in call.args if isinstance(each, ast.List) and each.elts]
+    return {first.value for first in lists if isinstance(first, ast.Constant) and isinstance(first.value, str)}
+
+
+def test_the_workers_package_depends_on_every_program_that_it_starts() -> None:
+    assert started(ROOT / "lark_worker") == set(PROVIDERS)
+    (debian,) = re.findall(
+        r"(?ms)^Package: lark-worker\n.*?^Depends: (.*?)^\S", (PACKAGING / "debian/control").read_text()
+    )
+    (rpm,) = re.findall(r"(?ms)^%package -n lark-worker\n(.*?)^%", SPEC)
+    for program, packages in PROVIDERS.items():
+        for named, text in zip(packages or (), (debian, rpm), strict=False):
+            assert re.search(rf"(?<![\w-]){named}(?![\w-])", text), f"{program}: {named}"
 
 
 def test_scripts_are_sound() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.install.released import last_tag
+
 ROOT = Path(__file__).parents[2]
 FILES = (
     "scripts/release.sh",
@@ -99,3 +101,13 @@ def test_a_checkout_that_is_ready_is_built(checkout: Path) -> None:
 def test_what_is_missing_is_said(checkout: Path, spoil: Callable[[Path], object], words: str) -> None:
     spoil(checkout)
     assert words in said(checkout)
+
+
+def test_an_upgrade_is_tried_from_the_last_release_before_a_commit(checkout: Path) -> None:
+    assert last_tag(checkout) is None
+    for tag in ("v0.0.9", "nightly", "v0.1.0"):
+        git(checkout, "tag", tag)
+        git(checkout, "commit", "--allow-empty", "--quiet", "-m", f"after {tag}")
+    assert last_tag(checkout) == "v0.1.0"
+    git(checkout, "tag", "v0.2.0")
+    assert last_tag(checkout) == "v0.1.0"
