@@ -154,5 +154,3 @@ def test_rates_are_added_part_by_part() -> None:
     assert other.minus(one) == Rate(9, 18, 27, 36, 45, 54)
     assert one.with_transfers_of(other) == Rate(1, 2, 3, 4, 50, 60)
     assert one.moving == 14
-    assert one.bounded() == Rate(1, 2, 1, 2, 5, 6)
-    assert Rate(10, 20, 3, 4).bounded() == Rate(10, 20, 3, 4)
