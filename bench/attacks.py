@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import json
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -248,6 +248,47 @@ async def connections(target: Target) -> None:
     await asyncio.gather(*(one() for _ in range(CONNECTIONS)))
 
 
+async def blanks(target: Target) -> None:
+    """Requests of a stranger with 32 kB of blanks before the value of a field, by two clients."""
+    await _strangers(target, [b"GET /healthz HTTP/1.1\r\nHost: x\r\nX:" + b" " * 32_000 + b"x\r\n\r\n"], 2)
+
+
+async def chunks(target: Target) -> None:
+    """Bodies of a stranger in chunks of one byte, by four clients."""
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    await _strangers(target, [head, *[b"1\r\nx\r\n" * 2_000] * 100], 4)
+
+
+async def _strangers(target: Target, pieces: Sequence[bytes], clients: int) -> None:
+    """Connections of a stranger without a token, on each of which the pieces are sent until it is closed."""
+
+    async def one() -> None:
+        for _ in range(MOST_MESSAGES):
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(HERE, target.rest, local_addr=(STRANGER, 0))
+                for piece in pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                await reader.read(4096)
+                writer.close()
+            await asyncio.sleep(0.002)
+
+    await asyncio.gather(*(one() for _ in range(clients)))
+
+
+async def mistakes(target: Target) -> None:
+    """Bodies of a worker of 256 kB with tens of thousands of mistakes, by four clients."""
+    body = json.dumps({"jobs": [0] * 87_000}).encode()
+
+    async def one() -> None:
+        client = Client(target.rest, target.token)
+        for _ in range(MOST_MESSAGES):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await client.request("POST", "/v1/hosts/bad/leases", body, "application/json")
+
+    await asyncio.gather(*(one() for _ in range(4)))
+
+
 async def nothing(target: Target) -> None:
     """No attack from here."""
 
@@ -267,6 +308,9 @@ ATTACKS: Final[dict[str, Callable[[Target], Coroutine[Any, Any, None]]]] = {
         neighbours,
         dumps,
         stale,
+        blanks,
+        chunks,
+        mistakes,
         nothing,
     )
 }

@@ -92,6 +92,9 @@ ATTACKS: Final = (
     Attack(f"{FEW} descriptors, and 1,000 connections of a stranger", "connections", state=_few_descriptors),
     Attack("dumps of flows without end from four switches", "dumps"),
     Attack("the same, of ever other flows with the controller's own cookies", "stale"),
+    Attack("requests of a stranger with 32 kB of blanks before a field's value", "blanks"),
+    Attack("bodies of a stranger in chunks of one byte", "chunks"),
+    Attack("bodies of 256 kB with 87,000 mistakes, by a worker's token", "mistakes"),
 )
 
 
