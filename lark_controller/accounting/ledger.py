@@ -6,7 +6,6 @@ reconcile loop's thread and those of REST both come here.
 
 from __future__ import annotations
 
-import json
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +32,8 @@ from lark_controller.accounting.places import (
     count_parts,
     drops_of,
     is_as_it_was,
-    rated,
+    rate_between,
+    restore,
 )
 from lark_controller.accounting.rates import Flowing, Rates
 from lark_controller.accounting.readings import (
@@ -97,7 +97,7 @@ class Ledger:
                 before.followed = account.follows = True
                 left = None
             if readings:
-                self._restore(account, readings, usage)
+                restore(account, readings, usage)
             elif left is not None:
                 account.opened()[PORT:FLOWS] = array("Q", left)
                 account.started = True
@@ -469,12 +469,7 @@ class Ledger:
         dropped = array("Q", drops_of(numbers))
         if dropped[RATE_DROPS:] != array("Q", drops_of(before)[RATE_DROPS:]):
             add_to(numbers, THROTTLED, round(1000 * elapsed))
-        inward, outward, wan_inward, wan_outward = (
-            round(8 * new / elapsed) for new in map(sub, rated(numbers), rated(before))
-        )
-        # The WAN's part is no more than the whole: flows and ports are read one after the other.
-        parts = min(wan_inward, inward), min(wan_outward, outward)
-        rate = Rate(inward, outward, *parts, account.rate.transfer_inward, account.rate.transfer_outward)
+        rate = rate_between(before, numbers, elapsed).with_transfers_of(account.rate)
         self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, first)
         if dropped != numbers[DROPS:PEAK]:
@@ -504,14 +499,3 @@ class Ledger:
         self._changed[number] = None
         sums = self._sums.get(account.treatment, NOTHING)
         self._sums[account.treatment] = Usage(*map(add, sums, map(sub, now, before)))
-
-    def _restore(self, account: Account, readings: str, usage: Usage) -> None:
-        stored = json.loads(readings)
-        numbers = account.opened()
-        numbers[PORT : PORT + len(stored["counters"])] = array("Q", stored["counters"])
-        numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
-        # Earlier versions wrote "reported" as "told".
-        reported = stored["reported"] if "reported" in stored else stored["told"]
-        account.started, account.reported, account.at = stored["started"], reported, stored["at"]
-        account.unwritten = account.at
-        numbers[DROPS:PEAK] = array("Q", drops_of(numbers))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterable
-from operator import itemgetter
+from operator import itemgetter, sub
 from typing import Final
 
-from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, Account
+from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, SUMS, Account
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, TransferCounts
-from lark_controller.accounting.usage import MOST, Usage
+from lark_controller.accounting.usage import MOST, Rate, Usage
 
 # Which sums a flow's (bytes, packets) belong to; drops count packets alone.
 _SPLITS: Final[dict[int, tuple[str | None, str]]] = {
@@ -28,7 +29,7 @@ PORT_PLACES: Final = tuple(
 )  # fmt: skip
 # The sums that a rate is of, in the order of Rate; and all drops, those by policy before those by rate. Called for each
 # job and reading, so looked up in C.
-rated: Final = itemgetter(*(PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out")))
+_rated: Final = itemgetter(*(PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out")))
 drops_of: Final = itemgetter(
     *(PLACES[name] for name in ("policy_drops_in", "policy_drops_out", "rate_drops_in", "rate_drops_out"))
 )
@@ -87,3 +88,25 @@ def add_to(numbers: array[int], place: int, value: int) -> None:
     added = numbers[place] + value
     # Called a dozen times for each job and reading: min() takes three times as long.
     numbers[place] = added if added < MOST else MOST
+
+
+def rate_between(before: array[int], now: array[int], elapsed: float) -> Rate:
+    """The rate of what was counted in so many seconds, without transfers."""
+    inward, outward, wan_inward, wan_outward = (
+        round(8 * new / elapsed) for new in map(sub, _rated(now), _rated(before))
+    )
+    # The WAN's part is no more than the whole: flows and ports are read one after the other.
+    return Rate(inward, outward, min(wan_inward, inward), min(wan_outward, outward))
+
+
+def restore(account: Account, readings: str, usage: Usage) -> None:
+    """Have an account go on from the readings and the use that were written, before a start of the controller."""
+    stored = json.loads(readings)
+    numbers = account.opened()
+    numbers[PORT : PORT + len(stored["counters"])] = array("Q", stored["counters"])
+    numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
+    # Earlier versions wrote "reported" as "told".
+    reported = stored["reported"] if "reported" in stored else stored["told"]
+    account.started, account.reported, account.at = stored["started"], reported, stored["at"]
+    account.unwritten = account.at
+    numbers[DROPS:PEAK] = array("Q", drops_of(numbers))

@@ -140,8 +140,9 @@ def test_the_zones_that_there_are_stand_in_the_mistake() -> None:
 
 
 def test_states_of_a_name_are_stored_by_these_words() -> None:
-    assert [state.value for state in NameState] == ["none", "pending", "registered", "removing", "removed"]
-    assert [state for state in NameState if state in WANTED] == [NameState.PENDING, NameState.REGISTERED]
+    words = ["none", "pending", "registered", "withheld", "removing", "removed"]
+    assert [state.value for state in NameState] == words
+    assert [state for state in NameState if state in WANTED] == [NameState(word) for word in words[1:4]]
 
 
 def test_a_label_may_have_blanks_around_it() -> None:
