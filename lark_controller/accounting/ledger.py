@@ -450,9 +450,8 @@ class Ledger:
             self._changed[number] = None
         if at <= last:
             return
-        rate = IDLE
-        if account.rate is not IDLE:
-            rate = IDLE.with_transfers_of(account.rate)
+        if (rate := account.rate) is not IDLE:
+            rate = IDLE.with_transfers_of(rate)
             self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, False)
         self._dropping.pop(number, None)
