@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from traceback import clear_frames
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -90,6 +91,8 @@ def fitting(body: bytes, schema: Schema) -> dict[str, Any]:
         raise Problem(400, f"Byte {error.start} of the body is not UTF-8; the body must be UTF-8 text.") from None
     except ValidationError as error:
         wrong = _messages(error).items()
+        # The error and marshmallow's frames have each other, and the whole body: that is garbage collected much later.
+        clear_frames(error.__traceback__)
         raise of_parameters(422, (("body" if name == "_schema" else name, why) for name, why in wrong)) from None
     return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,38 @@ def test_a_query_of_thousands_of_unknown_parameters_is_answered_by_a_few(api: Ap
     query = "&".join(f"a{number}=" for number in range(5_000))
     answer = api.client.get(f"/v1/jobs?{query}", headers=bearer("read"))
     assert len(assert_problem(answer, 422, "parameters")["errors"]) == MOST_ERRORS
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind", "status"),
+    [
+        ("hosts/w1/leases", f'{{"jobs": [{many("1")}]}}', "application/json", 422),
+        ("hosts/w1/leases", f'{{"jobs": [{many("1")}', "application/json", 400),
+        ("hosts/w1/leases", f'{{"jobs": ["{LONG}\ud800"]}}', "application/json", 400),
+        ("jobs", f'Owner = "{LONG}', "text/plain", 422),
+        ("jobs", f'{{"job_ad": "{LONG}"}}', "application/json", 422),
+    ],
+    ids=["members", "cut", "surrogate", "ad", "missing"],
+)
+def test_a_refused_body_is_let_go_at_once(api: Api, path: str, body: str, kind: str, status: int) -> None:
+    """Garbage is collected seldom: what only a collection frees would add up to hundreds of megabytes."""
+
+    def refused() -> None:
+        sent = body.encode("utf-8", "surrogatepass")
+        answer = api.client.post(f"/v1/{path}", data=sent, content_type=kind, headers=bearer("hook"))
+        assert answer.status_code == status
+
+    refused()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(10):
+            refused()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    # The test's client keeps each body once; its members take five times as much.
+    assert after - before < 15 * len(body)
