@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+from waitress.task import ThreadedTaskDispatcher
 
 from lark_common.turns import aside
 from lark_controller.rest.server.dispatcher import FIRST_THREADS, MOST, MOST_CHARGED, MOST_OF_ONE, Dispatcher
@@ -201,6 +202,36 @@ def test_threads_are_started_when_they_are_needed(server: Server) -> None:
     for request in waiting:
         request.let_go.set()
     server.wait_for(59 + 60)
+
+
+def test_requests_that_come_in_at_once_stop_no_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 24
+    set_thread_count = ThreadedTaskDispatcher.set_thread_count
+
+    def slowly(dispatcher: Dispatcher, count: int) -> None:
+        time.sleep(0.01)
+        assert count >= len(dispatcher.threads) - dispatcher.stop_count
+        set_thread_count(dispatcher, count)
+
+    monkeypatch.setattr(ThreadedTaskDispatcher, "set_thread_count", slowly)
+    asked: list[Request] = []
+    together = threading.Barrier(many)
+
+    def ask(number: int) -> None:
+        together.wait()
+        asked.append(server.ask(f"hook{number}", command="POST", waits=True))
+
+    asking = [threading.Thread(target=ask, args=(number,)) for number in range(many)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    server.wait_for(many)
+    assert len(asked) == many
+    assert len(server.dispatcher.threads) >= many
+    monkeypatch.undo()
+    for request in asked:
+        request.let_go.set()
 
 
 def test_where_no_thread_can_be_started_those_that_are_there_answer(

@@ -7,6 +7,7 @@ without a pause would have the threads, and the interpreter, to itself.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -94,6 +95,8 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
         self._arrived: list[Turn] = []
         self._spent = 0.0
         self._most_threads = 0
+        # Held while the number of threads is chosen and set: waitress stops threads where it is given a smaller one.
+        self._growing = threading.Lock()
 
     def add_task(self, task: Channel) -> None:
         """Have a connection's next request answered when it is its turn."""
@@ -124,8 +127,9 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
     def set_thread_count(self, count: int) -> None:
         """Have ``count`` threads at most: a few at once, the others when they are needed. Each that has ever answered
         keeps some 100 kB, and waitress lets all of them take turns."""
-        self._most_threads = count
-        super().set_thread_count(min(count, max(FIRST_THREADS, len(self.threads))))
+        with self._growing:
+            self._most_threads = count
+            super().set_thread_count(min(count, max(FIRST_THREADS, len(self.threads))))
 
     def start_new_thread(self, target: Callable[[int], None], thread_no: int) -> None:
         """Start a thread. Raises RuntimeError where the system has none left."""
@@ -137,12 +141,18 @@ class Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]  # waitress publ
 
     def _hand_over(self, request: _Request) -> None:
         ThreadedTaskDispatcher.add_task(self, request)
+        with self._growing:
+            self._grow()
+
+    def _grow(self) -> None:
+        """Start as many threads as requests wait for one."""
         with self.lock:
             running = len(self.threads) - self.stop_count
-            short = len(self.queue) > running - self.active_count and running < self._most_threads
-        if short:
+            short = len(self.queue) - (running - self.active_count)
+        wanted = min(self._most_threads, running + short)
+        if wanted > running:
             try:
-                super().set_thread_count(running + 1)
+                super().set_thread_count(wanted)
             except RuntimeError as error:
                 # The threads that are there answer, one request after the other.
                 event("a thread for REST cannot be started", level=WARNING, threads=running, error=error)
