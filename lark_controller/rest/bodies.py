@@ -13,7 +13,7 @@ from marshmallow import Schema, ValidationError
 
 from lark_controller.rest.problems import Problem, of_parameters
 
-_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def read(limit: int, accepted: tuple[str, ...], empty: bool = False) -> tuple[bytes, str]:
@@ -42,6 +42,10 @@ def too_large(limit: int) -> Problem:
 def read_text(limit: int, accepted: tuple[str, ...], empty: bool = False) -> str:
     """The body as text. Raises Problem as :func:`read`, and 400 where it is not UTF-8."""
     body, _ = read(limit, accepted, empty)
+    return _decode(body)
+
+
+def _decode(body: bytes) -> str:
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -56,39 +60,38 @@ def read_kept_text(limit: int, accepted: tuple[str, ...], empty: bool = False) -
     return text
 
 
-def refuse_malformed_json(body: bytes) -> None:
-    """Raises Problem 400 where the body is not JSON at all, or has text in it that the store cannot keep."""
+def parse_json(body: bytes) -> Any:
+    """The value of a body in JSON. Raises Problem 400 where it is none, or holds text that no store can keep."""
+    text = _decode(body)
     try:
-        found = json.loads(body)
+        found = json.loads(text)
         # Half a surrogate pair is a string to Python, and nothing that a database or a log could take.
-        if b"\\u" in body or b"\xed" in body:
+        if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode("utf-8")
-        if _NUL.search(body):
-            raise ValueError("a NUL character, which no text may hold")
+            if _NUL.search(text):
+                raise ValueError("a NUL character, which no text may hold")
     except (ValueError, RecursionError) as error:
         reasons = {RecursionError: "nested too deeply", UnicodeEncodeError: "half of a surrogate pair stands alone"}
         raise Problem(400, f"The body is not JSON: {reasons.get(type(error), error)}.", "json") from None
+    return found
 
 
 def read_json(limit: int, schema: Schema) -> dict[str, Any]:
-    """The body, a JSON object that fits a schema. Raises Problem as :func:`read`, 400 where it is not JSON, and 422
-    with every member that does not fit."""
-    return fitting(read_object(limit), schema)
+    """The body, a JSON object that fits a schema. Raises Problem as :func:`read_value`, and 422 with every member that
+    does not fit."""
+    return fitting(read_value(limit), schema)
 
 
-def read_object(limit: int) -> bytes:
-    """The body, which is JSON. Raises Problem as :func:`read`, and 400 where it is not."""
+def read_value(limit: int) -> Any:
+    """The value of the body, which is JSON. Raises Problem as :func:`read`, and 400 where it is not."""
     body, _ = read(limit, ("application/json",))
-    refuse_malformed_json(body)
-    return body
+    return parse_json(body)
 
 
-def fitting(body: bytes, schema: Schema) -> dict[str, Any]:
-    """The JSON object that fits a schema. Raises Problem: 422 with every member that does not fit."""
+def fitting(value: Any, schema: Schema) -> dict[str, Any]:
+    """The members of a JSON object that fits a schema. Raises Problem: 422 with every member that does not fit."""
     try:
-        found: dict[str, Any] = schema.loads(body.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise Problem(400, f"Byte {error.start} of the body is not UTF-8; the body must be UTF-8 text.") from None
+        found: dict[str, Any] = schema.load(value)
     except ValidationError as error:
         wrong = _messages(error).items()
         # The error and marshmallow's frames have each other, and the whole body: that is garbage collected much later.

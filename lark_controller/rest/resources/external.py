@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final
@@ -18,7 +17,7 @@ from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, 
 from lark_controller.policies.external import FAMILIES
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
-from lark_controller.rest.bodies import fitting, next_url, read_object
+from lark_controller.rest.bodies import fitting, next_url, read_value
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import job_among, named_job
 from lark_controller.rest.own_jobs import is_own, own_user
@@ -286,13 +285,12 @@ def release(association_id: str) -> dict[str, object]:
 def _wish() -> ExternalWish:
     """The body's request. One for an own job that no request can be, such as for a certain address, is in the audit
     trail. Raises Problem, NotFoundError, AmbiguousError."""
-    text = read_object(MAX_BODY)
+    sent = read_value(MAX_BODY)
     try:
-        body = fitting(text, ExternalWishSchema())
+        body = fitting(sent, ExternalWishSchema())
         opened, label = _openings(body["open"]), _label(body["name"])
     except Problem as problem:
-        asked = json.loads(text) if problem.status == 422 else None
-        if isinstance(asked, dict) and isinstance(word := asked.get("job"), str):
+        if problem.status == 422 and isinstance(sent, dict) and isinstance(word := sent.get("job"), str):
             current().controls.external.refused(_asked_for(word), actor(), str(problem)[:MAX_REASON])
         raise
     family = FAMILIES.get(body["family"])

@@ -17,7 +17,7 @@ from lark_common.turns import by_portions
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host, require_host_of
-from lark_controller.rest.bodies import next_url, read, read_json, read_kept_text, refuse_malformed_json, valid_job_id
+from lark_controller.rest.bodies import next_url, parse_json, read, read_json, read_kept_text, valid_job_id
 from lark_controller.rest.context import NOTES, NOTES_A_SECOND, actor, current
 from lark_controller.rest.hook_answer import lines
 from lark_controller.rest.job_words import named_job, read_now
@@ -98,7 +98,7 @@ def register(query: dict[str, Any]) -> Response:
     check_wait(query)
     body, media = read(context.settings.max_ads_bytes, ("text/plain", "application/json"))
     if media == "application/json":
-        refuse_malformed_json(body)
+        parse_json(body)
     job_ad, machine_ad = ads.parse_post(body, media, context.settings.max_ads_bytes)
     require_host(machine_ad.machine)
     run = RunKey(job_ad.global_job_id, job_ad.started, machine_ad.slot)
