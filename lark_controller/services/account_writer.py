@@ -16,10 +16,8 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.jobs.job import Job
 from lark_controller.services.attempts import Attempts
-from lark_controller.store import Store
+from lark_controller.store import BATCH, Store
 
-# Jobs that are written in one transaction; what is to be written of them takes some 30 MB meanwhile.
-_BATCH: Final = 20_000
 # Seconds between looks for jobs that have ended, which are written without waiting for the next minute.
 _SOON: Final = 1.0
 _PRUNE_EVERY: Final = 3_600.0
@@ -87,7 +85,7 @@ class AccountWriter:
             self._ledger.wrote(self._really_written(self._doubtful))
             self._doubtful = []
         numbers = iter(self._ledger.ended() if only_ended else self._ledger.changed())
-        while batch := list(islice(numbers, _BATCH)):
+        while batch := list(islice(numbers, BATCH)):
             entries = self._doubtful = self._ledger.entries(batch)
             self._store.usage.write(entries)
             self._doubtful = []

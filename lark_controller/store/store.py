@@ -9,6 +9,7 @@ from typing import Self
 from sqlalchemy import Connection, text
 
 from lark_common.errors import StoreError
+from lark_controller.accounting.entry import Entry
 from lark_controller.store import audit_and_policies as trail
 from lark_controller.store import (
     external_addresses,
@@ -109,11 +110,14 @@ class ExternalAddresses(Subject):
 class UsageHistory(Subject):
     """The history of jobs' use: their sums, and the buckets by group, user and host."""
 
-    write = Writes(usage.write)
     unended = Streams(usage.unended)
     finish = WritesMany(usage.finish)
     of_jobs = Reads(usage.of_jobs)
     page = Reads(usage.page)
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Add the new use of some jobs, in one transaction. Raises StoreError."""
+        self.database.write(partial(usage.write, use=usage.new_use(entries)))
 
     def prune(self, before: Mapping[int, float], jobs_before: float) -> int:
         """Remove buckets that began before a time, by width (seconds), and jobs that ended before ``jobs_before``; 0 is

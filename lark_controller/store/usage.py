@@ -52,11 +52,15 @@ class Readings(NamedTuple):
     at: float
 
 
-def write(connection: Connection, entries: Sequence[Entry]) -> None:
-    """Add the new use of some jobs to their rows and to the buckets, and keep the readings that it goes up to.
+class NewUse(NamedTuple):
+    """The rows of new use: of the jobs, and of the buckets that it is added to."""
 
-    One transaction: a reading that is kept is counted, once, and one that is not kept is counted by the next.
-    """
+    jobs: Sequence[bulk.Row]
+    sums: Sequence[bulk.Row]
+
+
+def new_use(entries: Sequence[Entry]) -> NewUse:
+    """The rows of some entries. They are made before the transaction, so that on SQLite others write meanwhile."""
     jobs = [
         (
             entry.number, entry.job_id, entry.owner, entry.user, entry.group, entry.host, entry.since,
@@ -64,12 +68,20 @@ def write(connection: Connection, entries: Sequence[Entry]) -> None:
         )
         for entry in sorted(entries, key=lambda entry: entry.number)
     ]  # fmt: skip
-    bulk.add(connection, usage_jobs, jobs, USAGE_COLUMNS, ("ended_at", "at", "readings", *PEAK_COLUMNS))
     sums = [
         (bucket.subject.kind, bucket.seconds, bucket.start, bucket.subject.name, bucket.subject.group, *bucket.usage)
         for bucket in buckets(entries)
     ]
-    bulk.add(connection, usage, sums, USAGE_COLUMNS, ())
+    return NewUse(jobs, sums)
+
+
+def write(connection: Connection, use: NewUse) -> None:
+    """Add the new use of some jobs to their rows and to the buckets, and keep the readings that it goes up to.
+
+    One transaction: a reading that is kept is counted, once, and one that is not kept is counted by the next.
+    """
+    bulk.add(connection, usage_jobs, use.jobs, USAGE_COLUMNS, ("ended_at", "at", "readings", *PEAK_COLUMNS))
+    bulk.add(connection, usage, use.sums, USAGE_COLUMNS, ())
 
 
 def unended(connection: Connection) -> Iterator[Readings]:
