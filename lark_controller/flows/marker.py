@@ -17,6 +17,8 @@ from lark_controller.flows.model import Flow, FlowData, FlowKey, Match, match
 MARKERS: Final = cookie(Category.MARKER), CATEGORY_MASK
 # No frame has this source: the first bit of a source address is 0 (IEEE 802.3, 3.2.3).
 NO_SOURCE: Final = 0xFFFFFFFFFFFF
+# The fingerprint of a core's marker, which stands for no program: it shows what the handshake found out, and no more.
+NO_PROGRAM: Final = 0
 MOST_RULES: Final = (1 << 16) - 1
 # Of a fingerprint, so many bits are in the cookie, beside two for the findings; the others are in the match.
 _LOW_BITS: Final = NUMBER_BITS - 2

@@ -1,7 +1,8 @@
-"""Markers of edges: set where one has held its whole program for a while, read where one connects again.
+"""Markers of switches: set where one has held its whole program for a while, read where one connects again.
 
 Used by the reconcile loop, on its thread. A controller that starts again reads a marker in place of thousands of flows:
-where it shows the program that the edge should hold, nothing is sent, and the next full check compares the flows.
+where it shows the program that the edge should hold, nothing is sent, and the next full check compares the flows. A
+core, of which there are few, is compared as ever; its marker spares it the flows with which the handshake tries it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import lark_controller
 from lark_common.log import failure
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.fingerprint import Fingerprints
-from lark_controller.flows.marker import MOST_RULES, Marker
+from lark_controller.flows.marker import MOST_RULES, NO_PROGRAM, Marker
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.transition import Transition
@@ -33,7 +34,7 @@ from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_swit
 from lark_controller.switches.openflow.applies import Outcome
 from lark_controller.switches.openflow.link import SwitchLink
 
-# Seconds without a change after which an edge gets a marker, and between two looks at all of them.
+# Seconds without a change after which a switch gets a marker, and between two looks at all of them.
 QUIET: Final = 10.0
 LOOK: Final = 1.0
 # Seconds of calculation before the loop turns to other work; it then has so many times as long for that.
@@ -46,7 +47,7 @@ LAST_SECONDS: Final = 5.0
 
 
 class Markers:
-    """The markers of all edges; they are read where they are ``trusted``."""
+    """The markers of all switches; they are read where they are ``trusted``."""
 
     def __init__(self, loop: LoopState, queues: Queues, reactions: Reactions, *, trusted: bool) -> None:
         self._trusted = trusted
@@ -65,7 +66,7 @@ class Markers:
             self._loaded = Fingerprints(Desired.as_of_now(self._loop.desired), code_digest())
 
     async def start(self) -> None:
-        """Mark edges that are quiet, until the loop ends."""
+        """Mark switches that are quiet, until the loop ends."""
         self._loaded_until = asyncio.get_running_loop().time() + KEPT_SECONDS
         self._running = asyncio.get_running_loop().create_task(self._run())
 
@@ -83,7 +84,7 @@ class Markers:
                     until = time.perf_counter() + PORTION
 
     async def finish(self) -> None:
-        """Mark every edge that holds its whole program now, before the controller stops."""
+        """Mark every switch that holds its whole program now, before the controller stops."""
         under_way = []
         for state in list(self._loop.switches.values()):
             if (sent := self._mark(state)) is not None:
@@ -135,18 +136,16 @@ class Markers:
             return None
 
     def _marked(self, state: SwitchState) -> asyncio.Future[Outcome] | None:
-        """Mark an edge, if it holds its whole program, confirmed, and nothing else."""
+        """Mark a switch, if it holds its whole program, confirmed, and nothing else."""
         link, datapath = state.link, state.datapath
         if link is None or not (state.compared and state.in_sync and link.may_be_marked) or self._loop.pair.changing:
             return None
         desired = self._loop.desired
         switch, rules = desired.switches[datapath], desired.rules.get(datapath, MOST_RULES + 1)
-        if not switch.is_edge or link.features.spare_table is None or rules > MOST_RULES:
-            return None
-        if self._reactions.count(datapath):
-            return None
         features = link.features
-        fingerprint = self._current().of(datapath, features.software)
+        if features.spare_table is None or rules > MOST_RULES or self._reactions.count(datapath):
+            return None
+        fingerprint = self._current().of(datapath, features.software) if switch.is_edge else NO_PROGRAM
         return link.mark(Marker(fingerprint, rules, features.normal, features.tracks))
 
     def _known(self) -> Fingerprints:

@@ -18,6 +18,7 @@ from lark_controller.api.audit import Happening
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.diff import diff
+from lark_controller.flows.marker import NO_PROGRAM
 from lark_controller.flows.model import Changes, FlowKey
 from lark_controller.flows.tracked import tracked
 from lark_controller.reconcile.confirmations import FlowsAt
@@ -91,7 +92,7 @@ class SwitchEvents:
 
     def holds(self, link: SwitchLink) -> bool:
         """True where a switch's marker shows that it holds its whole program; it is not reported as connected yet."""
-        if link.marker is None:
+        if link.marker is None or link.marker[0].fingerprint == NO_PROGRAM:
             return False
         state = self._loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
         self._place(state, link)

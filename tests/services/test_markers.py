@@ -15,7 +15,7 @@ from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_controller.controller import Controller
 from lark_controller.flows.cookies import OURS, Category, parse
 from lark_controller.flows.diff import diff
-from lark_controller.flows.marker import Marker, read_marker
+from lark_controller.flows.marker import NO_PROGRAM, Marker, read_marker
 from lark_controller.flows.model import FlowKey, Program
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import JobState
@@ -23,6 +23,7 @@ from lark_controller.qos.queues import PortQueues
 from lark_controller.qos.worker_queues import Claim
 from lark_controller.reconcile import markers, reconciler
 from lark_controller.reconcile.drift import check
+from lark_controller.switches.openflow import wire
 from lark_controller.switches.ovsdb.driver import Ovsdb, Report
 from tests.fixtures.controllers import OPEN, POLICY, a_core, an_edge, connect, post, running, until
 
@@ -235,8 +236,27 @@ def test_a_switch_is_marked_once_it_is_quiet(
         connect(network, controller, edge)
         assert trusted(controller)
         assert marker_of(edge) == first
-        # Cores are few and hold little: they are always compared.
-        assert marker_of(core) is None
+
+
+def test_a_core_is_compared_and_spared_the_flows_that_try_what_it_can_do(tmp_path: Path, network: FakeNetwork) -> None:
+    core = counted(a_core())
+    with again(tmp_path) as controller:
+        connect(network, controller, core)
+    assert marker_of(core) == Marker(NO_PROGRAM, len(held(core).flows), normal=True, tracks=True)
+    core.forget_counts()
+    with again(tmp_path) as controller:
+        connect(network, controller, core)
+        assert core.flow_mods == 0
+        assert not trusted(controller, core.datapath)
+        # What it lost meanwhile comes again, behind the marker's end.
+        network.run(core.disconnect)
+        until(lambda: not controller.switches.find(f"{core.datapath:016x}").connected)
+        (lost, *_) = (flow for flow in core.decoded() if parse(flow.data.cookie).category != Category.MARKER)
+        core.data_received(wire.flow_delete(1, lost.key))
+        core.forget_counts()
+        connect(network, controller, core)
+        assert not diff(desired(controller, core.datapath), held(core))
+        assert core.flow_mods == 2
 
 
 def test_a_switch_that_holds_answers_to_packet_ins_is_not_marked(tmp_path: Path, network: FakeNetwork) -> None:

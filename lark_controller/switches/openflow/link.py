@@ -16,7 +16,7 @@ from lark_common.limits import Bucket
 from lark_common.log import failure
 from lark_common.runs import Address
 from lark_controller.flows import cookies
-from lark_controller.flows.marker import MARKERS, Marker, read_marker
+from lark_controller.flows.marker import MARKERS, NO_PROGRAM, Marker, read_marker
 from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Meter, Program
 from lark_controller.flows.simulation.packet import TCP, UDP
 from lark_controller.switches.openflow import conntrack_flush as connections
@@ -208,10 +208,13 @@ class SwitchLink:
         """Send a change: meters, barrier, flows set, flows gone, barrier, meters gone, barrier.
 
         Changes may overlap; they are sent in the order of the calls. ``timeout`` in seconds, None for the option. A
-        marker goes first, before a barrier.
+        marker goes first, before a barrier, unless it stands for no program and the change is none.
         """
         self.changed_at = asyncio.get_running_loop().time()
-        return self._submit(self._behind_marker(self._shared.of(changes)), timeout)
+        steps = self._shared.of(changes)
+        if not changes and self.marker is not None and self.marker[0].fingerprint == NO_PROGRAM:
+            return self._submit(steps, timeout)
+        return self._submit(self._behind_marker(steps), timeout)
 
     def _behind_marker(self, steps: Iterator[Step]) -> Iterator[Step]:
         # When the steps are sent, not when they are queued: a change of which nothing was sent in time is dropped.
