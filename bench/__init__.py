@@ -1,1 +1,1 @@
-"""Lark's own benchmarks: ``python -m bench`` (docs/benchmarks.md has what is measured and how)."""
+"""Lark's own benchmarks: ``python -m bench`` (methods and figures: docs/benchmarks.md)."""

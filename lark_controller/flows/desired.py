@@ -91,7 +91,7 @@ class Desired(ExternalJobs):
         return after
 
     def decide_anew(self, number: int, decision: Decision) -> None:
-        """Take this policy's decision for a job; :mod:`.transition` has what that changes."""
+        """Take this policy's decision for a job; the flows that this changes are calculated in :mod:`.transition`."""
         if (old := self.placed.get(number)) is None:
             return
         new = old

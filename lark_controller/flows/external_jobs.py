@@ -98,7 +98,7 @@ class ExternalJobs(PlacedJobs):
         self, switch: Switch, old: tuple[Placed | None, bool], new: Placed | None, come: list[Flow], go: list[Flow]
     ) -> None:
         """Add what comes to a core and goes there of external addresses, where a job changes, and with it what is in
-        ``come`` and ``go`` already; ``old`` has whether its own stood there."""
+        ``come`` and ``go`` already; ``old`` is the job as it was, and True where its own flows stood there."""
         datapath, (was, was_open) = switch.datapath, old
         one = was or new
         own = set() if one is None else {one.job.number}

@@ -23,8 +23,8 @@ class JobState(StrEnum):
 
     ``registering``: its flows are on their way. ``enforced``: every switch concerned has confirmed by barrier.
     ``pending``: a switch concerned is away or lacks what the job needs, or the address is not known yet; ``reason``
-    has which. ``quarantined``: the pool contradicts it, with the ``reason``, and nothing passes. ``refused``: bad
-    address, no capacity, a rule limit; ``reason`` has which. ``ended``: over; its address is free.
+    names it. ``quarantined``: the pool contradicts it, with the ``reason``, and nothing passes. ``refused``: bad
+    address, no capacity, a rule limit; ``reason`` names it. ``ended``: over; its address is free.
     """
 
     REGISTERING = "registering"

@@ -34,7 +34,7 @@ TELL_SECONDS: Final = 3600.0
 # All jobs may miss guarantees at a time; older ones are forgotten, and recorded again.
 _REMEMBERED: Final = 10_000
 # Of the guarantees that one report of a worker shows to be missed, so many are in the log: the words are the worker's.
-_TOLD: Final = 16
+_IN_LOG: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Guarantees:
             if delivery.missed:
                 count += 1
                 self._metrics.guarantees_missed.inc()
-                if count <= _TOLD:
+                if count <= _IN_LOG:
                     _missed_event({"host": host, "queue": queue, "job": job}, delivery)
                 if self._is_new(job):
                     found.append(Missed(job, _sentence(self._called(job), f"uplink {queue} of {host}", delivery)))

@@ -46,7 +46,7 @@ class SwitchState:
     ``compared`` is True once the complete dump was compared, so that changes may follow; ``trusted`` means that a
     marker stands for that until the next full check. ``compared_at`` is when a complete dump was compared last, in
     seconds of a clock that only goes on. ``to_forget`` are addresses of jobs that ended while it was
-    away, whose connections it still tracks. ``links`` has for its uplinks and LAN ports whether they were up when
+    away, whose connections it still tracks. ``links`` is True for each of its uplinks and LAN ports that was up when
     last seen. ``problems`` have happened; ``lacks`` (by sentence) and ``down`` (by the port's name) are so now.
     """
 

@@ -21,7 +21,7 @@ from lark_controller.qos.pattern import ATTRIBUTE, NodePattern, node_pattern
 from lark_controller.qos.reservation import Booking
 from lark_controller.qos.topology import KILO, Channel, Demand, Topology
 
-# The job ad's attribute with the node of its job that a run is.
+# The attribute of a run's ad with its number among the nodes of its job.
 NODE: Final = "Node"
 # Nodes of a job; how many flows they have is the pattern's limit.
 MOST_NODES: Final = 4_096

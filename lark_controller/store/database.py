@@ -111,7 +111,7 @@ class Database:
 
     def write(self, work: Callable[[Connection], T], *, unguarded: bool = False) -> T:
         """Run ``work`` in a transaction and commit it. Raises StoreError; then nothing was written, unless its text
-        has the contrary. Raises FencedError where :meth:`guard` forbids it; ``unguarded`` is for an instance's own
+        leaves that open. Raises FencedError where :meth:`guard` forbids it; ``unguarded`` is for an instance's own
         signs of life."""
         for attempt in range(_ATTEMPTS):
             committing = False

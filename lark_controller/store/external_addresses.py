@@ -89,7 +89,7 @@ def associate(connection: Connection, claim: Claim, now: float, actor: str) -> A
     if claim.exhausted and again is None and not freed:
         raise _none_left(claim)
     address = _chosen(connection, claim) if again is None else again.address
-    # What it was closed for before holds for others in any case, whatever the site has now.
+    # An address that was given before stays closed to others for as long as was set then, whatever is set now.
     rest = 0.0 if again is None else (again.free or now) - now
     values = {
         "id": secrets.token_hex(8),

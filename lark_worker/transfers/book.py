@@ -97,7 +97,7 @@ class _Other:
 class Book:
     """The accounts of one worker's starters; not thread-safe.
 
-    :meth:`use` has which networks are not the WAN; what was counted before is sorted then.
+    :meth:`use` sets the networks that are not the WAN, and sorts by them the bytes that were counted before.
     """
 
     def __init__(self) -> None:

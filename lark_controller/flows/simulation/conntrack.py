@@ -1,6 +1,6 @@
 """A connection table as Open vSwitch's ``ct`` action sees it (ovs-actions(7)): which packets belong to a connection.
 
-Connections are named by zone and 5-tuple, ICMP echo by identifier. A connection is established once a packet has
+A connection is one zone and 5-tuple, an ICMP echo one zone and identifier. A connection is established once a packet has
 come back. ICMP errors about a tracked connection are related to it. There are no timeouts: a connection stays until
 :meth:`ConnectionTable.flush`. Fragments are not put together, so they are invalid here.
 """
