@@ -1,7 +1,7 @@
 """A connection table as Open vSwitch's ``ct`` action sees it (ovs-actions(7)): which packets belong to a connection.
 
-A connection is one zone and 5-tuple, an ICMP echo one zone and identifier. A connection is established once a packet has
-come back. ICMP errors about a tracked connection are related to it. There are no timeouts: a connection stays until
+A connection is one zone and 5-tuple, an ICMP echo one zone and identifier. It is established once a packet has come
+back. ICMP errors about a tracked connection are related to it. There are no timeouts: a connection stays until
 :meth:`ConnectionTable.flush`. Fragments are not put together, so they are invalid here.
 """
 
