@@ -1,17 +1,21 @@
-"""Jobs as JSON, written by hand: posts, ends and renewals come hundreds of times a second, and a schema library takes
-longer over the answer than all else does. A test holds the members to the schemas that are documented."""
+"""Jobs as JSON, written by hand: posts, ends and renewals come hundreds of times a second, lists have a thousand jobs,
+and a schema library takes longer over the answer than all else does. A test holds the members to the schemas that are
+documented."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flask import Response
 from werkzeug.datastructures import Headers
 
+from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.jobs import Confirmation
 from lark_controller.jobs.job import Job
 from lark_controller.rest.schemas.times import iso
+from lark_controller.rest.schemas.usage import usage_members
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -61,6 +65,11 @@ def registered_members(confirmation: Confirmation) -> dict[str, Any]:
     return {**job_members(confirmation.job), "confirmed": list(confirmation.confirmed), "waiting": waiting}
 
 
+def listed_members(job: Job, used: JobUsage | None, isolated: bool) -> dict[str, Any]:
+    """The members of ``ListedJobSchema``."""
+    return {**job_members(job), "isolated": isolated, "usage": None if used is None else usage_members(used)}
+
+
 class _Written(Response):
     """An answer whose headers are sent as they are: its length is known, and its location is a path in ASCII."""
 
@@ -71,4 +80,15 @@ class _Written(Response):
 
 def written(members: object) -> Response:
     """An answer in JSON."""
-    return _Written(json.dumps(members, separators=(",", ":")), content_type="application/json")
+    return _Written(_text(members), content_type="application/json")
+
+
+def written_page(jobs: Iterable[Mapping[str, Any]], rest: Mapping[str, str | None]) -> Response:
+    """An answer in JSON with a list of ``jobs`` and other members, put together job by job, so that those who go ahead
+    wait for one of them at most."""
+    texts = ",".join(map(_text, jobs))
+    return _Written(f'{{"jobs":[{texts}],{_text(rest)[1:]}', content_type="application/json")
+
+
+def _text(members: object) -> str:
+    return json.dumps(members, separators=(",", ":"))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import cProfile
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flask import Response
 from werkzeug.test import create_environ
 
 from lark_common.runs import NetworkType
+from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
 from lark_controller.api.jobs import Confirmation, Waiting
 from lark_controller.jobs.job import Job
-from lark_controller.rest.schemas.answers import JobSchema, Joined, RegisteredSchema
-from lark_controller.rest.written_jobs import job_members, registered_members, written
-from tests.fixtures.databases import FULL, a_run
+from lark_controller.rest.schemas.answers import JobSchema, Joined, ListedJobSchema, RegisteredSchema
+from lark_controller.rest.written_jobs import job_members, listed_members, registered_members, written, written_page
+from tests.fixtures.databases import FULL, NOW, a_run
 from tests.fixtures.fake_controls import post_body
 from tests.fixtures.rest_app import make_api
 
@@ -25,6 +27,26 @@ BARE = Job(0, FULL.run, FULL.id, "bob", "", "", 0, 0, "worker1", NetworkType.NON
 @pytest.mark.parametrize("job", [FULL, BARE, a_run(3, bandwidth=2.0, inbound=True, quarantine="why", vouched=True)])
 def test_a_job_has_the_members_of_its_schema(job: Job) -> None:
     assert json.dumps(job_members(job)) == json.dumps(JobSchema().dump(job))
+
+
+@pytest.mark.parametrize(
+    ("job", "used", "isolated"),
+    [
+        (BARE, None, True),
+        (FULL, JobUsage(), False),
+        (FULL, JobUsage(Usage(*range(18)), Rate(*range(6)), NOW, True, Peak(1_500_000, 3)), False),
+    ],
+)
+def test_a_job_in_a_list_has_the_members_of_its_schema(job: Job, used: JobUsage | None, isolated: bool) -> None:
+    dumped = ListedJobSchema().dump(Joined(job, SimpleNamespace(usage=used, isolated=isolated)))
+    assert json.dumps(listed_members(job, used, isolated)) == json.dumps(dumped)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_page_is_sent_as_one_value(count: int) -> None:
+    members = [{"id": str(number), "owner": "Jürgen"} for number in range(count)]
+    rest = {"next": "/v1/jobs?cursor=a%22b", "next_cursor": None}
+    assert written_page(iter(members), rest).json == {"jobs": members, **rest}
 
 
 @pytest.mark.parametrize(

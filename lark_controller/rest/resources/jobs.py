@@ -35,7 +35,6 @@ from lark_controller.rest.schemas.answers import (
     LimitSchema,
     NotedSchema,
     RegisteredSchema,
-    Used,
 )
 from lark_controller.rest.schemas.queries import (
     EndQuery,
@@ -44,7 +43,7 @@ from lark_controller.rest.schemas.queries import (
     RegisterQuery,
 )
 from lark_controller.rest.tokens import Scope
-from lark_controller.rest.written_jobs import job_members, registered_members, written
+from lark_controller.rest.written_jobs import job_members, listed_members, registered_members, written, written_page
 
 blueprint = resource("jobs", "One run of an HTCondor job on one slot.")
 
@@ -123,8 +122,9 @@ def register(query: dict[str, Any]) -> Response:
     query=JobQuery,
     answers={200: JobPageSchema},
     problems=(404, 422),
+    direct=True,
 )
-def index(query: dict[str, Any]) -> dict[str, object]:
+def index(query: dict[str, Any]) -> Response:
     """List jobs."""
     require_own(query.get("owner"), "owner")
     state = None if query["state"] == "any" else query["state"]
@@ -139,10 +139,10 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     page = current().controls.jobs.page(chosen, query.get("cursor"), query["limit"])
     usages = current().controls.usage.of_jobs(page.jobs)
     isolated = set(current().controls.jobs.isolated(page.jobs))
-    jobs = [
-        Joined(shown_job(job), Used(usages.get(job.number), job.number in isolated)) for job in by_portions(page.jobs)
-    ]
-    return {"jobs": jobs, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
+    jobs = (
+        listed_members(shown_job(job), usages.get(job.number), job.number in isolated) for job in by_portions(page.jobs)
+    )
+    return written_page(jobs, {"next": next_url(page.next_cursor), "next_cursor": page.next_cursor})
 
 
 @operation(

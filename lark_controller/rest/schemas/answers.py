@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from marshmallow import Schema, fields, pre_dump, validate
 
 from lark_common.runs import AddressType, NetworkType
 from lark_common.turns import by_portions
-from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.audit import AuditEntry
 from lark_controller.api.drops import Drop
 from lark_controller.api.health import Readiness
@@ -190,13 +189,6 @@ class Joined:
             if hasattr(part, name):
                 return getattr(part, name)
         raise AttributeError(name)
-
-
-class Used(NamedTuple):
-    """A job's use, and whether nothing of it passes, to be joined with the job."""
-
-    usage: JobUsage | None
-    isolated: bool
 
 
 class RegisteredSchema(JobSchema):

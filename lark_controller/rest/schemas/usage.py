@@ -8,7 +8,7 @@ from marshmallow import Schema, ValidationError, fields, pre_dump
 
 from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
 from lark_controller.rest.schemas.members import Count, a_number, meta
-from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.times import Time, iso
 
 _COUNTS: Final = {
     "bytes_in": "Bytes to it, L2 frames",
@@ -28,6 +28,13 @@ _COUNTS: Final = {
     "transfer_wan_bytes_in": "The part of transfer_bytes_in that came from the WAN",
     "transfer_wan_bytes_out": "The part of transfer_bytes_out that went to the WAN",
 }
+
+
+def usage_members(used: JobUsage) -> dict[str, object]:
+    """The members of :class:`JobUsageSchema`."""
+    rate, peak = ({name: value / 1e6 for name, value in each._asdict().items()} for each in (used.rate, used.peak))
+    at = iso(used.at) if used.at else None
+    return {**counts(used.usage), "rate": rate, "peak": peak, "at": at, "final": used.final}
 
 
 def _megabits(meaning: str) -> fields.Float:
