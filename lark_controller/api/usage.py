@@ -86,6 +86,7 @@ class GroupStatus:
     usage: Annotated[Usage, "Use by its jobs since this controller's start"] = NOTHING
     core_drops: Annotated[int, "Packets that its queues and meters on cores dropped since this controller's start"] = 0
     transfer_capacity: Annotated[float | None, "What the site has for transfers of its jobs, Mb/s"] = None
+    unkept: Annotated[tuple[str, ...], "What cores do not keep of its rates, each with the switch and the reason"] = ()
 
 
 @dataclass(frozen=True, slots=True)

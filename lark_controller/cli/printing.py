@@ -158,7 +158,7 @@ def advice(found: Answer) -> None:
     print(_clean(f"{'so far: ' if found['so_far'] else ''}{found['sentence']}"))
     if not found["seconds"]:
         return
-    head = ("", "MEAN", "HIGHEST", "DROPPED")
+    head = ("", "MEAN", "HIGHEST", "LOST IN QUEUES")
     rows = [
         (word, f"{found['mean'][rate]:.2f}", f"{found['highest'][rate]:.2f}", found[f"dropped_{way}"])
         for word, rate, way in (("sent", "outward", "out"), ("received", "inward", "in"))
@@ -181,8 +181,8 @@ def _size(count: int) -> str:
 
 def rates(found: Sequence[Answer], by: str) -> None:
     """A table of rates, Mb/s."""
-    more = {"group": (), "user": ("group",), "host": (), "job": ("user", "group", "host")}[by]
-    head = (by.upper(), *(name.upper() for name in more), "ACTIVE", "OUT", "IN", "WAN OUT", "WAN IN")
+    more = {"user": ("group",), "job": ("user", "group", "host")}.get(by, ())
+    head = (by.upper().replace("_", " "), *(name.upper() for name in more), "ACTIVE", "OUT", "IN", "WAN OUT", "WAN IN")
     head += ("MOVED OUT", "MOVED IN")
     shown = ("outward", "inward", "wan_outward", "wan_inward", "transfer_outward", "transfer_inward")
     rows = [

@@ -36,7 +36,7 @@ from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.tables import Core, combine
 from lark_controller.flows.wan import ip_fields, local_networks, wan_flows
 from lark_controller.policies.model import GroupControl, Policy, WanAction, WanRule
-from lark_controller.qos.groups import GroupPlan, GroupPort, group_plan, notices, treatments
+from lark_controller.qos.groups import GroupPlan, GroupPort, GroupRemark, group_plan, notices, treatments
 from lark_controller.qos.groups import shortcomings as qos_shortcomings
 
 
@@ -198,7 +198,7 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
     """The demands of the policy that a core switch cannot meet, in sentences for the operator."""
     if switch.is_edge:
         return ()
-    sentences = list(qos_shortcomings(policy, switch.max_meter, switch.group_control))
+    sentences = list(map(str, qos_shortcomings(policy, switch.max_meter, switch.group_control)))
     for rule in policy.wans:
         if rule.action is WanAction.STEER and switch.wan_or_backup(rule.port or "") is None:
             declared = policy.switches.get(switch.datapath)
@@ -212,7 +212,16 @@ def remarks(switch: Switch, policy: Policy) -> tuple[str, ...]:
     apply."""
     if switch.is_edge:
         return ()
-    return (*shortcomings(switch, policy), *notices(policy, switch.group_control), *queue_plan(switch, policy).short)
+    seeming = (*notices(policy, switch.group_control), *queue_plan(switch, policy).short)
+    return (*shortcomings(switch, policy), *map(str, seeming))
+
+
+def unkept(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:
+    """The limits of groups that a core switch does not keep, or not as they seem to be meant."""
+    if not switch.is_edge:
+        yield from qos_shortcomings(policy, switch.max_meter, switch.group_control)
+        yield from notices(policy, switch.group_control)
+        yield from queue_plan(switch, policy).short
 
 
 def queue_plan(switch: Switch, policy: Policy) -> GroupPlan:

@@ -149,6 +149,7 @@ class _Seen(NamedTuple):
     throttled: float
     dropped: int
     few_dropped: bool
+    refused: int
 
     @property
     def most(self) -> float:
@@ -169,6 +170,7 @@ def _seen(used: JobUsage, since: float) -> _Seen:
         throttled=min(1.0, usage.throttled / 1000 / seconds) if seconds else 0.0,
         dropped=dropped,
         few_dropped=dropped <= FEW * (usage.packets_in + usage.packets_out),
+        refused=usage.policy_drops_in + usage.policy_drops_out,
     )
 
 
@@ -229,9 +231,13 @@ def _sentence(
         return f"{begin}; counted for {seen.seconds:.0f} seconds, too short for advice"
     used = f"used {shown(seen.most)} at most" if seen.most else "used nothing"
     lost = f", lost {seen.dropped:,} packets in its queues" if seen.dropped else ""
+    # No rate helps against these; without them a blocked job seems to have had all that it wanted.
+    packets = "1 packet" if seen.refused == 1 else f"{seen.refused:,} packets"
+    lost += f", had {packets} dropped by the policy's rules" if seen.refused else ""
     facts = f"{begin}, {used}, {_time(seen.throttled)}{lost}" if rule is not None else f"{begin}, {used}{lost}"
     if reason is Reason.NEVER_LIMITED:
-        return f"{facts}: nothing limited it; for what it used {advised} would be enough"
+        limit = "no rate" if seen.refused else "nothing"
+        return f"{facts}: {limit} limited it; for what it used {advised} would be enough"
     if verdict is Verdict.TOO_LITTLE and bounded_by:
         return f"{facts}: ask for {advised}, the most that {bounded_by}"
     if verdict is Verdict.TOO_LITTLE:

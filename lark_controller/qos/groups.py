@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_controller.policies.model import GroupControl, GroupSpec, Policy
 from lark_controller.qos.queues import DEFAULT_QUEUE, LAST_PRIORITY, PortQueues, Queue, bits
@@ -38,12 +38,22 @@ class GroupPort:
     speed: float | None
 
 
+class GroupRemark(NamedTuple):
+    """A limit of a group (``""``: of all groups) that a switch does not keep, in words for the operator."""
+
+    group: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"group {self.group}: {self.text}" if self.group else self.text
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The queues of a core's ports, by the port's name on the switch, and what cannot be promised, in sentences."""
+    """The queues of a core's ports, by the port's name on the switch, and what cannot be promised."""
 
     ports: Mapping[str, PortQueues] = field(default_factory=lambda: MappingProxyType({}))
-    short: tuple[str, ...] = ()
+    short: tuple[GroupRemark, ...] = ()
 
 
 def treatments(
@@ -85,11 +95,12 @@ def group_plan(policy: Policy, ports: Mapping[str, GroupPort]) -> GroupPlan:
     if not groups:
         return GroupPlan()
     ranks = _ranks(groups)
-    short: list[str] = []
+    short: list[GroupRemark] = []
     found: dict[str, PortQueues] = {}
     for name, port in sorted(ports.items()):
         if port.speed is None:
-            short.append(f"the speed of port {name} is not known, so no group has a queue there; the policy can say it")
+            text = f"the speed of port {name} is not known, so no group has a queue there; the policy can say it"
+            short.append(GroupRemark("", text))
             continue
         link, promised = bits(port.speed), 0
         queues: dict[int, Queue] = {}
@@ -98,10 +109,11 @@ def group_plan(policy: Policy, ports: Mapping[str, GroupPort]) -> GroupPlan:
                 continue
             least = bits(group.guarantee or 0)
             if promised + least > link:
-                short.append(
-                    f"group {group.name}: port {name} of {port.speed:g} Mb/s has {(link - promised) / 1e6:g} Mb/s left "
+                text = (
+                    f"port {name} of {port.speed:g} Mb/s has {(link - promised) / 1e6:g} Mb/s left "
                     f"for a guarantee of {group.guarantee:g}; it has none there"
                 )
+                short.append(GroupRemark(group.name, text))
                 least = 0
             promised += least
             most = link if group.ceiling is None else min(bits(group.ceiling), link)
@@ -118,36 +130,39 @@ def _ranks(groups: list[GroupSpec]) -> dict[int, int]:
     return {priority: min(rank, LAST_PRIORITY) for rank, priority in enumerate(given)}
 
 
-def shortcomings(policy: Policy, max_meter: int, control: GroupControl = GroupControl.METERS) -> Iterator[str]:
-    """The limits of groups that a switch cannot keep, in sentences for the operator."""
+def shortcomings(policy: Policy, max_meter: int, control: GroupControl = GroupControl.METERS) -> Iterator[GroupRemark]:
+    """The limits of groups that a switch cannot keep."""
     for group in policy.groups:
         limited = group.guarantee is not None or group.ceiling is not None
         if control is GroupControl.PREPROVISIONED and limited and group.queue is None:
-            yield f"group {group.name}: it has no rates on this switch, because it names no queue (groups_by)"
+            yield GroupRemark(group.name, "it has no rates on this switch, because it names no queue (groups_by)")
         elif is_policed(group, control) and group.dscp > max_meter:
             has = "no meters" if max_meter == 0 else f"only {max_meter} meters"
-            yield (
-                f"group {group.name}: ceiling {group.ceiling:g} Mb/s is not enforced, because this switch has {has}; "
-                f"give the group a queue"
+            yield GroupRemark(
+                group.name,
+                f"ceiling {group.ceiling:g} Mb/s is not enforced, because this switch has {has}; "
+                f"give the group a queue",
             )
 
 
-def notices(policy: Policy, control: GroupControl) -> Iterator[str]:
-    """The limits of groups that do not apply on a switch though they seem to, in sentences for the operator."""
+def notices(policy: Policy, control: GroupControl) -> Iterator[GroupRemark]:
+    """The limits of groups that do not apply on a switch though they seem to."""
     if control is GroupControl.PREPROVISIONED:
         return
     by_name = {group.name.lower(): group for group in policy.groups if group.when is None}
     for group in policy.groups:
         if control is GroupControl.METERS and group.queue is None and group.guarantee is not None:
-            yield (
-                f"group {group.name}: guarantee {group.guarantee:g} Mb/s is not given, because a meter can only limit; "
-                f"groups_by: queues can"
+            yield GroupRemark(
+                group.name,
+                f"guarantee {group.guarantee:g} Mb/s is not given, because a meter can only limit; "
+                f"groups_by: queues can",
             )
         parent = by_name.get(group.name.lower().rpartition(".")[0])
         if parent is not None and group.when is None and parent.ceiling is not None:
-            yield (
-                f"group {group.name}: what it sends is not counted in the ceiling of {parent.name} "
-                f"({parent.ceiling:g} Mb/s), because the queues and meters of this switch have one level"
+            yield GroupRemark(
+                group.name,
+                f"what it sends is not counted in the ceiling of {parent.name} ({parent.ceiling:g} Mb/s), because the "
+                f"queues and meters of this switch have one level",
             )
 
 

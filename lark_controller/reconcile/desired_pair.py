@@ -252,5 +252,5 @@ def _check_whole(desired: Desired, connected: Iterable[int]) -> Iterator[None]:
             if placed.tracked:
                 raise UnsupportedError(
                     f"switch {switch.name} has no connection tracking, which one-way connectivity of job "
-                    f"{placed.job.id} needs"
+                    f"{placed.job.called} needs"
                 )

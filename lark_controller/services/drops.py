@@ -8,7 +8,7 @@ switch: exact where no other job's packets are dropped there, and an estimate wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from lark_controller.accounting.drops import Dropping
@@ -21,6 +21,7 @@ from lark_controller.policies.model import Because, Decision, Policy, RuleKind, 
 from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
+from lark_controller.services.job_names import live_names
 
 _ANYONE: Final = "anyone"
 # Of one user at most so many jobs are looked at.
@@ -58,7 +59,8 @@ class Drops:
         policy = desired.policy
         live = [(each, placed) for each in chosen if (placed := desired.placed.get(each.number)) is not None]
         at = Counter((placed.job.datapath, inward) for each, placed in live for inward in _ways(each))
-        found = [drop for each, placed in live for drop in self._of_job(each, placed, policy, at)]
+        names = live_names(placed.job for _, placed in live)
+        found = [drop for each, placed in live for drop in self._of_job(each, placed, names, policy, at)]
         found += [_of_group(each, policy) for each in self._core_drops.now()]
         found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
         cores = sum(each.packets for each in self._core_drops.now())
@@ -75,14 +77,21 @@ class Drops:
         live = [(each, placed) for each in chosen if (placed := desired.placed.get(each.number)) is not None]
         # Others' packets may be dropped at the same switches: every share is called one.
         at = Counter({(placed.job.datapath, inward): 2 for _, placed in live for inward in (False, True)})
-        found = [drop for each, placed in live for drop in self._of_job(each, placed, desired.policy, at)]
+        names = live_names(placed.job for _, placed in live)
+        found = [drop for each, placed in live for drop in self._of_job(each, placed, names, desired.policy, at)]
         found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
         return DropList(tuple(found[:limit]), len(live), sum(sum(each.rate) for each, _ in live))
 
     def _of_job(
-        self, dropping: Dropping, placed: Placed, policy: Policy, at: Counter[tuple[int | None, bool]]
+        self,
+        dropping: Dropping,
+        placed: Placed,
+        names: Mapping[str, str],
+        policy: Policy,
+        at: Counter[tuple[int | None, bool]],
     ) -> Iterator[Drop]:
         job, rate = placed.job, dropping.rate
+        name = names[job.id]
         counted = self._reconciler.drop_shares.of(job.datapath)
         for inward, packets in ((False, rate.policy_out), (True, rate.policy_in)):
             if not packets:
@@ -96,7 +105,7 @@ class Drops:
                 if weight:
                     share = packets * weight / sum(weights)
                     estimated = several and (not counted or at[job.datapath, inward] > 1)
-                    yield _drop(job, dropping, reason, share, inward, estimated)
+                    yield _drop(job, name, dropping, reason, share, inward, estimated)
         for inward, packets in ((False, rate.rate_out), (True, rate.rate_in)):
             if packets:
                 queue = (
@@ -104,7 +113,7 @@ class Drops:
                     if not inward
                     else ("its own queue is full: more is sent to it than its rate")
                 )
-                yield _drop(job, dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
+                yield _drop(job, name, dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
 
 
 def _ways(dropping: Dropping) -> Iterator[bool]:
@@ -155,8 +164,10 @@ def _rule(words: str, because: Because | None) -> str:
     return f"{words}{when} (policy line {because.line})"
 
 
-def _drop(job: Job, dropping: Dropping, reason: _Reason, packets: float, inward: bool, estimated: bool) -> Drop:
-    own = f"job {job.called} of {job.owner}"
+def _drop(
+    job: Job, name: str, dropping: Dropping, reason: _Reason, packets: float, inward: bool, estimated: bool
+) -> Drop:
+    own = f"job {name} of {job.owner}"
     return Drop(
         packets_per_second=round(packets, 2),
         source=reason.other if inward else own,
@@ -168,7 +179,7 @@ def _drop(job: Job, dropping: Dropping, reason: _Reason, packets: float, inward:
         estimated=estimated,
         line=reason.line,
         job=job.id,
-        name=job.called,
+        name=name,
         global_job_id=job.run.global_job_id,
         owner=job.owner,
         group=dropping.group,

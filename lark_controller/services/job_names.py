@@ -97,6 +97,11 @@ def names_of(jobs: Iterable[Called]) -> dict[str, str]:
     return names
 
 
+def live_names(jobs: Iterable[Job]) -> dict[str, str]:
+    """:func:`names_of` for jobs as they are held in memory."""
+    return names_of(Called(job.id, job.cluster, job.proc, job.run.global_job_id) for job in jobs)
+
+
 def full_name(job: Job) -> str:
     """CLUSTER.PROC with the access point in front, as far as the GlobalJobId has it."""
     return f"{access_point}#{job.called}" if (access_point := job.run.access_point) else job.called

@@ -36,6 +36,7 @@ from lark_controller.services.explain import (
 )
 from lark_controller.services.explain_own import explained_to, require_end_of
 from lark_controller.services.explain_transfers import StateOf, transfer_steps
+from lark_controller.services.job_names import live_names
 from lark_controller.switches.openflow.link import Dump
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -224,9 +225,8 @@ def _problems(loop: Reconciler, state: SwitchState) -> tuple[SwitchProblem, ...]
     problems = (*state.all_problems, *loop.queues.problems(state.datapath))
     found = sorted(problems, key=lambda each: each.at, reverse=True)
     live = loop.directory.by_id
-    return tuple(
-        replace(each, job_name=job.called) if each.job and (job := live.get(each.job)) else each for each in found
-    )
+    names = live_names(job for each in found if each.job and (job := live.get(each.job)))
+    return tuple(replace(each, job_name=names.get(each.job or "")) for each in found)
 
 
 def _ports(desired: Desired, state: SwitchState, known: Switch) -> tuple[PortStatus, ...]:
@@ -237,13 +237,14 @@ def _ports(desired: Desired, state: SwitchState, known: Switch) -> tuple[PortSta
     roles |= dict.fromkeys(known.lan, "lan") | {wan.number: wan.name for wan in known.wan}
     roles[PORT_LOCAL] = "local"
     other = "closed" if known.is_edge else "switch"
+    names = live_names(behind.values())
     return tuple(
         PortStatus(
             port.number,
             port.name,
             "job" if port.number in behind else roles.get(port.number, other),
             None if (job := behind.get(port.number)) is None else job.id,
-            None if job is None else job.called,
+            None if job is None else names[job.id],
         )
         for port in sorted(state.link.features.ports.values(), key=lambda port: port.number)
     )

@@ -19,9 +19,12 @@ from lark_controller.api.usage import (
     UsageFilter,
     UsagePage,
 )
+from lark_controller.flows import core
 from lark_controller.flows.wan import local_networks
 from lark_controller.jobs.job import Job
+from lark_controller.policies.model import SwitchRole
 from lark_controller.qos.advice import Advice, Request, advice
+from lark_controller.qos.groups import GroupRemark, has_queue
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
@@ -138,9 +141,19 @@ class Accounts:
     def groups(self) -> tuple[GroupStatus, ...]:
         """The groups of the policy in force: their live jobs, what these send and receive now and have since this
         start, and what cores dropped of them."""
-        policy, jobs = self._loop.call(
-            lambda: (self._reconciler.desired.policy, self._reconciler.desired.groups.copy())
+        policy, jobs, switches = self._loop.call(
+            lambda: (
+                self._reconciler.desired.policy,
+                self._reconciler.desired.groups.copy(),
+                [switch for switch in self._reconciler.desired.switches.values() if not switch.is_edge],
+            )
         )
+        unkept = [(f"{switch.name}: ", remark) for switch in switches for remark in core.unkept(switch, policy)]
+        if not switches and not any(spec.role is SwitchRole.CORE for spec in policy.switches.values()):
+            limited = (group.name for group in policy.groups if has_queue(group))
+            unkept = [
+                ("", GroupRemark(name, "the policy declares no core switch, so nothing keeps it")) for name in limited
+            ]
         rates, sums, dropped = self._ledger.rates(), self._ledger.sums(), self._core_drops.by_group()
         return tuple(
             GroupStatus(
@@ -155,6 +168,7 @@ class Accounts:
                 sums.get(group.name, NOTHING),
                 dropped.get(group.name, 0),
                 policy.transfer_capacity.groups.get(group.name),
+                tuple(at + remark.text for at, remark in unkept if remark.group in ("", group.name)),
             )
             for group in policy.groups
         )

@@ -90,7 +90,7 @@ def test_advice(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
             assert cli.main(["advice", name]) == cli.OK
             assert capsys.readouterr().out.splitlines() == [
                 f"{begin}asked for 100 Mb/s, used 34 at most, never throttled: 40 is enough",
-                "          MEAN   HIGHEST  DROPPED",
+                "          MEAN   HIGHEST  LOST IN QUEUES",
                 "sent      10.00  34.00    0",
                 "received  0.00   0.00     0",
                 "In the submit file: request_bandwidth = 40",
@@ -121,6 +121,12 @@ def test_rates_of_jobs_have_their_numbers(capsys: pytest.CaptureFixture[str]) ->
     printing.rates([{"name": f"id{at}", "global_job_id": each} | rest for at, each in enumerate(ids)], "job")
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["submit1.example#103.0", "id1", "id2"]
+
+
+@pytest.mark.parametrize("by", ["group", "user", "host", "access_point", "job"])
+def test_top_by_each_subject(served: Api, capsys: pytest.CaptureFixture[str], by: str) -> None:
+    assert cli.main(["top", "--once", "--by", by]) == cli.OK
+    assert capsys.readouterr().out.startswith(by.upper().replace("_", " "))
 
 
 def test_audit(served: Api, capsys: pytest.CaptureFixture[str]) -> None:

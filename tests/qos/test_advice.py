@@ -35,12 +35,13 @@ def used(
     mean: float = 0.0,
     seconds: float = 1000.0,
     dropped: int = 0,
+    refused: int = 0,
     final: bool = True,
 ) -> JobUsage:
     """A job that sent at most ``highest`` Mb/s, received ``inward``, and was throttled such a share of the time."""
     usage = Usage(
         bytes_out=round(mean * 1e6 / 8 * seconds), packets_out=1_000_000, rate_drops_out=dropped,
-        throttled=round(1000 * throttled * seconds),
+        policy_drops_out=refused, throttled=round(1000 * throttled * seconds),
     )  # fmt: skip
     peak = Peak(round(inward * 1e6), round(highest * 1e6))
     return JobUsage(usage, at=BEGAN + seconds, final=final, peak=peak)
@@ -98,6 +99,12 @@ def advised(asked: float | None, use: JobUsage | None, rule: HostBandwidth | Non
         (100, used(), CAP, None, "too much", 1, "asked for 100 Mb/s, used nothing, never throttled: 1 is enough"),
         (None, used(34), None, None, "unknown", 40,
          "asked for nothing, used 34 at most: nothing limited it; for what it used 40 would be enough"),
+        (None, used(34, refused=24771), None, None, "unknown", 40,
+         "asked for nothing, used 34 at most, had 24,771 packets dropped by the policy's rules: no rate limited it;"
+         " for what it used 40 would be enough"),
+        (100, used(34, dropped=2000, refused=1), CAP, None, "enough", 100,
+         "asked for 100 Mb/s, used 34 at most, never throttled, lost 2,000 packets in its queues, had 1 packet dropped"
+         " by the policy's rules: 100 is right"),
         (None, used(34), CAP, 25, "unknown", 25,
          "asked for nothing, used 34 at most, never throttled:"
          " nothing limited it; for what it used 25 would be enough"),

@@ -43,14 +43,16 @@ def test_queues_by_port_with_the_rest_for_everybody_else() -> None:
 
 def test_what_a_port_cannot_hold_is_said() -> None:
     plan = group_plan(policy("a: {guarantee: 400, dscp: 1}", "b: {guarantee: 300, dscp: 2}"), PORTS)
-    assert plan.short == ("group b: port w2 of 500 Mb/s has 100 Mb/s left for a guarantee of 300; it has none there",)
+    (remark,) = plan.short
+    assert str(remark) == "group b: port w2 of 500 Mb/s has 100 Mb/s left for a guarantee of 300; it has none there"
+    assert remark.group == "b"
     assert plan.ports["w2"].queues[2].least == 0
     whole = group_plan(policy("a: {guarantee: 400, dscp: 1}", "b: {guarantee: 100, dscp: 2}"), PORTS)
     assert whole.short == ()
     assert whole.ports["w2"].queues[2].least == 100_000_000
     unknown = group_plan(policy("a: {guarantee: 400}"), {"w1": GroupPort("wan", None)})
     assert not unknown.ports
-    assert "the speed of port w1 is not known" in unknown.short[0]
+    assert "the speed of port w1 is not known" in unknown.short[0].text
 
 
 def test_a_queue_is_used_once_it_stands() -> None:
@@ -65,10 +67,10 @@ def test_a_queue_is_used_once_it_stands() -> None:
 
 def test_what_a_switch_cannot_do_is_said() -> None:
     text = policy("cms: {ceiling: 200, guarantee: 100, dscp: 1}", "cms.prod: {ceiling: 150, dscp: 2}")
-    assert [line.split(" Mb/s")[0] for line in shortcomings(text, 1)] == ["group cms.prod: ceiling 150"]
+    assert [str(line).split(" Mb/s")[0] for line in shortcomings(text, 1)] == ["group cms.prod: ceiling 150"]
     assert len(list(shortcomings(text, 0, GroupControl.PREPROVISIONED))) == 2
     assert not list(shortcomings(text, 0, GroupControl.QUEUES))
-    assert [line.split(",")[0] for line in notices(text, GroupControl.METERS)] == [
+    assert [str(line).split(",")[0] for line in notices(text, GroupControl.METERS)] == [
         "group cms: guarantee 100 Mb/s is not given",
         "group cms.prod: what it sends is not counted in the ceiling of cms (200 Mb/s)",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import IPv4Address
 
 import pytest
@@ -11,7 +12,16 @@ from lark_controller.policies.file import load
 from lark_controller.policies.model import Duplex, GroupControl, LinkSpec
 from lark_controller.qos.admission import ReservedCapacity, rates_of, shortages
 from lark_controller.qos.delivery import Counters, deliveries
-from lark_controller.qos.groups import GroupPort, group_plan, has_queue, is_policed, notices, shortcomings, treatments
+from lark_controller.qos.groups import (
+    GroupPort,
+    GroupRemark,
+    group_plan,
+    has_queue,
+    is_policed,
+    notices,
+    shortcomings,
+    treatments,
+)
 from lark_controller.qos.queues import Queue, bits
 from lark_controller.qos.topology import Channel, Topology, access_link, carried_rate, channels, requested_rate
 from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, carried, worker_queue_plan
@@ -222,6 +232,10 @@ def test_what_takes_a_queue_or_a_meter() -> None:
     assert not any(is_policed(group, GroupControl.QUEUES) for group in found.values())
 
 
+def said(remarks: Iterable[GroupRemark]) -> list[str]:
+    return list(map(str, remarks))
+
+
 def test_sentences_about_groups_word_by_word() -> None:
     policy = load(groups("a: {ceiling: 5, guarantee: 2, dscp: 1}", "a.b: {ceiling: 3, dscp: 2}", "a.b.c: {dscp: 3}",
                          "q: {ceiling: 4, queue: 1, dscp: 4}", "w: {when: 'x', ceiling: 6, dscp: 5}",
@@ -232,19 +246,19 @@ def test_sentences_about_groups_word_by_word() -> None:
         f"group a.b.c: what it sends is not counted in the ceiling of a.b (3 Mb/s), {levels}",
     ]
     limited = "group a: guarantee 2 Mb/s is not given, because a meter can only limit; groups_by: queues can"
-    assert list(notices(policy, GroupControl.METERS)) == [limited, *below]
-    assert list(notices(policy, GroupControl.QUEUES)) == below
-    assert list(notices(policy, GroupControl.PREPROVISIONED)) == []
-    first, *_ = shortcomings(policy, 0)
+    assert said(notices(policy, GroupControl.METERS)) == [limited, *below]
+    assert said(notices(policy, GroupControl.QUEUES)) == below
+    assert said(notices(policy, GroupControl.PREPROVISIONED)) == []
+    first, *_ = said(shortcomings(policy, 0))
     assert first == (
         "group a: ceiling 5 Mb/s is not enforced, because this switch has no meters; give the group a queue"
     )
-    assert list(shortcomings(policy, 4)) == [
+    assert said(shortcomings(policy, 4)) == [
         "group w: ceiling 6 Mb/s is not enforced, because this switch has only 4 meters; give the group a queue"
     ]
     assert list(shortcomings(policy, 5)) == []
     rates = "it has no rates on this switch, because it names no queue (groups_by)"
-    assert list(shortcomings(policy, 0, GroupControl.PREPROVISIONED)) == [
+    assert said(shortcomings(policy, 0, GroupControl.PREPROVISIONED)) == [
         f"group {name}: {rates}" for name in ("a", "a.b", "w")
     ]
 
@@ -260,7 +274,9 @@ def test_ranks_are_in_order_of_priority_and_the_last_share_one() -> None:
 def test_queues_of_groups_at_a_port_that_is_full() -> None:
     policy = load(groups("a: {guarantee: 10, ceiling: 30, dscp: 1}", "b: {ceiling: 5, dscp: 2}"))
     plan = group_plan(policy, {"p": GroupPort(None, 10.0), "q": GroupPort(None, None)})
-    assert plan.short == ("the speed of port q is not known, so no group has a queue there; the policy can say it",)
+    assert said(plan.short) == [
+        "the speed of port q is not known, so no group has a queue there; the policy can say it"
+    ]
     # The rest has a hundredth of the link at least, and a ceiling no more than the link.
     assert plan.ports["p"].queues == {
         1: Queue(10_000_000, 10_000_000), 2: Queue(0, 5_000_000), 0: Queue(100_000, 10_000_000)

@@ -94,6 +94,26 @@ def test_what_is_sent_to_a_job_is_dropped_on_its_way_in(tmp_path: Path, network:
         until(comes)
 
 
+def test_jobs_with_one_number_are_shown_with_their_access_points(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        jobs = [post(controller, n, "mallory", global_id=f"submit{n}#7.0#1").job for n in (1, 2)]
+        for job in jobs:
+            controller.jobs.confirm(job.id, 20)
+        named = {f"submit{n}#7.0" for n in (1, 2)}
+
+        def both() -> bool:
+            for job in jobs:
+                sends(network, edge, job, "192.0.2.1")
+            found = controller.drops.now(9).drops
+            return {(each.name, each.source) for each in found} == {(name, f"job {name} of mallory") for name in named}
+
+        until(both)
+        ports = controller.switches.find(f"{1:016x}").ports
+        assert {port.job_name for port in ports if port.job} == named
+
+
 def test_a_switch_that_goes_takes_its_drops_along(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
         edge = an_edge()

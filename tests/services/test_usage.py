@@ -20,6 +20,7 @@ from lark_controller.jobs.job import Job
 from lark_controller.switches.openflow.replies import PortCounters
 from tests.fixtures.controllers import (
     POLICY,
+    a_core,
     an_edge,
     connect,
     post,
@@ -173,6 +174,21 @@ def test_rates_by_group_of_the_policy_and_by_subject(tmp_path: Path, network: Fa
         until(lambda: flowing() and bool(controller.usage.flowing("user", 10)))
         (busy,) = controller.usage.flowing("job", 10) or (None,)
         assert busy is None or (busy.name, busy.jobs) == (job.id, 1)
+
+
+def test_a_group_has_the_rates_that_no_core_keeps(tmp_path: Path, network: FakeNetwork) -> None:
+    groups = "groups: {cms: {guarantee: 10, ceiling: 100}, atlas: {ceiling: 5}}\n"
+    with running(tmp_path, POLICY + groups) as controller:
+        connect(network, controller, a_core())
+        unkept = {group.name: group.unkept for group in controller.usage.groups()}
+        assert unkept == {
+            "cms": ("core1: guarantee 10 Mb/s is not given, because a meter can only limit; groups_by: queues can",),
+            "atlas": (),
+        }
+        # Edges mark the groups' packets, and that is all.
+        controller.policy.put("version: 1\nnetworks: {local: [10.0.0.0/8]}\n" + groups, "test")
+        nobody = ("the policy declares no core switch, so nothing keeps it",)
+        assert [group.unkept for group in controller.usage.groups()] == [nobody, nobody]
 
 
 def test_a_job_may_be_read_without_waiting_for_the_round(tmp_path: Path, network: FakeNetwork) -> None:

@@ -28,6 +28,7 @@ export function open({ one, query, paint, live, signal }) {
       ["Sent now", rate(group.rate.outward)], ["Received now", rate(group.rate.inward)],
       ["Dropped at the core", several(group.core_drops, "packet")])
       : note("plain", "The policy in force has no group of this name; its jobs are in the group that takes them instead."),
+    group && group.unkept.length > 0 && note("poor", h("strong", {}, "Not all of its rates is kept: "), group.unkept.join("; ")),
     headed("Over time", `Jobs with AcctGroup ${one}`, plotted.view()),
     group && headed("Use", "Since the controller’s start", used(group.usage)),
     headed(`Live jobs with AcctGroup ${one}`, null, jobTable(page.jobs, { empty: "None." }), pages(query, page.next_cursor, "groups", one)),

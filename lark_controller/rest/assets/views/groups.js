@@ -16,7 +16,8 @@ function use(group) {
 
 export function groupTable(groups, { whole = false } = {}) {
   return table("Groups", [
-    { head: "Group", cell: (group) => groupLink(group.name) },
+    { head: "Group", cell: (group) => [groupLink(group.name), group.unkept.length > 0 &&
+      h("span", { class: "reason", title: group.unkept.join("\n") }, "not all is kept")] },
     { head: "Jobs", number: true, cell: (group) => count(group.jobs) },
     { head: "To the WAN", number: true, cell: use },
     { head: "Guarantee", number: true, narrow: whole ? false : undefined, cell: (group) => rate(group.guarantee) },
