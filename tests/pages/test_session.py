@@ -131,6 +131,19 @@ def test_a_controller_that_is_away_is_said_and_its_return_is_noticed(reader: Rea
     expect(banner).to_have_count(0)
 
 
+def test_a_controller_that_hangs_is_noticed_before_the_request_is_given_up(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/drops")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    page.route("**/v1/**", lambda route: None)
+    banner = page.get_by_role("region", name="Not current")
+    expect(banner).to_contain_text(re.compile(r"has not answered yet\. What you see is \d+ s old"), timeout=15_000)
+    expect(page.locator(".fresh")).to_have_text("Not current")
+    # Requests that nobody has handled go on.
+    page.unroute("**/v1/**")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    expect(banner).to_have_count(0)
+
+
 @pytest.mark.parametrize("where", ["nowhere", "jobs/0123456789abcdef", "policy/9"])
 def test_what_is_not_there_is_not_out_of_date(reader: Reader, site: Site, where: str) -> None:
     reader.expected = ("404",)

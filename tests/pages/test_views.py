@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from urllib.parse import parse_qs, urlsplit
@@ -12,6 +13,7 @@ from playwright.sync_api import Route, expect
 from lark_controller.rest.schemas.times import iso
 from tests.fixtures.browser import (
     CORE,
+    POLICY,
     WORKER1,
     WORKER2,
     Reader,
@@ -65,6 +67,27 @@ def test_what_a_job_uses_in_numbers_and_as_a_plot(reader: Reader, site: Site) ->
     expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
     page.goto(f"{site.url}/pages/#/groups/group_cms")
     expect(panel(page, "Use").get_by_role("row", name="Sent 3.00 MB")).to_be_visible()
+
+
+def test_a_job_shows_its_external_address(reader: Reader, site: Site) -> None:
+    pools = "external: {pools: {public: [203.0.113.64/30]}, rules: [{pool: public, open: [tcp/80]}]}\n"
+    site.lark.put_policy(POLICY + pools)
+    job = site.run("alice")
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    run = panel(page, "Run")
+    expect(run).to_contain_text("101.0")
+    expect(run.get_by_text("External address")).to_have_count(0)
+    asked = {"job": job["id"], "open": ["tcp/80"]}
+    made = site.lark.request("POST", "/v1/external-addresses", json.dumps(asked), "application/json").body
+    expect(run).to_contain_text(f"External address{made['address']}open: tcp/80")
+    site.lark.put_policy(POLICY)
+
+
+def test_a_group_whose_rates_no_core_keeps_says_so(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/groups")
+    expect(page.get_by_role("row", name=re.compile("group_cms not all is kept"))).to_be_visible()
+    page.get_by_role("link", name="group_cms").click()
+    expect(page.get_by_text("core1: guarantee 250 Mb/s is not given, because a meter can only limit")).to_be_visible()
 
 
 def test_a_jobs_plot_begins_before_its_page_was_opened(reader: Reader, site: Site) -> None:

@@ -29,6 +29,8 @@ const VIEWS = { "": [overview], jobs: [jobs, job], users: [jobs, user], groups: 
 const MENU = [["", "Overview"], ["map", "Map"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["drops", "Drops"], ["reservations", "Reservations"],
   ["explain", "Explain"], ["policy", "Policy"], ["events", "Events"]];
 const HEADING = "heading";
+// Seconds beyond its pause after which an answer is late: what is shown is not called live any more, long before the request is given up.
+const LATE = 5;
 
 const bar = document.getElementById("bar");
 const main = document.getElementById("main");
@@ -37,8 +39,11 @@ const gone = document.getElementById("gone");
 
 let who = null;
 let current = null;
-// How each part of the view that asks the controller fares: {state, error, again, at}; `at` is when it was answered last.
+// How each part of the view that asks the controller fares: {state, error, again, at, seconds}; `at` is when it was answered last,
+// `seconds` its pause between two questions.
 let asking = new Map();
+// The state that the bar shows.
+let painted = "none";
 
 // -- log-in ------------------------------------------------------------------------------------------------------------
 
@@ -131,15 +136,20 @@ function freshness() {
     const worst = failed.find((each) => each.error.status === 0) || failed[0];
     return { ...worst, at: shown.length ? Math.min(...shown) : null };
   }
+  if (all.some((each) => each.state === "live" && Date.now() - each.at > (each.seconds + LATE) * 1000)) {
+    return { state: "late", at: Math.min(...all.map((each) => each.at).filter(Boolean)) };
+  }
   return all.find((each) => each.state !== "live") || all[0] || { state: "none" };
 }
 
 function freshnessText() {
   const { state, error, again, at } = freshness();
+  painted = state;
   if (state === "failed") {
     const wait = `Again at ${clock(new Date(again))}.`;
     return h("span", { class: "fresh bad", title: `${error.message} ${wait}` }, error.status === 429 ? "Waiting" : "Not current");
   }
+  if (state === "late") return h("span", { class: "fresh bad", title: `As of ${clock(new Date(at))}` }, "Not current");
   if (state === "paused") return h("span", { class: "fresh" }, "Paused");
   return state === "live" && h("span", { class: "fresh good", title: at ? `As of ${clock(new Date(at))}` : null }, "Live");
 }
@@ -147,11 +157,18 @@ function freshnessText() {
 // What is shown may be old: why, how old it is, and when the controller is asked again.
 function paintGone() {
   const { state, error, again, at } = freshness();
-  if (!who || state !== "failed") {
+  if (who && state !== painted) paintBar();
+  if (!who || (state !== "failed" && state !== "late")) {
     patch(gone);
     return;
   }
   const now = Date.now();
+  if (state === "late") {
+    patch(gone, h("div", { class: "gone", role: "region", "aria-label": "Not current" },
+      h("strong", {}, "The controller has not answered yet."), " ",
+      `What you see is ${duration((now - at) / 1000)} old, of ${clock(new Date(at))}.`));
+    return;
+  }
   const why = error.status === 0 ? `${error.title || error.message}.` : `The controller refuses: ${error.message}`;
   patch(gone, h("div", { class: "gone", role: "region", "aria-label": "Not current" },
     h("strong", {}, why), " ",
@@ -261,7 +278,7 @@ function show() {
         const missing = found.error?.status === 404;
         if (missing || (found.state === "failed" && !answered)) paint(missing ? "Not found" : "Lark", problem(found.error));
         // What is not there is not out of date.
-        report(shown, missing ? { state: "none" } : found);
+        report(shown, { ...(missing ? { state: "none" } : found), seconds });
       });
       polls.push(made);
       return made;

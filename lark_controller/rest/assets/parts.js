@@ -79,9 +79,9 @@ export function table(label, columns, rows, { key, empty = "Nothing.", kind: tab
           column.cell(row))))))));
 }
 
-// Facts as a definition list; entries are [name, value], and what is undefined is left out.
+// Facts as a definition list; entries are [name, value], and what has no value is left out.
 export function facts(...entries) {
-  return h("dl", { class: "facts" }, entries.filter(([, value]) => value !== undefined && value !== null && value !== "")
+  return h("dl", { class: "facts" }, entries.filter(([, value]) => value || value === 0)
     .map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))));
 }
 
