@@ -33,8 +33,20 @@ class WorkerStatus:
     waiting: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RuledWorker:
+    """A worker that enforces rules itself: its jobs without a port on a switch, and how many of them wait for it."""
+
+    host: str
+    jobs: int
+    waiting: int
+
+
 class WorkerControls(Protocol):
     """Operations on workers. Thread-safe; all raise SwitchError where the controller's loop does not answer."""
+
+    def ruled(self) -> tuple[RuledWorker, ...]:
+        """The workers that have jobs without a port on a switch."""
 
     def rules(self, host: str, after: str, timeout: float) -> WorkerStatus:
         """A worker's rules, once their revision is another than ``after``; after ``timeout`` seconds in any case."""

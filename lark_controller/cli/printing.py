@@ -55,7 +55,10 @@ def jobs(found: Sequence[Answer]) -> None:
 
 
 def _job_state(job: Answer) -> str:
-    """The state; of a job that has its rules, which let nothing pass, ``blocked``."""
+    """The state; of a job that has its rules, which let nothing pass, ``blocked``; ``no network`` where there is none
+    that rules could be for."""
+    if job["state"] == "enforced" and job.get("network_type") == "none":
+        return "no network"
     isolated = bool(job.get("isolated"))
     if (decision := job.get("decision")) is not None:
         isolated = decision["blocked"] or not (decision["inbound"] or decision["outbound"])
@@ -103,7 +106,10 @@ def job(found: Answer) -> None:
         *_moved_under(found),
         ("confirmed by", " ".join(found["confirmed"]) or "no switch"),
     ]
-    pairs += [("waits for", f"{each['datapath']}: {each['reason']}") for each in found["waiting"]]
+    # What is at no switch, the worker does itself.
+    pairs += [
+        ("waits for", f"{each['datapath'] or 'worker ' + found['host']}: {each['reason']}") for each in found["waiting"]
+    ]
     _pairs(pairs)
     for because in decision["because"]:
         values = ", ".join(f"{name} = {value}" for name, value in because["values"].items())

@@ -47,6 +47,10 @@ class Ruled:
         """The hosts that have such jobs."""
         return list(self._hosts)
 
+    def counts(self) -> dict[str, int]:
+        """The number of jobs of each such host."""
+        return {host: len(numbers) for host, numbers in self._hosts.items()}
+
     def numbers(self, host: str) -> frozenset[int]:
         """The numbers of the jobs of a host."""
         return frozenset(self._hosts.get(host, ()))

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
+from lark_common.runs import NetworkType
 from lark_controller.policies.model import Decision, Policy, SliceKey, WanAction
 
 
@@ -38,31 +39,49 @@ class Reach:
     other_jobs: int = 0
 
 
+class Deciding(NamedTuple):
+    """A live job: its owner, the policy's decision, and the kind of its network; ``host`` is its worker."""
+
+    owner: str
+    decision: Decision
+    network: NetworkType = NetworkType.OVS_BRIDGE
+    host: str = ""
+
+
+# A slice, and of jobs behind NAT their worker: nobody else reaches them. "" for all others.
+_Place = tuple[SliceKey | None, str]
+
+
 @dataclass(slots=True)
 class _Jobs:
-    """The live jobs of one user: by slice, those that may call, those that may be called, and all."""
+    """The live jobs of one user: by place those that may call, those that may be called, and those that may do both;
+    and all."""
 
     total: int = 0
-    slices: Counter[SliceKey | None] = field(default_factory=Counter)
-    calling: Counter[SliceKey | None] = field(default_factory=Counter)
-    called: Counter[SliceKey | None] = field(default_factory=Counter)
+    calling: Counter[_Place] = field(default_factory=Counter)
+    called: Counter[_Place] = field(default_factory=Counter)
+    both: Counter[_Place] = field(default_factory=Counter)
     wan_open: int = 0
     wan_partly: int = 0
 
 
-def reach(decided: Iterable[tuple[str, Decision]], policy: Policy, most: int) -> Reach:
-    """The reach of the ``most`` users with the most jobs, from each live job's owner and decision."""
+def reach(decided: Iterable[Deciding], policy: Policy, most: int) -> Reach:
+    """The reach of the ``most`` users with the most jobs."""
     dropped = {rule.position: bool(rule.exceptions) for rule in policy.wans if rule.action is WanAction.DROP}
     owners: dict[str, _Jobs] = {}
-    for owner, decision in decided:
+    for owner, decision, network, host in decided:
         jobs = owners.setdefault(owner, _Jobs())
         jobs.total += 1
-        if decision.isolated:
+        if decision.isolated or network is NetworkType.NONE:
             continue
-        jobs.slices[decision.slice] += 1
-        jobs.called[decision.slice] += decision.inbound
+        behind = host if network is NetworkType.NAT else ""
+        called_at = (decision.slice, behind)
+        jobs.called[called_at] += decision.inbound
         if decision.outbound:
-            jobs.calling[decision.slice] += 1
+            # A job behind NAT calls those of its own worker behind NAT, and all others.
+            for place in {called_at, (decision.slice, "")}:
+                jobs.calling[place] += 1
+            jobs.both[called_at] += decision.inbound
             jobs.wan_open += decision.wan not in dropped
             jobs.wan_partly += dropped.get(decision.wan, False)
     ranked = sorted(owners.items(), key=lambda item: (-item[1].total, item[0]))
@@ -81,12 +100,10 @@ def _wan(jobs: _Jobs) -> Extent:
 
 def _extent(one: _Jobs, other: _Jobs) -> Extent:
     """The jobs of another that the jobs of one may call; where both are one user, a job does not count as another."""
-    if one is other:
-        common = [key for key, count in one.slices.items() if count > 1 and one.calling[key] and one.called[key]]
-    else:
-        common = [key for key, count in one.calling.items() if count and other.called[key]]
-    if not common:
+    same = one is other
+    passing = sum(
+        count * other.called[place] - (one.both[place] if same else 0) for place, count in one.calling.items()
+    )
+    if not passing:
         return Extent.NONE
-    (key, *rest) = common
-    whole = not rest and one.calling[key] == one.total and other.called[key] == other.total
-    return Extent.ALL if whole else Extent.SOME
+    return Extent.ALL if passing == one.total * (other.total - same) else Extent.SOME

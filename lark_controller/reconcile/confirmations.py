@@ -133,6 +133,10 @@ class Confirmations:
                 if self._settled(number):
                     yield number
 
+    def waiting_for(self, what: Awaited) -> int:
+        """The number of jobs that wait for a thing."""
+        return len(self._open.get(what, ()))
+
     def open(self) -> list[int]:
         """The jobs that wait for anything."""
         return list({number for numbers in self._open.values() for number in numbers})

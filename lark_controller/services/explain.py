@@ -121,7 +121,8 @@ def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job |
     job = directory.by_id.get(what)
     if job is not None:
         if not job.addresses:
-            raise NotFoundError(f"job {job.called} has no address yet")
+            why = "no network of its own" if job.network_type is NetworkType.NONE else "no address yet"
+            raise NotFoundError(f"job {job.called} has {why}")
         return job.addresses, job
     try:
         address = ip_address(what)

@@ -30,8 +30,8 @@ from lark_controller.policies import predicate
 from lark_controller.policies.compare import Comparison, compare
 from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Decision, Policy
-from lark_controller.policies.reach import Reach, reach
+from lark_controller.policies.model import Policy
+from lark_controller.policies.reach import Deciding, Reach, reach
 from lark_controller.qos.warnings import policy_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
@@ -65,10 +65,10 @@ def _one_of(places: threading.Semaphore, busy: str) -> Iterator[None]:
         places.release()
 
 
-def _decided(decider: Decider, jobs: Iterable[Job], pace: planning.Pace) -> Iterator[tuple[str, Decision]]:
+def _decided(decider: Decider, jobs: Iterable[Job], pace: planning.Pace) -> Iterator[Deciding]:
     for job in jobs:
         pace.step()
-        yield job.owner, decider.of(job)
+        yield Deciding(job.owner, decider.of(job), job.network_type, job.host)
 
 
 def _nothing(_: Policy) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from lark_common.scitags import Marks
-from lark_controller.api.workers import Delivered, WorkerStatus
+from lark_controller.api.workers import Delivered, RuledWorker, WorkerStatus
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.confirmations import RulesAt
 from lark_controller.reconcile.guarantees import Guarantees
@@ -57,6 +57,15 @@ class Workers:
             return self._status(host, revision)
 
         return self._loop.call(note)
+
+    def ruled(self) -> tuple[RuledWorker, ...]:
+        """The workers that have jobs without a port on a switch."""
+        return self._loop.call(
+            lambda: tuple(
+                RuledWorker(host, jobs, self._reconciler.confirmations.waiting_for(RulesAt(host)))
+                for host, jobs in self._reconciler.desired.ruled.counts().items()
+            )
+        )
 
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
         """A worker's own queues have delivered this; returns how many of its guarantees were missed. Raises

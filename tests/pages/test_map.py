@@ -31,6 +31,34 @@ def test_three_workers_and_who_reaches_whom(reader: Reader, site: Site) -> None:
     expect(page.get_by_role("heading", name="Switch worker2")).to_be_visible()
 
 
+def test_a_worker_whose_jobs_are_at_no_switch_is_drawn_as_well(reader: Reader, site: Site) -> None:
+    def ads(number: int, kind: str) -> str:
+        made = site.ads("alice", 9, number).replace('"ovs_bridge"', f'"{kind}"').replace("worker9", "natworker")
+        made = re.sub("LarkDatapathId.*\n|LarkAddressType.*\n", "", made)
+        return made if kind == "none" else f'{made}LarkInnerAddressIPv4 = "192.168.9.{number}"\n'
+
+    jobs = [site.lark.post(ads(40 + at, kind), 0).body for at, kind in enumerate(("nat", "nat", "none"))]
+    site.run("alice")
+    page = reader.log_in(site.reader, "#/map")
+    worker = page.get_by_role("img", name="The WAN, 1 core switch, 4 workers").locator(
+        "a", has_text="natworker.example"
+    )
+    expect(worker).to_contain_text("not in sync, 2 jobs")
+    # Nobody but its neighbour calls a job behind NAT, and one of the four jobs has no network at all.
+    (party,) = site.lark.get("/v1/map")["parties"]
+    assert (party["jobs"], party["wan"], party["reaches"]) == (4, "some", ["some"])
+    worker.click()
+    expect(page.get_by_role("row", name=re.compile("140.0 .*pending alice"))).to_be_visible()
+    none = page.get_by_role("row", name=re.compile("142.0 .*no network alice"))
+    expect(none).to_be_visible()
+    none.get_by_role("link", name="142.0").click()
+    expect(page.get_by_text("It has no network: nothing passes, whatever the rules.")).to_be_visible()
+    page.goto(f"{site.url}/pages/#/jobs/{jobs[0]['id']}")
+    expect(panel(page, "Switches")).to_contain_text(
+        "Worker natworker.example: has not put the job's rules in place yet"
+    )
+
+
 def test_a_thousand_workers_are_one_picture_of_the_same_size(reader: Reader, site: Site) -> None:
     lines = "".join(
         f'  many{number}: {{datapath: "{0x1000 + number:016x}", role: edge, host: many{number}.example}}\n'

@@ -28,7 +28,7 @@ from lark_controller.policies.model import (
     TopologySpec,
     TransferTerms,
 )
-from lark_controller.policies.reach import Party, Reach, reach
+from lark_controller.policies.reach import Deciding, Party, Reach, reach
 from lark_controller.policies.switches import DEFAULT_UPLINKS
 from lark_controller.policies.transfer_rules import TransferRule
 
@@ -109,8 +109,8 @@ def test_the_rate_of_a_job_is_its_request_or_the_default_up_to_the_maximum(
 def test_nobody_reaches_nobody() -> None:
     policy = load("version: 1\n")
     assert reach([], policy, 5) == Reach() == Reach((), 0, 0)
-    assert reach([("a", Decision())], policy, 0) == Reach((), 1, 1)
-    both = reach([("a", Decision()), ("b", Decision()), ("b", Decision())], policy, 5)
+    assert reach([Deciding("a", Decision())], policy, 0) == Reach((), 1, 1)
+    both = reach([Deciding("a", Decision()), Deciding("b", Decision()), Deciding("b", Decision())], policy, 5)
     assert both == Reach((Party("b", 2, "all", ("all", "all")), Party("a", 1, "all", ("all", "none"))), 0, 0)
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lark_common.runs import NetworkType
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision, SliceKey
-from lark_controller.policies.reach import Extent, reach
+from lark_controller.policies.reach import Deciding, Extent, reach
 
 POLICY = load("""\
 version: 1
@@ -33,22 +34,30 @@ _DECISIONS = st.builds(
 )
 
 
-def passes(one: Decision, other: Decision) -> bool:
-    return not (one.isolated or other.isolated) and one.slice == other.slice and one.outbound and other.inbound
+_JOBS = st.builds(Deciding, st.sampled_from("xyz"), _DECISIONS, st.sampled_from(NetworkType), st.sampled_from("hg"))
+
+
+def passes(one: Deciding, other: Deciding) -> bool:
+    a, b = one.decision, other.decision
+    if a.isolated or b.isolated or a.slice != b.slice or not (a.outbound and b.inbound):
+        return False
+    if NetworkType.NONE in (one.network, other.network):
+        return False
+    return other.network is not NetworkType.NAT or (one.network, one.host) == (NetworkType.NAT, other.host)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("xyz"), _DECISIONS), max_size=7))
-def test_the_extent_is_that_of_all_pairs_of_jobs(decided: list[tuple[str, Decision]]) -> None:
+@given(st.lists(_JOBS, max_size=7))
+def test_the_extent_is_that_of_all_pairs_of_jobs(decided: list[Deciding]) -> None:
     found = reach(decided, POLICY, 12)
     assert sum(party.jobs for party in found.parties) == len(decided)
     jobs = list(enumerate(decided))
     for one in found.parties:
         for other, extent in zip(found.parties, one.reaches, strict=True):
             pairs = [
-                passes(a[1], b[1])
+                passes(a, b)
                 for (at, a), (there, b) in product(jobs, jobs)
-                if at != there and a[0] == one.owner and b[0] == other.owner
+                if at != there and a.owner == one.owner and b.owner == other.owner
             ]
             if all(pairs) and pairs:
                 assert extent == Extent.ALL
@@ -71,12 +80,18 @@ def test_the_extent_is_that_of_all_pairs_of_jobs(decided: list[tuple[str, Decisi
     ],
 )
 def test_the_extent_of_the_wan(decisions: list[Decision], extent: str) -> None:
-    (party,) = reach([("x", each) for each in decisions], POLICY, 12).parties
+    (party,) = reach([Deciding("x", each) for each in decisions], POLICY, 12).parties
     assert party.wan == extent
 
 
+def test_a_job_without_a_network_reaches_no_wan() -> None:
+    jobs = [Deciding("x", Decision(), network) for network in (NetworkType.NAT, NetworkType.NONE)]
+    assert reach(jobs, POLICY, 12).parties[0].wan == Extent.SOME
+    assert reach(jobs[:1], POLICY, 12).parties[0].wan == Extent.ALL
+
+
 def test_users_with_few_jobs_are_summed_up() -> None:
-    decided = [(f"user{number}", Decision()) for number in range(30) for _ in range(number + 1)]
+    decided = [Deciding(f"user{number}", Decision()) for number in range(30) for _ in range(number + 1)]
     found = reach(decided, POLICY, 3)
     assert [(party.owner, party.jobs) for party in found.parties] == [("user29", 30), ("user28", 29), ("user27", 28)]
     assert (found.other_owners, found.other_jobs) == (27, 27 * 28 // 2)

@@ -51,9 +51,11 @@ export function state(word) {
   return h("span", { class: `state ${kind}` }, word);
 }
 
-// The state of a job of a list; one that has its rules is blocked where these let nothing pass.
+// The state of a job of a list; one that has its rules is blocked where these let nothing pass, and there is nothing that they are for
+// where it has no network.
 export function jobState(job) {
   const { decision } = job;
+  if (job.state === "enforced" && job.network_type === "none") return "no network";
   const isolated = decision ? decision.blocked || !(decision.inbound || decision.outbound) : job.isolated;
   return job.state === "enforced" && isolated ? "blocked" : job.state;
 }

@@ -14,6 +14,7 @@ from lark_controller.accounting.usage import IDLE, Rate
 from lark_controller.api.described import Dpid
 from lark_controller.api.reservations import LinkStatus
 from lark_controller.api.switches import PortLoad, SwitchStatus
+from lark_controller.api.workers import RuledWorker
 from lark_controller.policies.reach import Party
 from lark_controller.policies.topology import ACCESS
 from lark_controller.rest.api import operation, resource
@@ -47,12 +48,12 @@ class MapCore:
 
 @dataclass(frozen=True, slots=True)
 class MapSwitch:
-    """A worker's switch in the picture. ``capacity`` is that of its host's access link, Mb/s."""
+    """A worker in the picture, with its switch if it has one. ``capacity`` is that of its access link, Mb/s."""
 
-    datapath: Annotated[Dpid, "Datapath id"]
-    name: Annotated[str, "Its name"]
-    connected: Annotated[bool, "Connected now"]
-    in_sync: Annotated[bool, "It holds exactly the desired flows"]
+    datapath: Annotated[Dpid | None, "Datapath id of its switch; null where its jobs are at none (bridge, nat)"]
+    name: Annotated[str, "The switch's name, or the host"]
+    connected: Annotated[bool, "Its switch is connected now; true where it has none"]
+    in_sync: Annotated[bool, "Its switch holds exactly the desired flows, and it has the rules of its jobs at none"]
     jobs: Annotated[int, "Jobs attached to it"]
     rate: Annotated[Rate, "Present rate of the jobs on its host"]
     capacity: Annotated[float | None, "Capacity of its host's access link, Mb/s"]
@@ -60,11 +61,11 @@ class MapSwitch:
 
 @dataclass(frozen=True, slots=True)
 class MapRest:
-    """The workers' switches that are not drawn one by one, summed up by state."""
+    """The workers that are not drawn one by one, summed up by state."""
 
     connected: Annotated[bool, "Connected now"]
     in_sync: Annotated[bool, "They hold exactly the desired flows"]
-    switches: Annotated[int, "Number of switches"]
+    switches: Annotated[int, "Number of workers"]
     jobs: Annotated[int, "Jobs attached to them"]
     rate: Annotated[Rate, "Present rate of these jobs"]
 
@@ -112,11 +113,9 @@ class MapSchema(Schema):
     edges = fields.List(
         fields.Nested(MapSwitchSchema),
         required=True,
-        metadata=_meta(
-            f"At most {DRAWN} switches of workers: half of them or more by rate, before them some with problems"
-        ),
+        metadata=_meta(f"At most {DRAWN} workers: half of them or more by rate, before them some with problems"),
     )
-    rest = fields.List(fields.Nested(MapRestSchema), required=True, metadata=_meta("The other switches of workers"))
+    rest = fields.List(fields.Nested(MapRestSchema), required=True, metadata=_meta("The other workers"))
     links = fields.List(fields.Nested(MapLinkSchema), required=True, metadata=_meta(f"The first {LINKS} links"))
     parties = fields.List(fields.Nested(PartySchema), required=True, metadata=_meta("Users with the most live jobs"))
     other_owners = fields.Integer(required=True, metadata=_meta("Number of other users"))
@@ -138,7 +137,13 @@ def show() -> dict[str, object]:
         for each in switches
         if each.role == "core"
     ]
-    drawn, others = _chosen([_drawn(each, rates, access) for each in switches if each.role != "core"])
+    ruled = {each.host: each for each in controls.workers.ruled()}
+    edges = [_drawn(each, ruled.pop(each.host, None), rates, access) for each in switches if each.role != "core"]
+    edges += [
+        MapSwitch(None, each.host, True, not each.waiting, each.jobs, rates.get(each.host, IDLE), access.get(each.host))
+        for each in ruled.values()
+    ]
+    drawn, others = _chosen(edges)
     reach = controls.policy.reach()
     return {
         "at": time.time(),
@@ -155,13 +160,16 @@ def show() -> dict[str, object]:
     }
 
 
-def _drawn(switch: SwitchStatus, rates: Mapping[str, Rate], access: Mapping[str, float]) -> MapSwitch:
+def _drawn(
+    switch: SwitchStatus, ruled: RuledWorker | None, rates: Mapping[str, Rate], access: Mapping[str, float]
+) -> MapSwitch:
+    """A worker with a switch, which may have jobs at none as well."""
     return MapSwitch(
         switch.datapath,
         switch.name,
         switch.connected,
-        switch.in_sync,
-        switch.jobs,
+        switch.in_sync and (ruled is None or not ruled.waiting),
+        switch.jobs + (0 if ruled is None else ruled.jobs),
         rates.get(switch.host, IDLE),
         access.get(switch.host),
     )

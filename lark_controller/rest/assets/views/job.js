@@ -150,7 +150,8 @@ function about(job) {
 
 function decision(job) {
   const { blocked, slice, inbound, outbound, bandwidth, transfers, because } = job.decision;
-  const words = blocked ? ["It is blocked: nothing passes."] : [
+  const words = job.network_type === "none" ? ["It has no network: nothing passes, whatever the rules."]
+    : blocked ? ["It is blocked: nothing passes."] : [
     slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
     inbound && outbound ? "It may call and be called." : inbound ? "It may be called, but not call." : outbound ? "It may call, but not be called."
       : "It may neither call nor be called.",
@@ -171,8 +172,8 @@ function decision(job) {
 
 function confirmations(job, names) {
   const name = (datapath) => names.get(datapath) || datapath;
-  if (!job.confirmed.length && !job.waiting.length) return h("p", { class: "empty" }, job.state === "ended" ? "It has ended." : "No switch is concerned.");
+  if (!job.confirmed.length && !job.waiting.length) return h("p", { class: "empty" }, job.state === "ended" ? "It has ended." : ["bridge", "nat"].includes(job.network_type) && job.state === "enforced" ? `Worker ${job.host} has confirmed` : "No switch is concerned.");
   return h("ul", { class: "plain" },
     job.confirmed.map((datapath) => h("li", { key: datapath }, switchLink(datapath, name(datapath)), " has confirmed")),
-    job.waiting.map((each) => h("li", { key: each.datapath }, each.datapath ? switchLink(each.datapath, name(each.datapath)) : "The controller", ": ", h("span", { class: "poor-text" }, each.reason))));
+    job.waiting.map((each) => h("li", { key: each.datapath }, each.datapath ? switchLink(each.datapath, name(each.datapath)) : `Worker ${job.host}`, ": ", h("span", { class: "poor-text" }, each.reason))));
 }

@@ -70,7 +70,8 @@ function picture(found, shape) {
   const middle = width / 2;
   const rates = (one) => (narrow ? [`↑ ${rate(one.outward)}`, `↓ ${rate(one.inward)}`] : [ways(one)]);
   const boxes = [
-    ...found.edges.map((each) => ({ key: each.datapath, kind: state(each)[0], title: short(each.name || each.datapath, shape.letters), href: to("switches", each.datapath),
+    ...found.edges.map((each) => ({ key: each.datapath || each.name, kind: state(each)[0], title: short(each.name || each.datapath, shape.letters),
+      href: each.datapath ? to("switches", each.datapath) : to("jobs", { host: each.name }),
       lines: [`${state(each)[1]}, ${several(each.jobs, "job")}${each.capacity && !narrow ? `, ${rate(each.capacity)}` : ""}`, ...rates(each.rate)],
       part: load(each.rate, each.capacity) })),
     ...found.rest.map((each) => ({ key: state(each)[1], kind: `${state(each)[0]} many`, title: `${several(each.switches, "worker")} more`, href: "#/switches",
