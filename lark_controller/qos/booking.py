@@ -95,6 +95,8 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
     """
     job = find(text)
     if job is not None:
+        if job.network_type is NetworkType.NONE:
+            raise PathError(f"job {job.called} has no network of its own, so nothing can be reserved for it")
         if job.has_pool_address and not job.addresses:
             raise PathError(f"job {job.called} has no address yet")
         own = job.addresses if job.has_pool_address else ()

@@ -67,7 +67,7 @@ def _admit(connection: Connection, booking: Booking, now: float, actor: str) -> 
     row = connection.execute(insert(reservations).values(values).returning(*reservations.c)).one()
     made = _reservation(row)
     if booking.kind is ReservationKind.FLOW:
-        record(connection, now, actor, "reserve", made.id, booking.what)
+        _note(connection, now, actor, "reserve", made, booking.what + _peer(connection, made))
     return made
 
 
@@ -115,7 +115,7 @@ def release(connection: Connection, reservation_id: str, now: float, actor: str)
     for each in gone:
         if each.kind is ReservationKind.JOB:
             _resize(connection, each.job, None)
-        record(connection, now, actor, "release", each.id, "")
+        _note(connection, now, actor, "release", each)
     return gone[0] if gone else None
 
 
@@ -148,7 +148,7 @@ def sweep(connection: Connection, now: float, but: Collection[str] = ()) -> int:
     past = (reservations.c.until <= now) & reservations.c.id.not_in(list(but)[:_BATCH])
     gone = _remove(connection, past)
     for each in gone:
-        record(connection, now, "lark", "expire", each.id, "the time that was reserved is over")
+        _note(connection, now, "lark", "expire", each, "the time that was reserved is over")
     return len(gone)
 
 
@@ -337,8 +337,22 @@ def _replace(
             detail = f"{before.rate:g} to {after.rate:g} Mb/s"
         elif before.steady != steady:
             detail = "steady" if steady else "not steady"
-        record(connection, now, actor, "change", before.id, detail)
+        _note(connection, now, actor, "change", before, detail)
     return after
+
+
+def _note(connection: Connection, now: float, actor: str, action: str, of: Reservation, detail: str = "") -> None:
+    """A line of the audit trail: of the job that has the reservation, else of the reservation itself."""
+    if of.job is None:
+        record(connection, now, actor, action, of.id, detail)
+    else:
+        record(connection, now, actor, action, of.job, f"reservation {of.id}{f': {detail}' if detail else ''}")
+
+
+def _peer(connection: Connection, made: Reservation) -> str:
+    """The job at the other end, in words; empty where there is none."""
+    row = connection.execute(select(runs.c.cluster, runs.c.proc).where(runs.c.id == made.peer)).one_or_none()
+    return "" if row is None else f", to job {row.cluster}.{row.proc}"
 
 
 def _resize(connection: Connection, job_id: str | None, bandwidth: float | None) -> None:

@@ -192,6 +192,9 @@ def test_a_job_without_an_address_is_no_end_yet() -> None:
         end_of(job.id, {job.id: job}.get, None, policy, topology)
     nat = replace(job, network_type=NetworkType.NAT)
     assert end_of(job.id, {job.id: nat}.get, None, policy, topology) == End("w1", nat)
+    none = replace(job, network_type=NetworkType.NONE)
+    with pytest.raises(PathError, match="has no network of its own"):
+        end_of(job.id, {job.id: none}.get, None, policy, topology)
 
 
 GROUPS = "groups:\n  cms: {port: wan-Fast, dscp: 9, ceiling: 1Mbit}\n"

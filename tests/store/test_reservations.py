@@ -113,6 +113,19 @@ def test_what_does_not_fit_changes_nothing(store: Store) -> None:
     assert [entry.action for entry in store.trail.page(first.id, None, 10).entries] == ["release", "change", "reserve"]
 
 
+def test_a_jobs_reservations_are_in_its_own_trail(store: Store) -> None:
+    one, other = (store.runs.register(a_run(number), "", "", "hook", NOW).job for number in (1, 2))
+    made = store.reservations.admit(flow(10, job=one.id, peer=other.id), NOW, "ops")
+    store.reservations.change(made.id, to(20), NOW, "ops")
+    store.reservations.release(made.id, NOW, "ops")
+    lines = [(each.action, each.detail) for each in store.trail.page(one.id, None, 3).entries]
+    assert lines == [
+        ("release", f"reservation {made.id}"),
+        ("change", f"reservation {made.id}: 10 to 20 Mb/s"),
+        ("reserve", f"reservation {made.id}: 10 Mb/s from worker0 to wan, to job {other.called}"),
+    ]
+
+
 def test_several_bookings_are_admitted_together_where_the_rest_has_room_as_well(store: Store) -> None:
     one, other = (a_run(number) for number in (1, 2))
     for run in (one, other):

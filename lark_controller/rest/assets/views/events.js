@@ -3,15 +3,15 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { moment } from "../format.js";
-import { framed, jobLink, link, linked, switchLink, table, to } from "../parts.js";
+import { framed, jobLink, link, switchLink, table, to } from "../parts.js";
 import { pages } from "./jobs.js";
 
 const PAGE = 100;
 
-// What an event is about: a job, the policy, a switch, or something else in its own word.
+// What an event is about: a job, the policy, a switch, or something else in its own word, such as a reservation of no job.
 function about({ subject, name }) {
   if (name) return subject.startsWith("0000") ? switchLink(subject, name) : jobLink(subject, name);
-  return subject === "policy" ? link("policy", "policy") : linked(subject);
+  return subject === "policy" ? link("policy", "policy") : subject;
 }
 
 const KEYED = { key: (entry) => entry.number, empty: "Nothing has happened yet." };
