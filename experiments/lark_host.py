@@ -204,7 +204,8 @@ def sweep(pool: Pool, rates: Sequence[float], options: Options) -> Result:
             f"seconds up to {SLOW} Mb/s": SWEEP_SECONDS * 2,
         },
         notes=(
-            'The paper says of its own that it is "comparable" with what is configured, and gives no numbers.',
+            'The paper draws its own from 30 s of iperf, and says that it is "comparable" with what is configured; its '
+            "text has no numbers, and the rates here are ours.",
             "The rates here are not scaled, whatever calibration chooses.",
         ),
         beside=Beside.of(every),

@@ -186,7 +186,7 @@ def figure_12(managed: Uploads, unmanaged: Uploads, options: Options) -> Result:
     single = [(one.rate / guarantee, kept.marked) for kept in managed.values() for one in kept.values]
     return Result(
         name="lark-figure-12",
-        title="A high-priority job that uploads beside N others on the WAN",
+        title="Rate of a high-priority job that uploads beside N others on the WAN",
         source="Lark, Fig. 12",
         x_label="other jobs",
         y_label="rate of the high-priority job, Mb/s of L2 bytes",
@@ -255,7 +255,7 @@ def speed_up(
 
 
 def table_3(managed: Uploads, unmanaged: Uploads, options: Options) -> Result:
-    """The high-priority job's upload with management, as a multiple of that without."""
+    """The high-priority job's execution, and its upload alone: how many times as fast with management."""
     ours, programs = (
         tuple(speed_up(number, managed[number], unmanaged[number], seconds) for number in managed)
         for seconds in (of_job, of_program)
@@ -275,7 +275,7 @@ def table_3(managed: Uploads, unmanaged: Uploads, options: Options) -> Result:
     }
     return Result(
         name="lark-table-3",
-        title="Speed-up of the high-priority job's upload from management",
+        title="Speed-up of a high-priority job that uploads, from management",
         source="Lark, Table III",
         x_label="other jobs",
         y_label="times as fast as without management",
