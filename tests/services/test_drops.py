@@ -95,7 +95,7 @@ def test_what_is_sent_to_a_job_is_dropped_on_its_way_in(tmp_path: Path, network:
 
 
 def test_jobs_with_one_number_are_shown_with_their_access_points(tmp_path: Path, network: FakeNetwork) -> None:
-    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+    with running(tmp_path, POLICY, counter_seconds=1.0) as controller:
         edge = an_edge()
         connect(network, controller, edge)
         jobs = [post(controller, n, "mallory", global_id=f"submit{n}#7.0#1").job for n in (1, 2)]
@@ -105,11 +105,12 @@ def test_jobs_with_one_number_are_shown_with_their_access_points(tmp_path: Path,
 
         def both() -> bool:
             for job in jobs:
-                sends(network, edge, job, "192.0.2.1")
+                sends(network, edge, job, "192.0.2.1", 3)
             found = controller.drops.now(9).drops
             return {(each.name, each.source) for each in found} == {(name, f"job {name} of mallory") for name in named}
 
-        until(both)
+        # Both jobs' packets are to come between the same two readings.
+        until(both, 120)
         ports = controller.switches.find(f"{1:016x}").ports
         assert {port.job_name for port in ports if port.job} == named
 
