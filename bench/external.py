@@ -61,13 +61,13 @@ class CorePath:
         for network in ("10.64.0.0/16", "198.18.0.0/16"):
             run(["ip", "-n", self.outside.namespace, "route", "add", network, "dev", INNER])
 
-    def map(self, count: int) -> int:
-        """Map so many jobs; returns the flows of the core."""
+    def map(self, count: int, opened: str = f"tcp/{OPEN}") -> int:
+        """Map so many jobs, each with this ``opened``; returns the flows of the core."""
         desired = Desired(load(POLICY))
         desired.set_switch(place_switch(desired.policy, CORE, {"a": 1, "b": 2}, normal=True, tracks=True, max_meter=0))
         decider = Decider(desired.policy)
         for number in range(1, count + 1):
-            job = _job(number, self.jobs.mac)
+            job = _job(number, self.jobs.mac, opened)
             desired.put(job, decider.of(job))
         flows = desired.build(CORE).flows
         self.file.write_text("".join(f"{flow_text(key, data)}\n" for key, data in flows.items()))
@@ -75,9 +75,9 @@ class CorePath:
         return len(flows)
 
     @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Serve at all jobs' addresses."""
-        with self._program(self.jobs, "serve") as server:
+    def serving(self, *ports: int) -> Iterator[None]:
+        """Serve at all jobs' addresses, at :data:`OPEN` and :data:`OWN` or at other ports."""
+        with self._program(self.jobs, "serve", *map(str, ports or (OPEN, OWN))) as server:
             assert server.stdout is not None
             server.stdout.readline()
             try:
@@ -134,9 +134,9 @@ def _by_turns(path: CorePath, action: str, called: int, rounds: int, seconds: fl
     }
 
 
-def _job(number: int, mac: str) -> Job:
+def _job(number: int, mac: str, opened: str) -> Job:
     key, facts = RunKey(f"s#{number}.0#1", 1, f"slot{number}"), Facts((("acctgroup", '"cms"'), ("owner", '"alice"')))
-    own, external = JOBS + number, External(POOL + number, listed(f"tcp/{OPEN}"))
+    own, external = JOBS + number, External(POOL + number, listed(opened))
     return Job(
         number, key, key.id, "alice", "alice", "cms", number, 0, "worker1",
         ipv4=own, mac=mac, facts=facts, external=(external,),

@@ -11,7 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from experiments import calibration, lark_host, lark_latency, lark_start, lark_wan, page, qos_framework, rates
+from experiments import (
+    calibration,
+    lark_host,
+    lark_latency,
+    lark_start,
+    lark_wan,
+    page,
+    qos_framework,
+    rates,
+    superfacility,
+)
 from experiments.options import Options
 from experiments.plot import plot
 from experiments.rates import Rates
@@ -29,6 +39,7 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "lark-start": lark_start.run,
     "lark-latency": lark_latency.run,
     "qos-framework": qos_framework.run,
+    "superfacility": superfacility.run,
 }
 
 

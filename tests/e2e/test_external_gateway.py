@@ -52,7 +52,7 @@ def gateway(site: Site, directory: Path) -> Iterator[None]:
     """The program, which would ask again in half a minute if nobody told it of a change."""
     token = directory / "gateway.token"
     if not token.exists():
-        token.write_text(add(directory / "tokens.yaml", "gateway", [Scope.READ]))
+        token.write_text(add(directory / "tokens.yaml", "gateway", [Scope.GATEWAY]))
         token.chmod(0o600)
     command = [sys.executable, "-m", "lark_worker.cli", "gateway", "--seconds", "30", "--wan", "wan", "--pool", POOL]
     running = subprocess.Popen(

@@ -47,6 +47,7 @@ class Told:
         self.away = False
         self.before: dict[str, dict[str, Any]] | None = None
         self.asked: list[tuple[str, float]] = []
+        self.words: list[dict[str, Any]] = []
         self.more = False
 
     def passed(self, call: Callable[[Any], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
@@ -67,6 +68,10 @@ class Told:
             self.before = {each["address"]: dict(each) for each in self.addresses}
         number = len(self.asked)
         return {"revision": f"{number}", "whole": whole, "more": self.more, "translations": told, "gone": gone}
+
+    def confirm_external_translations(self, word: dict[str, Any]) -> dict[str, Any]:
+        self.words.append(word)
+        return word
 
     def give(self, external: str, own: str | None, *opened: str) -> None:
         self.addresses.append({"address": external, "inside": own, "open": list(opened)})
@@ -423,7 +428,7 @@ def test_the_unit_can_do_its_work_by_the_settings_and_the_rules_outlive_it(
     job = over_socket.register(1, "alice")["id"]
     wish = {"job": job, "open": ["tcp/80"]}
     over_socket.client.post("/v1/external-addresses", json=wish, headers=bearer("operate"))
-    (token := tmp_path / "worker.token").write_text(TOKENS["read"])
+    (token := tmp_path / "worker.token").write_text(TOKENS["gateway"])
     token.chmod(0o600)
     unit = (Path(__file__).parents[2] / "etc/systemd/lark-gateway.service").read_text()
     (program, action), capabilities = (
