@@ -78,7 +78,7 @@ def measure(rounds: int, seconds: float, called: Sequence[int], mapped: int) -> 
     """Measure every row; one job is called with ``mapped`` jobs mapped, too. Raises LabError."""
     rows: list[Row] = []
     for mtu in MTUS:
-        with temporary_directory() as name, OpenVSwitch(Path(name) / "switch") as ovs, Net() as net:
+        with temporary_directory() as name, OpenVSwitch(Path(name)) as ovs, Net() as net:
             path = CorePath(ovs, net, Path(name), mtu)
             jobs = Jobs(path, Path(name) / "transfers")
             with path.serving(ECHO, ECHO + OWN), jobs.serving(_ways(max(called))[0].addresses):

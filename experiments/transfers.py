@@ -28,7 +28,7 @@ IPERF3, WEB, COPY, ECHO = 5000, 5001, 5002, 5003
 OWN: Final = 100
 # The bytes of all files of a transfer together.
 BYTES: Final = 192 << 20
-PATIENCE: Final = 300.0
+PATIENCE: Final = 120.0
 
 NGINX: Final = """
 user root;
@@ -100,9 +100,10 @@ class Jobs:
     def iperf3(self, way: Way, inwards: bool, seconds: float) -> float:
         """Mb/s of a stream of each job that last so long; ``inwards`` to the jobs."""
         (found := self._folder / "iperf3").mkdir(exist_ok=True)
-        more = "" if inwards else "-R"
+        # It takes whole seconds, and 0 for ever.
+        more, whole = "" if inwards else "-R", max(1, round(seconds))
         lines = [
-            f"iperf3 -J -t {seconds:g} {more} -c {end.partition(':')[0]} -p {end.partition(':')[2]} >{found}/{number} &"
+            f"iperf3 -J -t {whole} {more} -c {end.partition(':')[0]} -p {end.partition(':')[2]} >{found}/{number} &"
             for number, end in enumerate(way.ends(IPERF3))
         ]
         took = self._timed(lines)

@@ -39,6 +39,8 @@ class Progress:
         self._loop = loop
         self._queues = queues
         self._gateways = gateways
+        # By the job's number, what its external address waits for as far as it is in the audit trail.
+        self._noted: dict[int, tuple[str, ...]] = {}
         self._on_state = on_state
 
     def expect(self, job: Job) -> None:
@@ -89,9 +91,8 @@ class Progress:
         directory, closed = self._loop.directory, self._loop.desired.why_closed(number)
         if state is JobState.ENFORCED:
             reason = "; ".join(f"external address {address} is closed: {why}" for address, why in closed.items())
-        before, _ = directory.standing(number)
-        if state is JobState.PENDING and before is not state and job.external:
-            self._note_away(placed, waiting)
+        if job.external or number in self._noted:
+            self._note_away(placed, waiting if state is JobState.PENDING else {})
         if self._note_closed(job, closed) or (state, reason) != directory.standing(number):
             directory.set_standing(number, state, reason)
             self._on_state(directory.now(job))
@@ -116,14 +117,22 @@ class Progress:
     def _note_away(self, placed: Placed, waiting: Mapping[Awaited, str]) -> None:
         """Note that a job's external address waits for a gateway, or for a core that was here and is away. One that is
         still to connect has what it had before, after this controller's start."""
-        if (why := waiting.get(TRANSLATED)) is not None:
-            self._loop.note(Happening(placed.job.id, "external address waits", why))
+        found = [why] if (why := waiting.get(TRANSLATED, NOT_YET)) != NOT_YET else []
         for datapath in self._loop.desired.translating(placed):
             known = datapath in self._loop.switches and not self._loop.connected(datapath)
             if known and (why := waiting.get(FlowsAt(datapath))) is not None:
-                self._loop.note(
-                    Happening(placed.job.id, "external address waits", f"{self._label(FlowsAt(datapath))}: {why}")
-                )
+                found.append(f"{self._label(FlowsAt(datapath))}: {why}")
+        for text in found:
+            if text not in self._noted.get(placed.job.number, ()):
+                self._loop.note(Happening(placed.job.id, "external address waits", text))
+        if found:
+            self._noted[placed.job.number] = tuple(found)
+        else:
+            self.forget(placed.job.number)
+
+    def forget(self, number: int) -> None:
+        """Forget a job that is over."""
+        self._noted.pop(number, None)
 
     def lost(self, state: SwitchState) -> None:
         """Let all jobs of a switch wait: nothing can be sent to it now, for the reason in its state."""

@@ -235,6 +235,7 @@ class Reconciler(LoopState):
         self.confirmations.forget(number)
         self.workers.states.forget(placed.job.host, number)
         self.gateways.forget(number)
+        self._progress.forget(number)
         if placed.datapath is not None:
             self.dirty.switch(placed.datapath)
         self._try_refused(placed)

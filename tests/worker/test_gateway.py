@@ -404,6 +404,36 @@ def test_a_change_touches_that_address_alone_and_is_waited_for(site: Site, monke
     assert pauses[1] > 8.0
 
 
+def test_what_the_kernel_has_is_confirmed_and_nothing_else(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.told.before = {}
+    site.told.give(FIRST, "10.64.0.1", "tcp/80")
+    site.told.give(SECOND, "10.99.0.1", "tcp/80")
+    site.step()
+    word = {"revision": "1", "pools": [POOL], "seconds": 0.0, "lacks": [SECOND]}
+    assert site.told.words == [word]
+
+    # The kernel refuses a change.
+    def refused(*_: object) -> str:
+        raise NetworkError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gateway, "run", refused)
+        site.told.addresses[1]["inside"] = "10.64.0.2"
+        site.step()
+        assert len(site.told.words) == 1
+    site.step()
+    assert site.told.words[1:] == [word | {"revision": "3", "lacks": []}]
+    assert reached(site, site.b, SECOND, 80)
+    # Of more than can be listed nothing is confirmed, and what is gone is lacked no more.
+    monkeypatch.setattr(gateway, "_MOST_LACKING", 0)
+    site.told.addresses[0]["inside"] = "10.99.0.1"
+    site.step()
+    assert (site.told.words[-1]["revision"], site.told.words[-1]["lacks"]) == ("", [])
+    del site.told.addresses[0]
+    site.step()
+    assert site.told.words[-1]["revision"] == "5"
+
+
 def test_a_list_without_end_is_no_controllers(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "MOST_ADDRESSES", 1)
     site.told.give(FIRST, "10.64.0.1", "any")
