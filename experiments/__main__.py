@@ -41,6 +41,8 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "qos-framework": qos_framework.run,
     "superfacility": superfacility.run,
 }
+# Those at the machine's own rate.
+UNSCALED: Final = frozenset({"superfacility"})
 
 
 def main() -> int:
@@ -67,7 +69,7 @@ def main() -> int:
     options = Options(given.scale or 1.0, given.repetitions, given.quick, chosen)
     folder = given.output or RESULTS
     missed = failed = 0
-    if given.scale is None:
+    if given.scale is None and not UNSCALED.issuperset(given.names or EXPERIMENTS):
         try:
             options, calibrated = calibration.run(options)
         except LabError as error:

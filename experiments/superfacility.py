@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.external import JOBS, POOL, CorePath
 from experiments import paper
+from experiments.core_path import JOBS, POOL, CorePath
 from experiments.options import Options
 from experiments.result import Check, Point, Result, Series, Values
 from experiments.transfers import ECHO, OPENED, OWN, Jobs, Transfer, Way
@@ -74,10 +74,12 @@ def run(options: Options) -> tuple[Result, ...]:
     return results(rows, load)
 
 
-def measure(rounds: int, seconds: float, called: Sequence[int], mapped: int) -> tuple[Row, ...]:
+def measure(
+    rounds: int, seconds: float, called: Sequence[int], mapped: int, mtus: Sequence[int] = MTUS
+) -> tuple[Row, ...]:
     """Measure every row; one job is called with ``mapped`` jobs mapped, too. Raises LabError."""
     rows: list[Row] = []
-    for mtu in MTUS:
+    for mtu in mtus:
         with temporary_directory() as name, OpenVSwitch(Path(name)) as ovs, Net() as net:
             path = CorePath(ovs, net, Path(name), mtu)
             jobs = Jobs(path, Path(name) / "transfers")
@@ -120,7 +122,7 @@ def _rows(
         taken = {way.name: [] for way in ways}
         for number in range(rounds):
             for way in ways if number % 2 else reversed(ways):
-                taken[way.name].append(path.measured("rtt", seconds / 2, way.ends(ECHO)))
+                taken[way.name].append(path.measured("rtt", max(0.5, seconds / 2), way.ends(ECHO)))
         direct, external = (tuple(taken[way.name]) for way in ways)
         found.append(Row(ECHOED, mtu, True, count, mapped, flows, direct, external))
     return found

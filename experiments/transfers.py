@@ -1,7 +1,7 @@
 """Transfers between an outside host and jobs through a core: iperf3, a web server (nginx) and a bulk copy (rsync).
 
-On the path of :mod:`bench.external`. Each transfer is started for all jobs at once, and counts from the first start to
-the last end: programs' starts are in it, in both ways that are compared.
+On the path of :mod:`experiments.core_path`. Each transfer is started for all jobs at once, and counts from the first
+start to the last end: programs' starts are in it, in both ways that are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.external import CorePath
+from experiments.core_path import CorePath
 from lab.namespaces import Host
 from lab.run import LabError, run
 

@@ -117,7 +117,8 @@ class Progress:
     def _note_away(self, placed: Placed, waiting: Mapping[Awaited, str]) -> None:
         """Note that a job's external address waits for a gateway, or for a core that was here and is away. One that is
         still to connect has what it had before, after this controller's start."""
-        found = [why] if (why := waiting.get(TRANSLATED, NOT_YET)) != NOT_YET else []
+        at_gateway = waiting.get(TRANSLATED, NOT_YET)
+        found = [] if at_gateway == NOT_YET else [at_gateway]
         for datapath in self._loop.desired.translating(placed):
             known = datapath in self._loop.switches and not self._loop.connected(datapath)
             if known and (why := waiting.get(FlowsAt(datapath))) is not None:

@@ -1,4 +1,4 @@
-"""The two ends of measured connections, as programs in namespaces: ``python -m bench.ends serve PORT… | ACTION …``.
+"""The two ends of measured connections, ``python -m experiments.ends serve PORT… | ACTION …``.
 
 The server answers by a connection's first byte: ``S`` takes what comes, ``G`` and a size sends as much, ``E`` echoes.
 """
