@@ -33,7 +33,7 @@ def test_every_transfer_passes_by_both_ways_in_both_directions() -> None:
 
 
 @pytest.mark.ovs
-def test_what_is_called_by_an_external_address_is_translated_and_one_that_nobody_has_fails(
+def test_what_is_called_by_an_external_address_is_translated_and_what_nobody_serves_fails(
     ovs: OpenVSwitch, net: Net, tmp_path: Path
 ) -> None:
     path = CorePath(ovs, net, tmp_path, 1500)
@@ -51,7 +51,7 @@ def test_what_is_called_by_an_external_address_is_translated_and_one_that_nobody
         assert jobs.copy(Way("external", (str(POOL + 1),), 0), True, 0.01) > 0
         assert translated() > 5
         with pytest.raises(LabError, match="a transfer failed"):
-            jobs.copy(Way("external", (str(POOL + 1),), 50), True, 0.01)
+            jobs.copy(Way("nobody's", ("10.64.0.1",), OWN // 2), True, 0.01)
 
 
 def test_the_page_shows_rates_ratios_and_which_aims_are_missed(tmp_path: Path) -> None:
