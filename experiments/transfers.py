@@ -135,9 +135,7 @@ class Jobs:
             source, target = f"{self._folder}/files/{size}", f"{there}/in/{number}"
             if not inwards:
                 source, target = f"{there}/{size}", f"{self._folder}/got/{number}"
-            lines.append(
-                f"rsync --whole-file --ignore-times --inplace --contimeout=60 {source} {target} || touch {self._failed} &"
-            )
+            lines.append(f"rsync -WI --inplace --contimeout=60 {source} {target} || touch {self._failed} &")
         took = self._timed(lines)
         return size * len(lines) / took / 1e6
 

@@ -301,7 +301,7 @@ def confirm_translations() -> dict[str, object]:
 
     Until a gateway has confirmed it, an address that no core translates is pending.
     """
-    body = fitting(read_object(MAX_WORD), GatewayWordSchema())
+    body = fitting(read_value(MAX_WORD), GatewayWordSchema())
     try:
         pools, lacks = tuple(map(IPv4Network, body["pools"])), frozenset(map(IPv4Address, body["lacks"]))
     except ValueError as error:
