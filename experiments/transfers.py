@@ -54,6 +54,7 @@ use chroot = no
 uid = root
 gid = root
 max connections = 0
+reverse lookup = no
 [files]
 path = {folder}/files
 read only = no
