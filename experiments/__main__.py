@@ -11,7 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from experiments import calibration, lark_host, lark_latency, lark_start, lark_wan, page, qos_framework, rates
+from experiments import (
+    calibration,
+    lark_host,
+    lark_latency,
+    lark_start,
+    lark_wan,
+    page,
+    qos_framework,
+    rates,
+    superfacility,
+)
 from experiments.options import Options
 from experiments.plot import plot
 from experiments.rates import Rates
@@ -29,7 +39,10 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "lark-start": lark_start.run,
     "lark-latency": lark_latency.run,
     "qos-framework": qos_framework.run,
+    "superfacility": superfacility.run,
 }
+# Those at the machine's own rate.
+UNSCALED: Final = frozenset({"superfacility"})
 
 
 def main() -> int:
@@ -56,7 +69,7 @@ def main() -> int:
     options = Options(given.scale or 1.0, given.repetitions, given.quick, chosen)
     folder = given.output or RESULTS
     missed = failed = 0
-    if given.scale is None:
+    if given.scale is None and not UNSCALED.issuperset(given.names or EXPERIMENTS):
         try:
             options, calibrated = calibration.run(options)
         except LabError as error:

@@ -2,7 +2,8 @@
 
 *Lark*: Z. Zhang, B. Bockelman, D. W. Carder, T. Tannenbaum, "Lark: Bringing Network Awareness to High Throughput
 Computing". *QoS framework*: S. Senapathi, D. K. Panda, D. Stredney, H.-W. Shen, "A QoS Framework for Clusters to
-Support Applications with Resource Adaptivity and Predictable Performance".
+Support Applications with Resource Adaptivity and Predictable Performance". *SuperFacility*: R. S. Canon, T. Declerck,
+B. Draney, J. Lee, D. Paul, D. Skinner, "Enabling a SuperFacility with Software Defined Networking".
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ LINK_MBYTES: Final = 210.0
 # QoS framework, section VI.E, Fig. 13a: Integer Sort on four nodes, MB/s a flow -> seconds, alone and in a pair.
 SORT_SECONDS_ALONE: Final = {5.0: 0.1404, 8.0: 0.0925}
 SORT_SECONDS_PAIR: Final = {5.0: 0.1404, 8.0: 0.09175}
+
+
+# SuperFacility, Tables II (iperf), III (GridFTP, to LBNL) and IV (a web server, the second after tuning): a host that
+# is connected directly, and compute nodes with external addresses.
+DIRECT: Final = {"Table II": (34.7, "Gb/s"), "Table III": (750.0, "MB/s"), "Table IV": (20.0, "MB/s")}
+MAPPED: Final = {"Table II": (25.8, "Gb/s"), "Table III": (550.0, "MB/s"), "Table IV": (25.0, "MB/s")}
 
 
 def flow_limit(nodes: int, link: float = LINK_MBYTES) -> float:

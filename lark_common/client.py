@@ -91,8 +91,7 @@ class Client:
         ``wan_bytes_out``."""
         body = json.dumps({"jobs": list(job_ids)})
         path = f"/v1/hosts/{_part(host)}/use"
-        found: list[Answer] = self._json("POST", path, None, body, "application/json")["jobs"]
-        return found
+        return list(self._json("POST", path, None, body, "application/json")["jobs"])
 
     def end(self, job_id: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Answer:
         """End a job."""
@@ -122,8 +121,7 @@ class Client:
 
     def job_rates(self, job_id: str) -> list[Answer]:
         """The latest rates of a live job, one for each reading of its counters, the oldest first."""
-        found: list[Answer] = self._json("GET", f"/v1/jobs/{_part(job_id)}/rates")["rates"]
-        return found
+        return list(self._json("GET", f"/v1/jobs/{_part(job_id)}/rates")["rates"])
 
     def advice(self, job_id: str, fresh: bool = False) -> Answer:
         """A job's request against its use and losses, and the rate to ask for; of a live job so far. With ``fresh`` its
@@ -312,6 +310,10 @@ class Client:
         """The changes of translations since a revision, once there are any; after ``wait`` seconds anyway."""
         return self._json("GET", "/v1/external-translations", {"after": after}, wait=wait)
 
+    def confirm_external_translations(self, word: Mapping[str, object]) -> Answer:
+        """Confirm a gateway's ``revision`` in its ``pools``, but for what it ``lacks``; ``seconds`` to the next."""
+        return self._json("POST", "/v1/external-translations", None, json.dumps(word), "application/json")
+
     def external_address(self, association_id: str) -> Answer:
         """An external address by the id under which it was given, also when it is over."""
         return self._json("GET", f"/v1/external-addresses/{_part(association_id)}")
@@ -344,18 +346,15 @@ class Client:
 
     def remove_join_token(self, join_id: str) -> list[Answer]:
         """Take a join token out of force; returns those that are left."""
-        found: list[Answer] = self._json("DELETE", f"/v1/joins/{_part(join_id)}")["tokens"]
-        return found
+        return list(self._json("DELETE", f"/v1/joins/{_part(join_id)}")["tokens"])
 
     def joined_workers(self) -> list[Answer]:
         """The workers whose tokens are good because they have joined."""
-        found: list[Answer] = self._json("GET", "/v1/joined")["workers"]
-        return found
+        return list(self._json("GET", "/v1/joined")["workers"])
 
     def revoke_joined_worker(self, host: str) -> list[Answer]:
         """Refuse the token of a worker that has joined; returns those that are left."""
-        found: list[Answer] = self._json("DELETE", f"/v1/joined/{_part(host)}")["workers"]
-        return found
+        return list(self._json("DELETE", f"/v1/joined/{_part(host)}")["workers"])
 
     def authority(self) -> str:
         """The certificates (PEM) that workers are to trust, of a controller that is not trusted yet."""
@@ -383,13 +382,11 @@ class Client:
 
     def rates(self, by: str = "group", limit: int = 100) -> list[Answer]:
         """The present rates of live jobs, by group, user, host or job, the highest first."""
-        found: list[Answer] = self._json("GET", "/v1/rates", {"by": by, "limit": limit})["rates"]
-        return found
+        return list(self._json("GET", "/v1/rates", {"by": by, "limit": limit})["rates"])
 
     def drops(self, limit: int = 100) -> list[Answer]:
         """The packets that are dropped now, the most first: from whom, to where, by which rule, how fast."""
-        found: list[Answer] = self._json("GET", "/v1/drops", {"limit": limit})["drops"]
-        return found
+        return list(self._json("GET", "/v1/drops", {"limit": limit})["drops"])
 
     def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> Answer:
         """Report a worker's counters of a job since its start, by the names of the reference."""

@@ -32,6 +32,7 @@ from lark_controller.services.dns_updates import DnsUpdates
 from lark_controller.services.drops import Drops
 from lark_controller.services.external import ExternalAddresses
 from lark_controller.services.external_names import ExternalNames
+from lark_controller.services.external_translations import Translations
 from lark_controller.services.feed import Feed
 from lark_controller.services.health import Health
 from lark_controller.services.job_facts import refresh_facts
@@ -100,7 +101,11 @@ class Controller:
         gone = partial(self._openflow.hand_over, self._reconciler.end)
         self._feed = Feed(self._reconciler.directory, put, gone)
         self.reservations = Reservations(store, self._feed, self._holds)
-        self.external = ExternalAddresses(store, self._feed)
+        gateways = self._reconciler.gateways
+        translations = Translations(
+            partial(self._openflow.hand_over, gateways.served), partial(self._openflow.hand_over, gateways.confirmed)
+        )
+        self.external = ExternalAddresses(store, self._feed, translations)
         self._names = ExternalNames(store, dns or DnsUpdates(None, None), fence, self.external)
         self._registration = Registration(store, lease_seconds, self._feed, self.reservations, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)

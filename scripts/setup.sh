@@ -40,6 +40,9 @@ need mpich mpiexec.mpich
 need libmpich-dev mpicc.mpich
 need prometheus promtool
 need dnf dnf
+need iperf3 iperf3
+need rsync rsync
+need nginx-light nginx
 need patchelf patchelf
 need zsh zsh
 need fish fish

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from lark_common.runs import Address
+from lark_common.runs import Address, Network
 from lark_controller.jobs.external import Association, Opening, PoolState
+from lark_controller.jobs.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,26 @@ class Translation(NamedTuple):
     inside: Address
     openings: tuple[Opening, ...]
 
+    @classmethod
+    def of(cls, job: Job | None) -> Translation | None:
+        """The translation of a job's external IPv4 address; None while nobody is to reach it there."""
+        if job is None or not job.external or job.ipv4 is None or job.quarantine:
+            return None
+        external = next((each for each in job.external if each.address.version == 4), None)
+        return None if external is None else cls(external.address, job.ipv4, external.openings)
+
+
+class GatewayWord(NamedTuple):
+    """The word of a plain Linux gateway: its name, the networks of its pools, the revision of translations that its
+    kernel has (``""``: none), the seconds in which the next word is due, and the addresses that it does not translate
+    all the same."""
+
+    name: str
+    pools: tuple[Network, ...]
+    revision: str
+    seconds: float
+    lacks: frozenset[Address] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class TranslationChanges:
@@ -111,3 +132,6 @@ class ExternalControls(Protocol):
 
     def translations(self, revision: str, wait: float) -> TranslationChanges:
         """The changes of translations after a revision, once there are any; after ``wait`` seconds in any case."""
+
+    def translated(self, word: GatewayWord) -> None:
+        """A gateway confirms what it translates."""

@@ -147,7 +147,7 @@ def _setup_command(subparsers: Any) -> None:
 def _token_command(subparsers: Any) -> None:
     token = _command(subparsers, "token", tokens.run)
     token.add_argument("name", nargs="?", help="what the audit trail calls whoever uses it")
-    token.add_argument("--scope", action="append", choices=("hook", "read", "operate", "self"))
+    token.add_argument("--scope", action="append", choices=("hook", "read", "operate", "self", "gateway"))
     token.add_argument(
         "--user", metavar="OWNER", help="with the scope self: the user whose own jobs it shows, and nobody else's"
     )

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _one(path: Path, arguments: argparse.Namespace) -> int:
     if not arguments.scope:
-        raise SettingError("--scope is needed: hook, read, operate or self")
+        raise SettingError("--scope is needed: hook, read, operate, self or gateway")
     if arguments.directory or (arguments.owner and not arguments.output):
         raise SettingError("--directory goes with --workers, --owner with --output or --workers")
     scopes = {Scope(word) for word in arguments.scope}

@@ -40,12 +40,18 @@ class RulesAt:
     host: str
 
 
-Awaited = NoSwitch | FlowsAt | QueuesAt | RulesAt
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """The translation of an external address by a plain Linux gateway."""
+
+
+Awaited = NoSwitch | FlowsAt | QueuesAt | RulesAt | Translated
 NO_SWITCH: Final = NoSwitch()
+TRANSLATED: Final = Translated()
 
 
 def rank(what: Awaited) -> tuple[int, int, str]:
-    """The order in which reasons are shown: switches, then queues, then workers."""
+    """The order in which reasons are shown: switches, then queues, then workers, then gateways."""
     match what:
         case NoSwitch():
             return 0, 0, ""
@@ -55,6 +61,8 @@ def rank(what: Awaited) -> tuple[int, int, str]:
             return 2, datapath, ""
         case RulesAt(host):
             return 3, 0, host
+        case Translated():
+            return 4, 0, ""
 
 
 class _Part(NamedTuple):

@@ -13,7 +13,17 @@ from lark_controller.api.audit import Happening
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job, JobState, in_state
 from lark_controller.policies.model import SwitchRole
-from lark_controller.reconcile.confirmations import NO_SWITCH, Awaited, FlowsAt, NoSwitch, QueuesAt, RulesAt
+from lark_controller.reconcile.confirmations import (
+    NO_SWITCH,
+    TRANSLATED,
+    Awaited,
+    FlowsAt,
+    NoSwitch,
+    QueuesAt,
+    RulesAt,
+    Translated,
+)
+from lark_controller.reconcile.gateways import NOT_YET, Gateways
 from lark_controller.reconcile.queues import BEING_MADE, Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState
@@ -25,16 +35,20 @@ _AT_ONCE: Final = 100
 class Progress:
     """All live jobs' progress. ``on_state`` is told of every job whose state changed."""
 
-    def __init__(self, loop: LoopState, queues: Queues, on_state: Callable[[Job], None]) -> None:
+    def __init__(self, loop: LoopState, queues: Queues, gateways: Gateways, on_state: Callable[[Job], None]) -> None:
         self._loop = loop
         self._queues = queues
+        self._gateways = gateways
+        # By the job's number, what its external address waits for as far as it is in the audit trail.
+        self._noted: dict[int, tuple[str, ...]] = {}
         self._on_state = on_state
 
     def expect(self, job: Job) -> None:
         """Set what a job lacks at the switches that it needs: its own edge, and cores where a WAN rule applies or that
-        translate its external address."""
+        translate its external address; where none does, at a gateway."""
         loop, seen = self._loop, self._loop.confirmations
         placed = loop.desired.placed[job.number]
+        self._gateways.expect(placed)
         cores = set(loop.desired.translating(placed)) if job.external else set[int]()
         if loop.desired.is_classed(placed):
             cores.update(dp for dp, spec in loop.desired.policy.switches.items() if spec.role is SwitchRole.CORE)
@@ -77,9 +91,8 @@ class Progress:
         directory, closed = self._loop.directory, self._loop.desired.why_closed(number)
         if state is JobState.ENFORCED:
             reason = "; ".join(f"external address {address} is closed: {why}" for address, why in closed.items())
-        before, _ = directory.standing(number)
-        if state is JobState.PENDING and before is not state and job.external:
-            self._note_away(placed, waiting)
+        if job.external or number in self._noted:
+            self._note_away(placed, waiting if state is JobState.PENDING else {})
         if self._note_closed(job, closed) or (state, reason) != directory.standing(number):
             directory.set_standing(number, state, reason)
             self._on_state(directory.now(job))
@@ -102,14 +115,25 @@ class Progress:
         return True
 
     def _note_away(self, placed: Placed, waiting: Mapping[Awaited, str]) -> None:
-        """Note that a job's external address waits for a core that was here and is away. One that is still to connect
-        has what it had before, after this controller's start."""
+        """Note that a job's external address waits for a gateway, or for a core that was here and is away. One that is
+        still to connect has what it had before, after this controller's start."""
+        at_gateway = waiting.get(TRANSLATED, NOT_YET)
+        found = [] if at_gateway == NOT_YET else [at_gateway]
         for datapath in self._loop.desired.translating(placed):
             known = datapath in self._loop.switches and not self._loop.connected(datapath)
             if known and (why := waiting.get(FlowsAt(datapath))) is not None:
-                self._loop.note(
-                    Happening(placed.job.id, "external address waits", f"{self._label(FlowsAt(datapath))}: {why}")
-                )
+                found.append(f"{self._label(FlowsAt(datapath))}: {why}")
+        for text in found:
+            if text not in self._noted.get(placed.job.number, ()):
+                self._loop.note(Happening(placed.job.id, "external address waits", text))
+        if found:
+            self._noted[placed.job.number] = tuple(found)
+        else:
+            self.forget(placed.job.number)
+
+    def forget(self, number: int) -> None:
+        """Forget a job that is over."""
+        self._noted.pop(number, None)
 
     def lost(self, state: SwitchState) -> None:
         """Let all jobs of a switch wait: nothing can be sent to it now, for the reason in its state."""
@@ -129,6 +153,8 @@ class Progress:
                 return why == BEING_MADE
             case FlowsAt(datapath):
                 return self._loop.connected(datapath)
+            case Translated():
+                return why == NOT_YET
             case NoSwitch() | RulesAt():
                 return False
 
@@ -152,7 +178,7 @@ class Progress:
 
     def _label(self, what: Awaited) -> str:
         match what:
-            case NoSwitch():
+            case NoSwitch() | Translated():
                 return ""
             case RulesAt(host):
                 return f"worker {host}"

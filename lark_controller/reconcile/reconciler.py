@@ -32,6 +32,7 @@ from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PairChanges
 from lark_controller.reconcile.drop_shares import DropShares
+from lark_controller.reconcile.gateways import Gateways
 from lark_controller.reconcile.markers import Markers
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.policy_change import PolicyChange
@@ -83,7 +84,8 @@ class Reconciler(LoopState):
             self.drop_shares,
             self.core_ports,
         )
-        self._progress = Progress(self, self.queues, on_state)
+        self.gateways = Gateways(self)
+        self._progress = Progress(self, self.queues, self.gateways, on_state)
         self._returning: asyncio.Task[None] | None = None
         self.markers = Markers(self, self.queues, self._reactions, trusted=compares)
         self.events = SwitchEvents(
@@ -232,6 +234,8 @@ class Reconciler(LoopState):
         self._sending.forget_connections(before)
         self.confirmations.forget(number)
         self.workers.states.forget(placed.job.host, number)
+        self.gateways.forget(number)
+        self._progress.forget(number)
         if placed.datapath is not None:
             self.dirty.switch(placed.datapath)
         self._try_refused(placed)

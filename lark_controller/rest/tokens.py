@@ -46,12 +46,14 @@ _DIGITS: Final = 16
 class Scope(StrEnum):
     """The permissions of a token. ``hook``: to register, renew and end jobs, to reserve what they send, and to read a
     job or a reservation by its id. ``read``: to read everything. ``operate``: to read everything, to change the policy,
-    and to reserve anything. ``self``: to read what concerns the jobs of one user."""
+    and to reserve anything. ``self``: to read what concerns the jobs of one user. ``gateway``: to read the translations
+    of external addresses, and to confirm them."""
 
     HOOK = "hook"
     READ = "read"
     OPERATE = "operate"
     SELF = "self"
+    GATEWAY = "gateway"
 
 
 @dataclass(frozen=True, slots=True)

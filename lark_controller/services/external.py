@@ -30,6 +30,7 @@ from lark_controller.api.external import (
     ExternalStanding,
     ExternalState,
     ExternalWish,
+    GatewayWord,
     Given,
     TranslationChanges,
 )
@@ -53,7 +54,7 @@ from lark_controller.services.external_translations import Translations
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 from lark_controller.store.cursors import cursor_for, number_in
-from lark_controller.store.external_addresses import Claim
+from lark_controller.store.external_addresses import RESERVATION_OVER, Claim
 
 PORTS, FAMILY, NAME = "ExternalPorts", "ExternalFamily", "ExternalName"
 # The words of ExternalFamily with the families that they ask for; None is the one that the policy gives.
@@ -67,7 +68,7 @@ REFUSED_EVERY = 60.0
 class ExternalAddresses:
     """External addresses of this controller's jobs; thread-safe. They are part of the live jobs in ``feed``."""
 
-    def __init__(self, store: Store, feed: Feed) -> None:
+    def __init__(self, store: Store, feed: Feed, translations: Translations | None = None) -> None:
         self._store = store.external_addresses
         self._reservations = store.reservations
         self._trail = store.trail
@@ -83,7 +84,7 @@ class ExternalAddresses:
         self._exhausted: dict[str, tuple[Network, ...]] = {}
         # When a refusal of a job's was written last: a job may ask in a loop.
         self._refused: dict[str, float] = {}
-        self._translations = Translations()
+        self._translations = translations or Translations()
         feed.completed_by(self.with_external)
         feed.followed_by(self._translations.note)
 
@@ -263,8 +264,10 @@ class ExternalAddresses:
         """A page of the associations that are not over. Raises NotFoundError, StoreError."""
         after = 0 if cursor is None else number_in(cursor)
         found, now = self._store.held(after, limit, job, owner), time.time()
+        jobs = self._feed.directory.by_id
         with self._lock:
-            live = {each.id for each in map(self._of_job.get, map(_place, found)) if each and each.live(now)}
+            known = ((each, jobs.get(each.job)) for each in map(self._of_job.get, map(_place, found)) if each)
+            live = {each.id for each, job in known if each.live(now) and job and not _reservation_over(job, each)}
         more = cursor_for(found[-1].number) if len(found) == limit else None
         return ExternalPage(tuple(each for each in found if each.id in live), more)
 
@@ -274,6 +277,8 @@ class ExternalAddresses:
         job = directory.by_id.get(association.job)
         if job is None or not association.live(time.time()):
             return ExternalStanding(ExternalState.OVER, association.why)
+        if _reservation_over(job, association):
+            return ExternalStanding(ExternalState.OVER, RESERVATION_OVER)
         state, reason = directory.standing(job.number)
         if why := directory.closed.get(job.number, {}).get(association.address):
             return ExternalStanding(ExternalState.CLOSED, why)
@@ -286,6 +291,10 @@ class ExternalAddresses:
     def translations(self, revision: str, wait: float) -> TranslationChanges:
         """The changes of translations after a revision, once there are any; after ``wait`` seconds in any case."""
         return self._translations.since(revision, wait)
+
+    def translated(self, word: GatewayWord) -> None:
+        """A gateway confirms what it translates."""
+        self._translations.confirm(word)
 
     def stop_waiting(self) -> None:
         """Answer all who wait for changes: the controller stops."""
@@ -314,6 +323,7 @@ class ExternalAddresses:
     def expire(self, now: float) -> int:
         """End what is past its end, whose job has ended, or what the policy gives no more; returns how many. Raises
         StoreError."""
+        self._translations.forget_away()
         with self._lock:
             self._forget_past(now)
             self._exhausted.clear()
@@ -373,7 +383,7 @@ class ExternalAddresses:
         """End what the policy gives a job no more, the address or its name alone; returns whether that is the address.
         The caller holds the lock. Raises StoreError."""
         if _reservation_over(job, has):
-            self.release(has.id, "lark", "its reservation is over")
+            self.release(has.id, "lark", RESERVATION_OVER)
             return True
         if reason := why_over(self._policy, job, has.external):
             self.release(has.id, "policy", reason)

@@ -9,17 +9,25 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from lark_common.runs import Address
+from lark_common.log import WARNING, event
+from lark_common.runs import Address, Network
 from lark_common.turns import aside
-from lark_controller.api.external import Translation, TranslationChanges
+from lark_controller.api.external import GatewayWord, Translation, TranslationChanges
 from lark_controller.jobs.job import Job
 
 # Entries of one answer, and those of addresses that are over which are kept.
 AT_A_TIME: Final = 10_000
 MOST_GONE: Final = 65_536
+# Seconds that a gateway's word may be late before it is away.
+LATE: Final = 10.0
+
+# By the job's id.
+Confirmed = tuple[tuple[str, Translation], ...]
+Pools = tuple[Network, ...]
 
 
 class _Entry(NamedTuple):
@@ -30,10 +38,36 @@ class _Entry(NamedTuple):
     job: str
 
 
-class Translations:
-    """The translations of live jobs' external IPv4 addresses, and those who wait for others; thread-safe."""
+class _Gateway(NamedTuple):
+    """A gateway: its pools, what it lacks of them, the number of the revision that its kernel has (-1: none), and when
+    it is away."""
 
-    def __init__(self) -> None:
+    pools: Pools
+    lacks: frozenset[Address]
+    confirmed: int
+    away: float
+
+    def serves(self, address: Address) -> bool:
+        return address not in self.lacks and any(address in network for network in self.pools)
+
+
+def _nobody(_: object) -> None:
+    """Nobody follows."""
+
+
+class Translations:
+    """The translations of live jobs' external IPv4 addresses, and those who wait for others; thread-safe.
+
+    ``served`` is told of the networks of all gateways' pools, whenever these are others, and ``confirmed`` of the
+    translations that a gateway's kernel has.
+    """
+
+    def __init__(
+        self, served: Callable[[Pools], object] = _nobody, confirmed: Callable[[Confirmed], object] = _nobody
+    ) -> None:
+        self._served = served
+        self._confirmed = confirmed
+        self._gateways: dict[str, _Gateway] = {}
         # Another for each run of the program: revisions of an earlier one mean nothing here.
         self._term = secrets.token_hex(8)
         self._changed = threading.Condition()
@@ -47,7 +81,7 @@ class Translations:
 
     def note(self, before: Job | None, after: Job | None) -> None:
         """Note what a live job was and is (None: not live). The caller holds the feed's lock."""
-        old, new = _translation_of(before), _translation_of(after)
+        old, new = Translation.of(before), Translation.of(after)
         if old == new:
             return
         with self._changed:
@@ -93,6 +127,41 @@ class Translations:
             tuple(address for address, entry in chosen if entry.translation is None),
         )
 
+    def confirm(self, word: GatewayWord) -> None:
+        """Note what a gateway's kernel has by now."""
+        with self._changed:
+            before = self._gateways.get(word.name)
+            away = time.monotonic() + word.seconds + LATE
+            now = _Gateway(word.pools, word.lacks, self._number_in(word.revision), away)
+            self._gateways[word.name] = now
+            if before is None or before.pools != now.pools:
+                self._tell_served()
+            as_before = before is not None and (before.pools, before.lacks) == (now.pools, now.lacks)
+            known = before.confirmed if before is not None and as_before else -1
+            if known < now.confirmed and (found := tuple(self._had(now, known))):
+                self._confirmed(found)
+
+    def forget_away(self) -> None:
+        """Forget the gateways that are away. What they have they keep; what comes waits for their return."""
+        now = time.monotonic()
+        with self._changed:
+            gone = [name for name, each in self._gateways.items() if each.away <= now]
+            for name in gone:
+                event("a gateway of external addresses is away", level=WARNING, gateway=name)
+                del self._gateways[name]
+            if gone:
+                self._tell_served()
+
+    def _had(self, gateway: _Gateway, known: int) -> Iterator[tuple[str, Translation]]:
+        """The translations after a revision that a gateway's kernel has."""
+        for entry in takewhile(lambda each: each.revision > known, reversed(self._log.values())):
+            made = entry.translation
+            if made is not None and entry.revision <= gateway.confirmed and gateway.serves(made.external):
+                yield entry.job, made
+
+    def _tell_served(self) -> None:
+        self._served(tuple({network for each in self._gateways.values() for network in each.pools}))
+
     def _number_in(self, revision: str) -> int:
         """The number of a revision; -1 for one that is none of this term."""
         term, _, number = revision.partition(".")
@@ -113,11 +182,3 @@ class Translations:
         self._log = {}
         for address, entry in live:
             self._put(address, entry.translation, entry.job)
-
-
-def _translation_of(job: Job | None) -> Translation | None:
-    """The translation of a job's external IPv4 address; None while nobody is to reach it there."""
-    if job is None or not job.external or job.ipv4 is None or job.quarantine:
-        return None
-    external = next((each for each in job.external if each.address.version == 4), None)
-    return None if external is None else Translation(external.address, job.ipv4, external.openings)

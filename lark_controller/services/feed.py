@@ -55,9 +55,11 @@ class Feed:
         """Put a live job that is new or changed. The caller holds the lock."""
         # The loop alone sets a live job's state.
         job = in_state(self._complete(job), JobState.REGISTERING, "")
-        self._follow(self.directory.put(job), job)
+        before = self.directory.put(job)
+        # The loop has it before anybody who follows can answer to it.
         if self._open:
             self._put(job)
+        self._follow(before, job)
 
     def change(self, job_id: str, changed: Callable[[Job], Job]) -> None:
         """Change a job, if it lives. The caller holds the lock."""

@@ -34,6 +34,7 @@ _BATCH: Final = 1_000
 _FEW: Final = 16
 _MANY: Final = 4_096
 JOB_ENDED: Final = "the job has ended"
+RESERVATION_OVER: Final = "its reservation is over"
 
 # Asked at each end of a job, and mostly answered with no: made once.
 _OF_JOBS: Final = select(*table.c).where(NOT_RELEASED, table.c.job.in_(bindparam("jobs", expanding=True)))
@@ -132,6 +133,15 @@ def release_of_jobs(connection: Connection, job_ids: Collection[str], now: float
         rows = connection.execute(_OF_JOBS, {"jobs": chosen[start : start + _BATCH]})
         if theirs := [names.association(row) for row in rows]:
             _release(connection, theirs, now, JOB_ENDED, actor)
+
+
+def release_of_reservations(connection: Connection, numbers: Collection[int], now: float) -> None:
+    """Release what was to end with these reservations."""
+    chosen = list(numbers)
+    for start in range(0, len(chosen), _BATCH):
+        theirs = table.c.reservation.in_(chosen[start : start + _BATCH])
+        found = _found(connection, select(*table.c).where(NOT_RELEASED, theirs))
+        _release(connection, found, now, RESERVATION_OVER, "lark")
 
 
 def expire(connection: Connection, now: float) -> int:

@@ -27,6 +27,7 @@ from lark_controller.qos.reservation import (
     words,
 )
 from lark_controller.qos.topology import Demand
+from lark_controller.store import external_addresses
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.schema import LIVE, reservations, reserved, runs, worker_links
@@ -116,10 +117,11 @@ def release(connection: Connection, reservation_id: str, now: float, actor: str)
         if each.kind is ReservationKind.JOB:
             _resize(connection, each.job, None)
         _note(connection, now, actor, "release", each)
+    _end_addresses(connection, gone, now)
     return gone[0] if gone else None
 
 
-def release_of_jobs(connection: Connection, job_ids: Collection[str]) -> None:
+def release_of_jobs(connection: Connection, job_ids: Collection[str], now: float) -> None:
     """Release what these jobs have, and the flows that go to them."""
     chosen = list(job_ids)
     for start in range(0, len(chosen), _BATCH):
@@ -127,7 +129,9 @@ def release_of_jobs(connection: Connection, job_ids: Collection[str]) -> None:
         # Most jobs have none, and their ends need not wait for each other.
         if connection.execute(_ANY_OF_JOBS, {"jobs": part}).first() is not None:
             _lock(connection)
-            _remove(connection, or_(reservations.c.job.in_(part), reservations.c.peer.in_(part)))
+            gone = _remove(connection, or_(reservations.c.job.in_(part), reservations.c.peer.in_(part)))
+            # Those of the jobs themselves end with them: a flow may have been another's, to one of these.
+            _end_addresses(connection, [each for each in gone if each.job not in part], now)
 
 
 def release_of_job(connection: Connection, job_id: str) -> None:
@@ -149,6 +153,7 @@ def sweep(connection: Connection, now: float, but: Collection[str] = ()) -> int:
     gone = _remove(connection, past)
     for each in gone:
         _note(connection, now, "lark", "expire", each, "the time that was reserved is over")
+    _end_addresses(connection, gone, now)
     return len(gone)
 
 
@@ -369,6 +374,12 @@ def _remove(connection: Connection, chosen: ColumnElement[bool]) -> list[Reserva
             given[channel] = given.get(channel, 0) + kbps
     _write(connection, given, NOTHING)
     return sorted(gone, key=lambda each: each.number)
+
+
+def _end_addresses(connection: Connection, gone: Collection[Reservation], now: float) -> None:
+    """End the external addresses that were to end with these."""
+    if numbers := [each.number for each in gone if each.kind is ReservationKind.FLOW]:
+        external_addresses.release_of_reservations(connection, numbers, now)
 
 
 def _move(connection: Connection, what: str, demand: Demand, instead_of: ChannelRates = NOTHING) -> ChannelRates:

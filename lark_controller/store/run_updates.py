@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -80,7 +81,7 @@ def set_states(connection: Connection, states: Collection[tuple[str, JobState, s
         connection.execute(_SET_REFUSED, [{"job_id": job_id} for job_id in gone])
         of_runs = select(runs.c.number).where(runs.c.id.in_(gone))
         connection.execute(delete(leases).where(leases.c.number.in_(of_runs)))
-    reservations.release_of_jobs(connection, gone)
+    reservations.release_of_jobs(connection, gone, time.time())
     return changed
 
 

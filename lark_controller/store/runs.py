@@ -148,7 +148,7 @@ def end_run(connection: Connection, job: Job, now: float, why: str, exit_ad: str
     connection.execute(END_LEASE, {"run": job.number})
     keep_exit_ad(connection, job.number, exit_ad)
     record(connection, now, actor, ending_action(why), job.id, detail or why)
-    reservations.release_of_jobs(connection, [job.id])
+    reservations.release_of_jobs(connection, [job.id], now)
     external_addresses.release_of_jobs(connection, [job.id], now)
     return replace(job, state=JobState.ENDED, reason=why)
 

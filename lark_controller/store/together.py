@@ -172,8 +172,9 @@ def _finish(
     exit_ads = [{"run": job.number, "text": each.exit_ad} for job, each in ended if each.exit_ad]
     if exit_ads:
         connection.execute(_EXIT_AD, exit_ads)
-    reservations.release_of_jobs(connection, sorted(seen))
-    external_addresses.release_of_jobs(connection, sorted(seen), max(finish.now for _, finish in ended))
+    last = max(finish.now for _, finish in ended)
+    reservations.release_of_jobs(connection, sorted(seen), last)
+    external_addresses.release_of_jobs(connection, sorted(seen), last)
 
 
 def _register(

@@ -1,7 +1,8 @@
 """``lark-worker gateway``: keeps a plain Linux gateway's translation of external addresses as the controller has it.
 
-It asks for what has changed, and waits a while for that; only these addresses are touched. While the controller is away
-everything stays. The rules stay when the program ends, so a restart changes nothing.
+It asks for what has changed, and waits a while for that; only these addresses are touched, and what the kernel has is
+confirmed. While the controller is away everything stays. The rules stay when the program ends, so a restart changes
+nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueE
 from typing import Any, Final, NamedTuple
 
 from lark_common import log
+from lark_common.client import Client
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, NetworkError
 from lark_worker.network.commands import run
@@ -25,6 +27,8 @@ TABLE: Final = "lark-gateway"
 # External addresses of all pools that are read, page by page.
 MOST_ADDRESSES: Final = 1 << 17
 _MOST_PAGES: Final = 64
+# Those that are listed as lacking.
+_MOST_LACKING: Final = 2048
 # Seconds after a change before the next one is asked for, and the longest that is waited for one.
 _SETTLE: Final = 0.05
 _LONGEST_WAIT: Final = 60.0
@@ -41,11 +45,12 @@ class Place:
 
 class Told(NamedTuple):
     """The controller's word: the revision, whether that is everything, and each address that is concerned (None:
-    it leads nowhere here)."""
+    it leads nowhere here), and all that lead to what is no job's of here."""
 
     revision: str
     whole: bool
     mapped: dict[IPv4Address, Mapped | None]
+    lacks: set[IPv4Address]
 
 
 def networks(words: Sequence[str]) -> tuple[IPv4Network, ...]:
@@ -66,17 +71,22 @@ class Gateway:
         self._mapped: dict[IPv4Address, Mapped] = {}
         # External addresses by the job's own.
         self._external: dict[IPv4Address, IPv4Address] = {}
+        # External addresses of its pools that lead to what is no job's of here.
+        self._lacks: set[IPv4Address] = set()
         # The kernel has what is mapped.
         self._stands = False
 
-    def step(self, wait: float = 0.0) -> bool:
-        """Ask once, and wait so long for a change; put it into the kernel's table. What fails is logged, and done with
-        the next step. Returns whether anything has changed."""
+    def step(self, wait: float = 0.0, pause: float = 0.0) -> bool:
+        """Ask once, and wait so long for a change; put it into the kernel's table, and confirm that. What fails is
+        logged, and done with the next step, which follows within ``pause`` seconds. Returns whether anything has
+        changed."""
+        changed = False
         try:
             told = self._told(wait)
             gone, come = self._taken(told)
             self._put(gone, come)
-            return bool(gone or come)
+            changed = bool(gone or come)
+            self._confirm(wait + pause)
         except AwayError as error:
             log.failure("the controller cannot be asked; the translation stays as it is", error)
         except NetworkError as error:
@@ -85,14 +95,14 @@ class Gateway:
         except Exception as error:  # an unexpected error must not end the translation's changes for good
             self._stands = False
             log.failure("unexpected error; the translation stays as it is", error)
-        return False
+        return changed
 
     def repeat(self, wait: Callable[[float], bool], seconds: float) -> None:
         """Step until ``wait`` is over; after each change at once, else so many seconds apart."""
         over = False
         while not over:
             began = time.monotonic()
-            changed = self.step(min(seconds, _LONGEST_WAIT))
+            changed = self.step(min(seconds, _LONGEST_WAIT), seconds)
             # Where the controller has no place for those who wait, or is away, the answer comes at once.
             over = wait(_SETTLE if changed else max(0.0, began + seconds - time.monotonic()))
 
@@ -100,29 +110,47 @@ class Gateway:
         """The changes since the last revision, page by page. Raises AwayError."""
         revision, whole = self._revision, False
         found: dict[IPv4Address, Mapped | None] = {}
+        lacks = set(self._lacks)
         for _ in range(_MOST_PAGES):
             answer = self._asked(revision, wait)
             try:
                 revision, more = str(answer["revision"]), answer["more"]
                 if answer["whole"]:
-                    whole, found = True, {}
+                    whole, found, lacks = True, {}, set()
                 for word in answer["gone"]:
                     if (external := _address(word, self._place.pools)) is not None:
                         found[external] = None
+                        lacks.discard(external)
                 for each in answer["translations"]:
                     if (external := _address(each["address"], self._place.pools)) is not None:
                         found[external] = self._mapped_of(external, each)
+                        (lacks.add if found[external] is None else lacks.discard)(external)
             except (KeyError, TypeError, ValueError):
                 raise AwayError("it does not answer as a Lark controller of this version does") from None
             if len(found) > MOST_ADDRESSES:
                 break
             if not more:
-                return Told(revision, whole, found)
+                return Told(revision, whole, found, lacks)
             wait = 0.0
         raise AwayError(f"it lists more than {MOST_ADDRESSES} external addresses")
 
     def _asked(self, after: str, wait: float) -> dict[str, Any]:
-        status, answer = self._link.passed(lambda client: client.external_translations(after, wait))
+        return self._passed(lambda client: client.external_translations(after, wait))
+
+    def _confirm(self, seconds: float) -> None:
+        """Let the controller know what the kernel has; the next time is within so many seconds. Raises AwayError."""
+        lacks = sorted(map(str, self._lacks))
+        word = {
+            # Of more than can be listed nothing is confirmed.
+            "revision": self._revision if len(lacks) <= _MOST_LACKING else "",
+            "pools": list(map(str, self._place.pools)),
+            "seconds": seconds,
+            "lacks": lacks[:_MOST_LACKING],
+        }
+        self._passed(lambda client: client.confirm_external_translations(word))
+
+    def _passed(self, call: Callable[[Client], dict[str, Any]]) -> dict[str, Any]:
+        status, answer = self._link.passed(call)
         if status != 200:
             raise AwayError(str(answer.get("detail", status)))
         return answer
@@ -148,7 +176,7 @@ class Gateway:
             if (other := self._external.get(own)) is not None:
                 gone.append(self._mapped.pop(other))
             self._mapped[new.external], self._external[own] = new, new.external
-        self._revision = told.revision
+        self._revision, self._lacks = told.revision, told.lacks
         return gone, list(come.values())
 
     def _put(self, gone: Collection[Mapped], come: Collection[Mapped]) -> None:

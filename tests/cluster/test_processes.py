@@ -83,9 +83,11 @@ class Instance:
         self.process.send_signal(number)
         return self.process.wait(30)
 
-    def ask(self, path: str, method: str = "GET", body: str | None = None) -> tuple[int, Any]:
+    def ask(
+        self, path: str, method: str = "GET", body: str | None = None, content: str = "text/plain"
+    ) -> tuple[int, Any]:
         """The answer of a route; status 0 where there is none."""
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "text/plain"}
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content}
         data = None if body is None else body.encode()
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
         try:

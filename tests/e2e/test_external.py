@@ -380,7 +380,7 @@ def test_policy_is_asked_before_and_behind_the_translation(site: Site, lark: Lar
 def test_nobody_else_sends_with_an_external_address_or_answers_for_it(site: Site, lark: Lark) -> None:
     ask(lark, site.run(lark, "a", "alice"), "udp")
     site.run(lark, "b", "bob")
-    outside = site.net.capture(site["gw"], f"host {FIRST}")
+    outside = site.net.capture(site["gw"], f"--immediate-mode host {FIRST}")
     gateway = site["gw"]
     with Wire(site["b"]) as job, Wire(site["d"]) as host:
         # Another job's port, and that of no job at all.
@@ -390,6 +390,7 @@ def test_nobody_else_sends_with_an_external_address_or_answers_for_it(site: Site
     # A packet of the owner shows that what was sent before it would have come.
     assert sees(site, "a", 7005, 5000) == FIRST
     said = "".join(outside())
+    assert ".7005" in said
     assert ".7004" not in said
     assert site["b"].mac not in said
 

@@ -52,7 +52,7 @@ def gateway(site: Site, directory: Path) -> Iterator[None]:
     """The program, which would ask again in half a minute if nobody told it of a change."""
     token = directory / "gateway.token"
     if not token.exists():
-        token.write_text(add(directory / "tokens.yaml", "gateway", [Scope.READ]))
+        token.write_text(add(directory / "tokens.yaml", "gateway", [Scope.GATEWAY]))
         token.chmod(0o600)
     command = [sys.executable, "-m", "lark_worker.cli", "gateway", "--seconds", "30", "--wan", "wan", "--pool", POOL]
     running = subprocess.Popen(
@@ -71,13 +71,13 @@ def gateway(site: Site, directory: Path) -> Iterator[None]:
         running.wait()
 
 
-def a_job(lark: Lark, number: int, owner: str, job: str = "") -> Any:
+def a_job(lark: Lark, number: int, owner: str, job: str = "", wait: float = 0.0) -> Any:
     answer = lark.post(
         f'Owner="{owner}"\nGlobalJobId="submit.example#{number}.0#1"\nJobCurrentStartDate=1\n{job}\n------\n'
         f'Machine="worker1.example"\nName="slot{number}@worker1.example"\nLarkInnerAddressIPv4="10.64.0.{number}"\n'
         f'LarkInnerMacAddress="02:00:00:00:00:{number:02x}"\nLarkExternalInterface="p{number}"\n'
         'LarkDatapathId="00000000000000e1"\n',
-        0,
+        wait,
     )
     assert answer.status in (200, 201), answer
     return answer.body
@@ -117,6 +117,30 @@ def test_a_call_reaches_the_job_as_soon_as_it_is_asked_for_and_as_long(site: Sit
             lark.request("DELETE", f"/v1/external-addresses/{each['id']}")
         again = asked(lark, a_job(lark, 2, "bob"))
         wait(lambda: reached(site, site.b, again["address"], 99))
+
+
+def test_a_gateway_that_comes_after_the_job_is_awaited(site: Site, lark: Lark, tmp_path: Path) -> None:
+    asks = 'RequestExternalAddress=true\nExternalPorts="tcp/80"'
+    none = f"no gateway that serves {FIRST} is there"
+    alice = a_job(lark, 1, "alice", asks)
+    assert none in {each["reason"] for each in alice["waiting"]}
+
+    def state() -> tuple[str, str]:
+        (one,) = lark.get("/v1/external-addresses")["addresses"]
+        return one["state"], one["reason"]
+
+    wait(lambda: state()[0] == "pending")
+    wait(lambda: "external address waits" in lark.get(f"/v1/audit?subject={alice['id']}")["entries"][0]["action"])
+    assert not reached(site, site.a, FIRST, 80)
+    with gateway(site, tmp_path):
+        # Nothing of the gateway is missing any more, and the job is reached from then on.
+        wait(lambda: none not in str(lark.get(f"/v1/jobs/{alice['id']}")["waiting"]))
+        assert "gateway" not in str(lark.get(f"/v1/jobs/{alice['id']}")["waiting"])
+        assert reached(site, site.a, FIRST, 80)
+        # One that comes beside it is reached as soon as its post is answered.
+        bob = a_job(lark, 2, "bob", "RequestExternalAddress=true", 1.0)
+        assert "gateway" not in str(bob["waiting"])
+        assert reached(site, site.b, SECOND, 90)
 
 
 def test_connections_go_on_through_restarts_of_the_controller_and_the_program(

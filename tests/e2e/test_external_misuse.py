@@ -165,6 +165,13 @@ def test_a_policy_that_changes_under_live_addresses(site: Site, lark: Lark) -> N
     assert not reaches(site, "a", first["address"], 80)
     third = ask(lark, alice, "tcp/80")
     assert third["address"] == "198.51.100.128"
+    # Number and time hold for what is asked for from then on.
+    fewer = changed.replace(POOL, "198.51.100.128/30").replace("per_user: 2", "per_user: 0, seconds: 1")
+    lark.put_policy(policy(site, section=fewer))
+    kept = ask(lark, alice, "tcp/80", status=200)
+    assert (kept["id"], kept["state"], kept["until"]) == (third["id"], "open", None)
+    again = site.run(lark, "d", "alice")
+    assert "the jobs of alice have 1 external addresses; at most 0" in ask(lark, again, status=409)["detail"]
     lark.put_policy(policy(site, section=""))
     assert lark.get(f"/v1/external-addresses/{third['id']}")["why"] == "the policy has no external addresses"
     assert "the policy has no external addresses" in ask(lark, alice, status=409)["detail"]

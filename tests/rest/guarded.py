@@ -56,7 +56,8 @@ GUARDED = [
     ("POST", "/v1/external-addresses", {"hook", "operate", "self"}),
     ("GET", "/v1/external-addresses", {"read", "operate", "self"}),
     ("GET", "/v1/external-pools", {"hook", "read", "operate", "self"}),
-    ("GET", "/v1/external-translations", {"read", "operate"}),
+    ("GET", "/v1/external-translations", {"read", "operate", "gateway"}),
+    ("POST", "/v1/external-translations", {"gateway"}),
     ("GET", f"/v1/external-addresses/{JOB}", {"hook", "read", "operate", "self"}),
     ("DELETE", f"/v1/external-addresses/{JOB}", {"hook", "operate", "self"}),
     ("GET", "/v1/links", {"hook", "read", "operate"}),
@@ -64,7 +65,7 @@ GUARDED = [
     ("GET", "/v1/instances", {"read", "operate"}),
     ("POST", "/v1/instances/ctl-a/drain", {"operate"}),
     ("GET", "/v1/map", {"read", "operate"}),
-    ("GET", "/v1/token", {"hook", "read", "operate", "self"}),
+    ("GET", "/v1/token", {"hook", "read", "operate", "self", "gateway"}),
     ("GET", "/metrics", {"read", "operate"}),
 ]
 # The pages are the same for everybody; what they show they ask of the API, with a token.

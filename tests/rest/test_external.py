@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,22 @@ def test_a_gateway_is_told_what_has_changed(served: tuple[Api, str]) -> None:
     for scope, status in (("read", 200), ("self", 403), ("hook", 403)):
         assert ask(api, "GET", "/v1/external-translations", scope=scope).status_code == status
     assert ask(api, "GET", "/v1/external-translations?wait=61").status_code == 422
+
+
+def test_a_gateway_confirms_by_its_tokens_name(served: tuple[Api, str]) -> None:
+    api, url = served
+    word = {"revision": "a.1", "pools": ["198.51.100.64/31"], "seconds": 4.0, "lacks": ["198.51.100.65"]}
+    assert Client(url, TOKENS["gateway"]).confirm_external_translations(word) == word
+    (noted,) = api.controls.external.words
+    network, lacking = ip_network("198.51.100.64/31"), frozenset({ip_address("198.51.100.65")})
+    assert noted == ("gateway", (network,), "a.1", 4.0, lacking)
+    wrong: list[dict[str, object]] = [
+        {"pools": ["2001:db8::/64"]}, {"pools": ["198.51.100.65/31"]}, {"lacks": ["x"]}, {"seconds": -1}, {"more": 1},
+        {"pools": ["198.51.100.64/31"] * 65}, {"lacks": ["198.51.100.65"] * 2049}, {"revision": "9" * 65},
+    ]  # fmt: skip
+    for change in wrong:
+        assert ask(api, "POST", "/v1/external-translations", word | change, "gateway").status_code == 422
+    assert len(api.controls.external.words) == 1
 
 
 def test_a_list_is_read_page_by_page(served: tuple[Api, str], monkeypatch: pytest.MonkeyPatch) -> None:

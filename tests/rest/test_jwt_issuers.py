@@ -100,7 +100,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"role": {}}, "unknown key role"),
     ({"scopes": None}, "scopes"),
     ({"scopes": {}}, "scopes"),
-    ({"scopes": {"admin": {"a": "b"}}}, "accepted: hook, read, operate, self"),
+    ({"scopes": {"admin": {"a": "b"}}}, "accepted: hook, read, operate, self, gateway"),
     ({"scopes": {"operate": "everyone"}}, "for self and read alone"),
     ({"scopes": {"hook": "everyone"}}, "for self and read alone"),
     ({"scopes": {"operate": {}}}, "operate"),

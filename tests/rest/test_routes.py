@@ -91,7 +91,7 @@ def test_tokens(api: Api, method: str, path: str, scopes: set[str]) -> None:
         assert "invalid_token" in wrong.headers["WWW-Authenticate"]
     expired = api.client.open(path, method=method, headers=bearer("expired"))
     assert "expired" in assert_problem(expired, 401, "token")["detail"]
-    for scope in ("hook", "read", "operate", "self"):
+    for scope in ("hook", "read", "operate", "self", "gateway"):
         answer = api.client.open(path, method=method, headers=bearer(scope))
         if scope in scopes:
             assert answer.status_code not in (401, 403), answer.text

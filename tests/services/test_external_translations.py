@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, ip_address
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from fake_switch.switch import FakeNetwork
 from lark_common.runs import Address
-from lark_controller.api.external import ExternalWish, Translation
+from lark_controller.api.external import ExternalState, ExternalWish, GatewayWord, Translation
+from lark_controller.controller import Controller
 from lark_controller.jobs.external import External, listed
 from lark_controller.jobs.job import Job
 from lark_controller.services import external_translations
-from lark_controller.services.external_translations import Translations
-from tests.fixtures.controllers import network, post, running
+from lark_controller.services.external_translations import Confirmed, Pools, Translations
+from tests.fixtures.controllers import an_edge, connect, network, post, running, until
 from tests.fixtures.databases import a_run
 from tests.services.test_external_networks import OPEN, SECTION
 
@@ -147,3 +148,93 @@ def test_it_follows_the_job_its_lease_its_quarantine_and_its_end(tmp_path: Path,
         assert (leads_to(), reader.told) == ("10.64.0.9", told + 1)
         controller.jobs.end(one.id, "test")
         assert leads_to() is None
+
+
+HERE: Pools = (IPv4Network("198.51.100.64/28"),)
+
+
+def test_a_gateway_confirms_what_its_kernel_has_in_its_own_pools() -> None:
+    served, confirmed = list[Pools](), list[Confirmed]()
+    log = Translations(served.append, confirmed.append)
+    log.note(None, job(1, 1))
+    log.note(None, job(2, 2))
+    log.confirm(GatewayWord("g", HERE, "", 1.0))
+    assert (served, confirmed) == ([HERE], [])
+    known = log.since("", 0.0).revision
+    log.note(None, job(3, 3))
+    log.confirm(GatewayWord("g", HERE, known, 1.0))
+    assert [{job_id for job_id, _ in each} for each in confirmed] == [{a_run(1).id, a_run(2).id}]
+    # Said again it is no news; a revision of another term, or one that has not come, confirms nothing.
+    for word in (known, "0123456789abcdef.9", f"{known}00"):
+        log.confirm(GatewayWord("g", HERE, word, 1.0))
+    assert len(confirmed) == 1
+    now = log.since(known, 0.0).revision
+    log.confirm(GatewayWord("h", (IPv4Network("203.0.113.0/24"),), now, 1.0))
+    log.confirm(GatewayWord("g", HERE, now, 1.0, frozenset({POOL + 1})))
+    assert [{job_id for job_id, _ in each} for each in confirmed[1:]] == [{a_run(2).id, a_run(3).id}]
+    assert len(served) == 2
+    assert {*served[1]} == {*HERE, IPv4Network("203.0.113.0/24")}
+
+
+def test_a_gateway_that_says_nothing_more_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = list[Pools]()
+    log = Translations(served.append)
+    monkeypatch.setattr(external_translations, "LATE", 0.0)
+    log.confirm(GatewayWord("g", HERE, "", 600.0))
+    log.forget_away()
+    assert served == [HERE]
+    log.confirm(GatewayWord("g", HERE, "", 0.0))
+    log.forget_away()
+    assert served == [HERE, ()]
+
+
+def test_a_job_waits_for_a_gateway_where_no_core_translates(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = f"version: 1\nnetworks: {{jobs: [10.64.0.0/16]}}\n{SECTION.replace('REFUSED', 'hold')}"
+    asks = "RequestExternalAddress = true"
+
+    def word(revision: str, seconds: float = 600.0) -> None:
+        gateway = GatewayWord("gateway1", HERE, revision, seconds)
+        controller.external.translated(gateway)
+
+    with running(tmp_path, policy) as controller:
+        connect(network, controller, an_edge(hardware="Open vSwitch"))
+        one = post(controller, 1, attributes=asks).job
+        none = "no gateway that serves 198.51.100.64 is there"
+        until(lambda: controller.jobs.confirm(one.id, 0).job.state == "pending")
+        told = controller.jobs.confirm(one.id, 0)
+        assert (told.job.reason, [each.reason for each in told.waiting]) == (none, [none])
+        (given,) = controller.external.page(one.id).associations
+        assert controller.external.standing(given) == (ExternalState.PENDING, none)
+        until(lambda: ("external address waits", none) in trail(controller, one.id))
+        # A gateway has come, and has not got so far; then it has.
+        word("")
+        until(lambda: controller.jobs.confirm(one.id, 0).job.state == "registering")
+        assert controller.external.standing(given).reason == "no gateway has confirmed the external address yet"
+        word(controller.external.translations("", 0.0).revision)
+        assert controller.jobs.confirm(one.id, 20).job.state == "enforced"
+        assert controller.external.standing(given).state is ExternalState.OPEN
+        # A job without an external address waits for none, and one that comes waits as long as the gateway takes.
+        assert controller.jobs.confirm(post(controller, 2).job.id, 20).job.state == "enforced"
+        two = post(controller, 3, attributes=asks).job
+        threading.Timer(0.2, lambda: word(controller.external.translations("", 0.0).revision)).start()
+        assert controller.jobs.confirm(two.id, 20).job.state == "enforced"
+        # A gateway that goes keeps what it has.
+        monkeypatch.setattr(external_translations, "LATE", 0.0)
+        word(controller.external.translations("", 0.0).revision, 0.0)
+        controller.external.expire(time.time())
+        assert controller.jobs.confirm(two.id, 0).job.state == "enforced"
+        late = post(controller, 2, started=2, attributes=asks).job
+        until(lambda: controller.jobs.confirm(late.id, 0).job.reason == "no gateway that serves 198.51.100.66 is there")
+        # What does not need it any more waits no more.
+        (third,) = controller.external.page(late.id).associations
+        controller.external.release(third.id, "ops")
+        assert controller.jobs.confirm(late.id, 20).job.state == "enforced"
+    # The next controller has the store's word until gateways have had time to confirm.
+    with running(tmp_path, policy) as controller:
+        assert controller.jobs.found(one.id).state == "enforced"
+
+
+def trail(controller: Controller, job_id: str) -> list[tuple[str, str]]:
+    return [(each.action, each.detail) for each in controller.audit.page(job_id, None, 9).entries]

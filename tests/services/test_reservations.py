@@ -17,7 +17,7 @@ from lark_common.errors import (
     StateError,
     StoreError,
 )
-from lark_controller.api.external import ExternalWish
+from lark_controller.api.external import ExternalState, ExternalWish
 from lark_controller.api.reservations import Change, LinkStatus, Wish
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job, ReservedFlow
@@ -400,10 +400,13 @@ def test_an_external_address_ends_with_a_reservation_and_outlives_a_restart_with
         assert controller.external.find(made.id).released is None
         assert controller.jobs.found(job.id).external_addresses == (made.address,)
         controller.reservations.release(flow.id, "ops", of_job=False)
-        # At once in the network; in the store with the next look at what is over.
+        # At once in the network, and in the store with the release.
         assert controller.jobs.found(job.id).external_addresses == ()
-        controller.external.expire(time.time())
-        assert controller.external.find(made.id).why == "its reservation is over"
+        over = controller.external.find(made.id)
+        assert (over.why, over.released is not None) == ("its reservation is over", True)
+        assert controller.external.page().associations == ()
+        assert controller.external.standing(made) == (ExternalState.OVER, "its reservation is over")
+        assert controller.audit.page(job.id, None, 1).entries[0].action == "dissociate"
         # Another time limit ends one as well.
         short = controller.reservations.reserve(Wish(job.id, "wan", 10.0, 1.0), "ops", False)
         again = controller.external.associate(ExternalWish(job.id, reservation=short.id), "ops").association
@@ -412,3 +415,9 @@ def test_an_external_address_ends_with_a_reservation_and_outlives_a_restart_with
         )
         controller.external.expire(time.time())
         assert controller.external.find(again.id).why == "its reservation is over"
+        # A flow ends with the job that it goes to, and the address of its sender with it.
+        flow = controller.reservations.reserve(Wish(job.id, other.id, 1.0), "ops", False)
+        third = controller.external.associate(ExternalWish(job.id, reservation=flow.id), "ops").association
+        controller.jobs.end(other.id, "hook")
+        assert controller.external.find(third.id).why == "its reservation is over"
+        assert controller.jobs.found(job.id).external_addresses == ()

@@ -47,6 +47,7 @@ class Told:
         self.away = False
         self.before: dict[str, dict[str, Any]] | None = None
         self.asked: list[tuple[str, float]] = []
+        self.words: list[dict[str, Any]] = []
         self.more = False
 
     def passed(self, call: Callable[[Any], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
@@ -67,6 +68,10 @@ class Told:
             self.before = {each["address"]: dict(each) for each in self.addresses}
         number = len(self.asked)
         return {"revision": f"{number}", "whole": whole, "more": self.more, "translations": told, "gone": gone}
+
+    def confirm_external_translations(self, word: dict[str, Any]) -> dict[str, Any]:
+        self.words.append(word)
+        return word
 
     def give(self, external: str, own: str | None, *opened: str) -> None:
         self.addresses.append({"address": external, "inside": own, "open": list(opened)})
@@ -399,6 +404,36 @@ def test_a_change_touches_that_address_alone_and_is_waited_for(site: Site, monke
     assert pauses[1] > 8.0
 
 
+def test_what_the_kernel_has_is_confirmed_and_nothing_else(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.told.before = {}
+    site.told.give(FIRST, "10.64.0.1", "tcp/80")
+    site.told.give(SECOND, "10.99.0.1", "tcp/80")
+    site.step()
+    word = {"revision": "1", "pools": [POOL], "seconds": 0.0, "lacks": [SECOND]}
+    assert site.told.words == [word]
+
+    # The kernel refuses a change.
+    def refused(*_: object) -> str:
+        raise NetworkError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gateway, "run", refused)
+        site.told.addresses[1]["inside"] = "10.64.0.2"
+        site.step()
+        assert len(site.told.words) == 1
+    site.step()
+    assert site.told.words[1:] == [word | {"revision": "3", "lacks": []}]
+    assert reached(site, site.b, SECOND, 80)
+    # Of more than can be listed nothing is confirmed, and what is gone is lacked no more.
+    monkeypatch.setattr(gateway, "_MOST_LACKING", 0)
+    site.told.addresses[0]["inside"] = "10.99.0.1"
+    site.step()
+    assert (site.told.words[-1]["revision"], site.told.words[-1]["lacks"]) == ("", [])
+    del site.told.addresses[0]
+    site.step()
+    assert site.told.words[-1]["revision"] == "5"
+
+
 def test_a_list_without_end_is_no_controllers(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "MOST_ADDRESSES", 1)
     site.told.give(FIRST, "10.64.0.1", "any")
@@ -423,7 +458,7 @@ def test_the_unit_can_do_its_work_by_the_settings_and_the_rules_outlive_it(
     job = over_socket.register(1, "alice")["id"]
     wish = {"job": job, "open": ["tcp/80"]}
     over_socket.client.post("/v1/external-addresses", json=wish, headers=bearer("operate"))
-    (token := tmp_path / "worker.token").write_text(TOKENS["read"])
+    (token := tmp_path / "worker.token").write_text(TOKENS["gateway"])
     token.chmod(0o600)
     unit = (Path(__file__).parents[2] / "etc/systemd/lark-gateway.service").read_text()
     (program, action), capabilities = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 
 from flask import Response, jsonify, url_for
@@ -11,7 +12,7 @@ from marshmallow import Schema, fields, validate
 
 from lark_common.errors import AmbiguousError, NotFoundError
 from lark_common.turns import by_portions
-from lark_controller.api.external import ExternalState, ExternalWish
+from lark_controller.api.external import ExternalState, ExternalWish, GatewayWord
 from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
 from lark_controller.policies.external import FAMILIES
@@ -34,6 +35,11 @@ blueprint = resource("external-addresses", "Addresses at which jobs are reached 
 # Bytes of a body, and letters of a reason.
 MAX_BODY: Final = 4096
 MAX_REASON: Final = 300
+# Of one gateway: bytes of its word, networks of its pools, addresses that it lacks, and seconds to its next word.
+MAX_WORD: Final = 1 << 16
+MOST_NETWORKS: Final = 64
+MOST_LACKING: Final = 2048
+MAX_WORD_SECONDS: Final = 7200.0
 MAX_SECONDS: Final = 100 * 365.25 * 86400
 _SECONDS: Final = validate.Range(1, MAX_SECONDS, error="{min} to {max} seconds are accepted")
 
@@ -158,6 +164,33 @@ class TranslationsSchema(Schema):
     gone = fields.List(fields.String(), required=True, metadata=meta("External addresses that lead nowhere any more"))
 
 
+class GatewayWordSchema(Schema):
+    """A gateway's word on what it translates."""
+
+    revision = fields.String(
+        required=True,
+        validate=validate.Length(max=64),
+        metadata=meta("The revision of translations that its kernel has, empty for none"),
+    )
+    pools = fields.List(
+        fields.String(validate=validate.Length(1, 32)),
+        required=True,
+        validate=validate.Length(max=MOST_NETWORKS),
+        metadata=meta("The IPv4 networks of its external addresses"),
+    )
+    seconds = fields.Float(
+        required=True,
+        validate=validate.Range(0, MAX_WORD_SECONDS, error="{min} to {max} seconds are accepted"),
+        metadata=meta("Seconds in which it confirms again; later it is away"),
+    )
+    lacks = fields.List(
+        fields.String(validate=validate.Length(1, 15)),
+        load_default=list,
+        validate=validate.Length(max=MOST_LACKING),
+        metadata=meta("The external addresses that it does not translate all the same"),
+    )
+
+
 @operation(
     blueprint,
     "POST",
@@ -229,7 +262,7 @@ def pools() -> dict[str, object]:
     "GET",
     "/external-translations",
     name="list_external_translations",
-    scopes=(Scope.READ,),
+    scopes=(Scope.READ, Scope.GATEWAY),
     query=ChangeQuery,
     answers={200: TranslationsSchema},
     problems=(422,),
@@ -251,6 +284,30 @@ def translations(query: dict[str, Any]) -> dict[str, object]:
         ],
         "gone": list(map(str, found.gone)),
     }
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/external-translations",
+    name="confirm_external_translations",
+    scopes=(Scope.GATEWAY,),
+    bodies={"application/json": GatewayWordSchema},
+    answers={200: GatewayWordSchema},
+    problems=(400, 413, 415, 422),
+)
+def confirm_translations() -> dict[str, object]:
+    """Confirm the translations of a gateway, whose name is the token's.
+
+    Until a gateway has confirmed it, an address that no core translates is pending.
+    """
+    body = fitting(read_value(MAX_WORD), GatewayWordSchema())
+    try:
+        pools, lacks = tuple(map(IPv4Network, body["pools"])), frozenset(map(IPv4Address, body["lacks"]))
+    except ValueError as error:
+        raise Problem(422, f"pools, lacks: {error}", "parameters") from None
+    current().controls.external.translated(GatewayWord(actor(), pools, body["revision"], body["seconds"], lacks))
+    return body
 
 
 @operation(

@@ -81,7 +81,9 @@ class TokenSchema(Schema):
     """The token that the request carries."""
 
     name = fields.String(required=True, metadata=meta("Its name"))
-    scopes = fields.List(fields.String(), required=True, metadata=meta("Its scopes: hook, read, operate, self"))
+    scopes = fields.List(
+        fields.String(), required=True, metadata=meta("Its scopes: hook, read, operate, self, gateway")
+    )
     expires = Time("Time when it expires", allow_none=True)
     hosts = fields.List(
         fields.String(),
@@ -126,7 +128,7 @@ def show() -> dict[str, object]:
     "GET",
     "/token",
     name="show_token",
-    scopes=(Scope.HOOK, Scope.READ, Scope.SELF),
+    scopes=(Scope.HOOK, Scope.READ, Scope.SELF, Scope.GATEWAY),
     answers={200: TokenSchema},
 )
 def token() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The two ends of measured connections, as programs in hosts' namespaces: ``python -m bench.ends serve | ACTION …``.
+"""The two ends of measured connections, ``python -m experiments.ends serve PORT… | ACTION …``.
 
 The server answers by a connection's first byte: ``S`` takes what comes, ``G`` and a size sends as much, ``E`` echoes.
 """
@@ -22,9 +22,9 @@ _PAGE: Final = 1 << 16
 _PATIENCE: Final = 10.0
 
 
-def serve() -> None:
-    """Serve every address of this host until the program is ended."""
-    servers = [socket.create_server(("", port), backlog=1024) for port in (OPEN, OWN)]
+def serve(ports: list[int]) -> None:
+    """Serve every address of this host at two ports until the program is ended."""
+    servers = [socket.create_server(("", port), backlog=1024) for port in ports]
     print("ready", flush=True)
     threading.Thread(target=_accept, args=(servers[0],), daemon=True).start()
     _accept(servers[1])
@@ -121,7 +121,7 @@ def _round_trip(address: str, seconds: float) -> float:
 def main() -> None:
     """Serve, or measure: ``ACTION SECONDS ADDRESS:PORT…`` prints a number (bit/s, pages/s or microseconds)."""
     if sys.argv[1] == "serve":
-        serve()
+        serve([int(port) for port in sys.argv[2:]])
     action, seconds, addresses = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
     if action == "rtt":
         print(json.dumps(_round_trip(addresses[0], seconds)))
