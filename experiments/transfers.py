@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from experiments.core_path import CorePath
 from lab.namespaces import Host
@@ -109,7 +109,7 @@ class Jobs:
             f"iperf3 -J -t {whole} {more} -c {end.partition(':')[0]} -p {end.partition(':')[2]} >{found}/{number} &"
             for number, end in enumerate(way.ends(IPERF3))
         ]
-        failed = ["not tried yet"]
+        took, answers, failed = 0.0, list[dict[str, Any]](), list[str]()
         for pause in BUSY:
             time.sleep(pause)
             took = self._timed(lines)
