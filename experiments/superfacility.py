@@ -14,9 +14,9 @@ from typing import Final
 
 from experiments import paper
 from experiments.core_path import JOBS, POOL, CorePath
+from experiments.core_traffic import ECHO, OPENED, OWN, Jobs, Transfer, Way
 from experiments.options import Options
 from experiments.result import Check, Point, Result, Series, Values
-from experiments.transfers import ECHO, OPENED, OWN, Jobs, Transfer, Way
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 

@@ -8,10 +8,10 @@ import pytest
 
 from experiments import superfacility
 from experiments.core_path import POOL, CorePath
+from experiments.core_traffic import OPENED, OWN, Jobs, Way
 from experiments.page import text
 from experiments.result import read, write
 from experiments.superfacility import ECHOED, TOOLS, Row
-from experiments.transfers import OPENED, OWN, Jobs, Way
 from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
 from lab.run import LabError
