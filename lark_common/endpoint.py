@@ -100,6 +100,7 @@ class AnswerInTime(http.client.HTTPResponse):
 
 class Endpoint:
     """The address of a controller, with the certificates for it; thread-safe. Raises SettingError for what is none.
+    ``base`` is the path below which it serves all.
 
     ``whole``, ``most`` and ``unverified`` are those of :class:`lark_common.client.Client`.
     """
@@ -136,7 +137,7 @@ class Endpoint:
         self.url = url
         self._shows = cert is not None
         self._parts = parts
-        self._base = "" if parts.scheme == "unix" else parts.path.rstrip("/")
+        self.base = "" if parts.scheme == "unix" else parts.path.rstrip("/")
         self._whole = whole
         self._most = most
         self._lock = threading.Lock()
@@ -149,7 +150,7 @@ class Endpoint:
 
         Raises UnreachableError where nothing answers, or not as a controller does, and ProblemError.
         """
-        connection = self._connection(seconds)
+        connection = self.connection(seconds)
         if self._whole:
             connection.response_class = type("", (AnswerInTime,), {"seconds": seconds})
         sent = False
@@ -160,7 +161,7 @@ class Endpoint:
                 with self._lock:
                     self._polls.add(connection.sock)
             sent_at = time.time()
-            connection.request(method, self._base + target, body, dict(headers))
+            connection.request(method, self.base + target, body, dict(headers))
             answer = connection.getresponse()
             ahead = _ahead(answer.getheader("Date"), sent_at)
             data = answer.read(self._most + 1)
@@ -195,7 +196,8 @@ class Endpoint:
                 except OSError:
                     continue  # it has ended by itself
 
-    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+    def connection(self, timeout: float) -> http.client.HTTPConnection:
+        """A connection to the controller that is not open yet, whose steps take ``timeout`` seconds at most."""
         if self._parts.scheme == "unix":
             return _UnixConnection(self._parts.path, timeout)
         host = self._parts.hostname or ""

@@ -70,6 +70,14 @@ class Settings:
             "Empty: the first address of `LARK_REST_LISTEN`, with the machine's name where that is every address."
         ),
     ] = ""
+    instance_ca: Annotated[
+        Path | None,
+        About(
+            "Authorities (PEM) of the other controllers' REST certificates, for requests that one that stands by hands "
+            "on to the active one. Empty: those in `LARK_OPENFLOW_TLS_CA`, or, without that, those that the machine "
+            "trusts."
+        ),
+    ] = None
     openflow_listen: Annotated[
         Listens,
         About(

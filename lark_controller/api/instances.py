@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final, Protocol
 
@@ -55,6 +55,7 @@ class Look:
     ``holder`` is an instance's id, ``""`` where nobody is active; ``why`` then is why its last holder let go.
     ``beat`` counts the holder's signs of life. ``held`` is True while the session of that holder with the database is
     there, in ``server``: the database server's present run. ``alone`` is True where no other can use the database.
+    ``key`` is the term's, ``""`` where its holder has written none yet.
     """
 
     generation: int
@@ -68,6 +69,7 @@ class Look:
     since: float = 0.0
     alone: bool = False
     boot: str = ""
+    key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ class Instances:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The place of an instance in the term, as it has read it last. ``name`` and ``url`` are the active one's."""
+    """The place of an instance in the term, as it has read it last. ``name`` and ``url`` are the active one's; ``key``
+    is the term's, by which its instances recognise each other: ``""`` where no request can be handed on."""
 
     active: bool
     generation: int
@@ -116,6 +119,7 @@ class Standing:
     name: str = ""
     url: str = ""
     sentence: str = ""
+    key: str = field(default="", repr=False)
 
 
 class InstanceControls(Protocol):

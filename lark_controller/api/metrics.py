@@ -109,6 +109,15 @@ class Metrics:
         )
         for why in Why:
             self.takeovers.labels(str(why))
+        self.handed_on = Counter(
+            "lark_requests_handed_on",
+            "REST requests that were handed on to the active controller while this one stood by, by result: answered, "
+            "busy, unreachable or broken.",
+            ("result",),
+            registry=self.registry,
+        )
+        for result in ("answered", "busy", "unreachable", "broken"):
+            self.handed_on.labels(result)
         self.leases_kept = Counter(
             "lark_leases_kept",
             "Jobs that live on beyond their lease, because they run in the pool or it cannot be asked.",

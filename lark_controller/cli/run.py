@@ -35,6 +35,8 @@ from lark_controller.controller import Controller
 from lark_controller.htcondor.watch import PoolOptions
 from lark_controller.rest import certificate_ends
 from lark_controller.rest.app import create_app
+from lark_controller.rest.forwarding.active import ActiveController
+from lark_controller.rest.forwarding.origin import Head, Origin, opened
 from lark_controller.rest.identities.identities import Identities, known_callers
 from lark_controller.rest.joins.former_files import FormerFiles
 from lark_controller.rest.joins.join_tokens import JoinTokens
@@ -153,14 +155,16 @@ class Service:
                 self._former_files = FormerFiles(settings.state_dir)
             tokens = Tokens(settings.tokens_file, joined=self.joined.find)
             self.identities = None if settings.jwt_file is None else Identities.of_file(settings.jwt_file)
+            self.active = ActiveController(settings.instance_ca or settings.openflow_tls_ca)
             name = settings.instance_name or socket.gethostname()
             me = Identity(secrets.token_hex(8), name, "", __version__, boot_id())
             self.member = Member(
-                self.store, me, won=self._won, lost=self._lose, drained=lambda: notify(DRAINED), tokens=tokens.digest
-            )
+                self.store, me, won=self._won, lost=self._lose, drained=lambda: notify(DRAINED),
+                moved=self.active.hang_up, tokens=tokens.digest,
+            )  # fmt: skip
             self.controls = MemberControls(self.member)
-            app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining)
-            self.server = Server(app, settings, known_callers(tokens, self.identities))
+            app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining, self.active)
+            self.server = Server(app, settings, known_callers(tokens, self.identities), self._origin)
             self.member.me = replace(me, url=settings.instance_url or _own_url(settings, self.server.addresses[0]))
         except BaseException:
             self.store.close()
@@ -231,6 +235,10 @@ class Service:
             generation=term.generation,
         )
 
+    def _origin(self, header: str, head: Head) -> Origin | None:
+        standing = self.member.standing()
+        return opened(standing.key, standing.generation, header, head) if standing.active else None
+
     def _won(self, term: Term) -> None:
         self._terms.put(term)
         self._notify(WON)
@@ -242,6 +250,7 @@ class Service:
     def _start_controller(self, term: Term) -> None:
         settings = self.settings
         self.store.migrate()
+        self.member.share_key()
         if self._former_files is not None:
             self._former_files.take(self.store.joins, self.member.me.name)
         # What the one before has written last, before the first request.
@@ -306,6 +315,7 @@ class Service:
         if self._policy_file is not None:
             self._policy_file.stop()
             self.controller.release()
+        self.active.hang_up()
         self.server.stop()
         if self.identities is not None:
             self.identities.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Callable
 from threading import Event, Lock
@@ -35,7 +36,8 @@ class Member:
 
     ``tokens`` is the digest of the tokens in this instance's own file, which others get to compare.
     ``won`` is called with the term when this instance has taken over, ``lost`` once with a sentence when another has
-    taken over from it, ``drained`` when an operator has it let go: each on any thread, and none may wait.
+    taken over from it, ``drained`` when an operator has it let go, ``moved`` when the term is another's than before:
+    each on any thread, and none may wait.
     """
 
     def __init__(
@@ -46,13 +48,14 @@ class Member:
         won: Callable[[Term], None],
         lost: Callable[[str], None],
         drained: Callable[[], None],
+        moved: Callable[[], None] = lambda: None,
         tokens: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.me = me
         self._store = store
         self._place = store.instances
-        self._won, self._lost, self._drained = won, lost, drained
+        self._won, self._lost, self._drained, self._moved = won, lost, drained, moved
         self._clock = clock
         self._tokens = tokens
         self._watch: Watch | None = None
@@ -61,6 +64,7 @@ class Member:
         self._prepared = False
         self._trouble = ""
         self._look = Look(0)
+        self._key = ""
         self._lock = Lock()
         self._fenced = ""
         self._wake = Event()
@@ -82,6 +86,14 @@ class Member:
         """This instance has loaded all, and serves."""
         self._serves = True
         self._wake.set()
+
+    def share_key(self) -> None:
+        """Give the term of this instance a key, which others need to hand requests on to it. Raises StoreError."""
+        term = self._term
+        if term is not None:
+            key = secrets.token_hex(32)
+            self._place.share_key(term.generation, key)
+            self._key = key
 
     def look_now(self) -> None:
         """Look at the term at once: a sign that another instance has taken over."""
@@ -127,14 +139,17 @@ class Member:
         term, look = self._term, self._look
         if term is not None and not self._fenced:
             sentence = "" if self._serves else "takes over, and loads the directory"
-            return Standing(self._serves, term.generation, term.since, self.me.name, self.me.url, sentence)
+            key = self._key if self._serves else ""
+            return Standing(self._serves, term.generation, term.since, self.me.name, self.me.url, sentence, key)
         if self._trouble:
             sentence = f"stands by; {self._trouble}"
         elif look.holder:
             sentence = f"stands by; {look.name or 'another controller'} at {look.url or 'an unknown address'} is active"
         else:
             sentence = "stands by; no controller is active"
-        return Standing(False, look.generation, look.since, look.name, look.url, sentence)
+        # A copied configuration may have this one's own URL.
+        key = look.key if look.url and look.url != self.me.url else ""
+        return Standing(False, look.generation, look.since, look.name, look.url, sentence, key)
 
     def all(self) -> Instances:
         """All instances. Raises StoreError."""
@@ -219,6 +234,8 @@ class Member:
     def _stand_by(self) -> None:
         look = self._place.meet(self.me, STANDBY, self._tokens())
         before = self._look if self._watch is not None else None
+        if (look.generation, look.holder) != (self._look.generation, self._look.holder):
+            self._moved()
         self._look = look
         if look.holder == self.me.id:
             # It took over, and the database's answer was lost.
@@ -239,6 +256,7 @@ class Member:
 
     def _win(self, term: Term) -> None:
         self._watch = None
+        self._moved()
         self._store.guard(term.generation, self.fence)
         self._term = term
         event("took over", generation=term.generation, why=WORDS[term.why], before=term.before or None)

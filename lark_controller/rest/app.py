@@ -10,6 +10,7 @@ from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
 from lark_controller.api.metrics import Metrics
 from lark_controller.rest import api, context, problems, standby
+from lark_controller.rest.forwarding.active import ActiveController
 from lark_controller.rest.identities.identities import Identities
 from lark_controller.rest.identities.munge import MungeUsers
 from lark_controller.rest.joins.joining import Joining
@@ -55,6 +56,9 @@ WATCHERS = 4
 USERS = 16
 # Reservations that wait have so large a part of the places of posts: jobs ask for them, by their workers' tokens.
 RESERVERS = 4
+# So many eighths of all threads may hand requests on to the active controller at a time: each has a connection there,
+# and that one keeps a half for one address.
+FORWARDS = 3
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -71,12 +75,13 @@ def create_app(
     metrics: Metrics | None = None,
     identities: Identities | None = None,
     joining: Joining | None = None,
+    active: ActiveController | None = None,
 ) -> Flask:
     """The REST API of a controller.
 
     ``metrics`` is the registry that the controller counts in; without one the application makes its own.
     ``identities`` are the bearers of JWTs; without them none is accepted. Without ``joining`` no
-    worker may join.
+    worker may join; without ``active`` no request is handed on to another controller.
     """
     app = Flask("lark_controller.rest", static_folder=None)
     app.json = PortionedJson(app)
@@ -103,9 +108,11 @@ def create_app(
         watches=Places(max(1, settings.waiting_workers // READERS)),
         changes=Places(max(1, settings.waiting_workers // WATCHERS)),
         requests=Places(settings.rest_threads + settings.waiting_workers - SPARE_THREADS),
+        active=active,
+        forwards=Places(max(1, (settings.rest_threads + settings.waiting_workers) * FORWARDS // 8)),
     )
     app.before_request(_enter)
-    app.before_request(standby.refuse)
+    app.before_request(standby.answer)
     app.teardown_request(_leave)
     app.after_request(_finish)
     modules = (

@@ -54,12 +54,15 @@ def require(context: Context, accepted: tuple[Scope, ...]) -> None:
     g.lark_user = None if whole or g.lark_by_hook else token.user or ""
 
 
-def recognise(context: Context) -> None:
-    """Count the caller as no stranger where its token is known; asks no issuer, and refuses nobody."""
+def recognise(context: Context) -> bool:
+    """Count the caller as no stranger where its token is known, and return whether it is; asks no issuer, and refuses
+    nobody."""
     known = known_callers(context.tokens, context.identities)
     token = known(request.headers.get("Authorization", ""))
-    if token is not None and token.scopes:
-        request.environ.get(AUTHENTICATED, lambda: None)()
+    if token is None or not token.scopes:
+        return False
+    request.environ.get(AUTHENTICATED, lambda: None)()
+    return True
 
 
 def require_join(context: Context) -> str | ForeignJoin:

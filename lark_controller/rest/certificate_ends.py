@@ -26,7 +26,7 @@ def ends(settings: Settings) -> Iterator[tuple[str, Path, datetime]]:
 
     Of a chain that is shown all must be good: the first end counts. Of authorities one is enough: the last end counts.
     """
-    for name in ("rest_tls_cert", "rest_tls_ca", "openflow_tls_cert", "openflow_tls_ca"):
+    for name in ("rest_tls_cert", "rest_tls_ca", "instance_ca", "openflow_tls_cert", "openflow_tls_ca"):
         path: Path | None = getattr(settings, name)
         try:
             found = () if path is None else read_certificates(path)

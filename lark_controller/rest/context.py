@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from flask import current_app, g, request
@@ -13,6 +13,7 @@ from lark_common.errors import BusyError
 from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
 from lark_controller.api.metrics import Metrics
+from lark_controller.rest.forwarding.active import ActiveController
 from lark_controller.rest.identities.identities import Identities
 from lark_controller.rest.identities.munge import MungeUsers
 from lark_controller.rest.joins.joining import Joining
@@ -31,7 +32,8 @@ class Context:
     switches, ``polls`` those for workers that wait for their rules, ``requests`` those for requests at all. Of the
     waiting ones readers have a part, by token: ``asks`` and ``watches``; ``users`` is the part of all
     those who see their own jobs alone, ``changes`` that of all who wait for changes of links and paths. ``notes`` are
-    what hooks may have written into the audit trail."""
+    what hooks may have written into the audit trail. ``active`` leads to the active controller while this one stands
+    by; ``forwards`` are the places for requests that are handed on to it."""
 
     controls: Controls
     settings: Settings
@@ -51,6 +53,8 @@ class Context:
     watches: Places
     changes: Places
     requests: Places
+    active: ActiveController | None = None
+    forwards: Places = field(default_factory=lambda: Places(0))
 
     @contextmanager
     def waiting(self) -> Iterator[float]:

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from lark_controller.api.instances import AWAY_SECONDS, Identity, Instance, Instances, Look, Why
-from lark_controller.store.schema import instances, term
+from lark_controller.store.schema import instances, term, term_keys
 
 ACTIVE: Final = "active"
 STARTING: Final = "starting"
@@ -123,8 +123,19 @@ def beat(connection: Connection, me: Identity, state: str, tokens: str | None = 
         register(connection, me)
 
 
-def look(connection: Connection) -> Look:
-    """The term as it is, with its holder."""
+def has_keys(connection: Connection) -> bool:
+    """True if the tables are new enough for the key of each term."""
+    return inspect(connection).has_table(term_keys.name)
+
+
+def share_key(connection: Connection, generation: int, key: str) -> None:
+    """Write the key of a term down for all instances; those of earlier terms are good for nothing any more."""
+    connection.execute(delete(term_keys))
+    connection.execute(insert(term_keys).values(generation=generation, key=key))
+
+
+def look(connection: Connection, with_key: bool = False) -> Look:
+    """The term as it is, with its holder, and ``with_key`` where :func:`has_keys`."""
     columns = instances.c
     joined = term.outerjoin(instances, columns.id == term.c.holder)
     row = connection.execute(
@@ -146,7 +157,13 @@ def look(connection: Connection) -> Look:
         row.since,
         alone,
         row.boot or "",
+        _key_of(connection, row.generation) if with_key else "",
     )
+
+
+def _key_of(connection: Connection, generation: int) -> str:
+    key = connection.execute(select(term_keys.c.key).where(term_keys.c.generation == generation))
+    return str(key.scalar_one_or_none() or "")
 
 
 def take(connection: Connection, me: Identity, seen: int, why: Why) -> int | None:

@@ -22,6 +22,7 @@ class Instances:
         # PostgreSQL: the session of the holder of a term, for as long as it holds it.
         self._session: Connection | None = None
         self._has_tokens = False
+        self._has_keys = False
 
     def prepare(self) -> bool:
         """Make the tables if there are none of instances yet; False while a controller of an older release, which knows
@@ -38,10 +39,12 @@ class Instances:
         """Give a sign of life, with the digest of this instance's tokens, and look at the term."""
         if not self._has_tokens:
             self._has_tokens = self._database.read(instances.has_tokens)
+        if not self._has_keys:
+            self._has_keys = self._database.read(instances.has_keys)
 
         def work(connection: Connection) -> Look:
             instances.beat(connection, me, state, tokens if self._has_tokens else None)
-            return instances.look(connection)
+            return instances.look(connection, self._has_keys)
 
         if self._session is None:
             return self._database.write(work, unguarded=True)
@@ -95,6 +98,10 @@ class Instances:
                     session.close()
                 raise
             self._session = session
+
+    def share_key(self, generation: int, key: str) -> None:
+        """Write down the key of this instance's term, by which the others show that they are instances too."""
+        self._database.write(partial(instances.share_key, generation=generation, key=key))
 
     def release(self, me: Identity, generation: int, why: Why) -> bool:
         """Let the term go; False where it was another's already."""

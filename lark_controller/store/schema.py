@@ -360,6 +360,14 @@ term: Final = Table(
     CheckConstraint("number = 1", name="term_is_one_row"),
 )
 
+# The key of a term, by which its instances recognise each other.
+term_keys: Final = Table(
+    "term_keys",
+    metadata,
+    Column("generation", BigInteger, primary_key=True, autoincrement=False),
+    Column("key", PlainText, nullable=False),
+)
+
 # The digest of each instance's policy file when that instance has read it last.
 policy_files: Final = Table(
     "policy_files",

@@ -27,6 +27,7 @@ from lark_common import log
 from lark_common.errors import SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
 from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE
+from lark_controller.rest.forwarding.origin import FIELD, HANDED_ON, Head, Origin, Origins, nowhere
 from lark_controller.rest.problems import CONTENT_TYPE, document
 from lark_controller.rest.server.admission import Admission, Parking, peer_of, places
 from lark_controller.rest.server.dispatcher import Callers, Dispatcher, nobody
@@ -70,9 +71,25 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress publishes no types, so 
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
         environ[AUTHENTICATED] = self.channel.show_token
-        if (names := self.channel.certificate) is not None:
+        names = self.channel.certificate
+        if FIELD in self.request.headers:
+            origin = self.channel.origin(self.request)
+            environ[HANDED_ON] = origin is not None
+            if origin is not None:
+                # The other controller is no stranger, and all else is as it saw the caller.
+                self.channel.show_token()
+                names = _names_of(origin, names)
+                if origin.address:
+                    environ["REMOTE_ADDR"] = environ["REMOTE_HOST"] = origin.address
+        if names is not None:
             environ[CERTIFICATE] = names
         return environ
+
+
+def _names_of(origin: Origin, own: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The hosts in the certificate of a caller elsewhere. Where callers are asked for one here, one that was not asked
+    there has shown none."""
+    return () if origin.names is None and own is not None and not origin.unix else origin.names
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
@@ -83,6 +100,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
     authenticated = False
     since: float | None = None
     admission: Admission
+    origins: Origins
 
     @property
     def answering(self) -> bool:
@@ -90,8 +108,17 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
 
     @property
     def peer(self) -> str:
-        """The address of the connection as :mod:`.admission` has it."""
-        return peer_of(self.addr[0] if isinstance(self.addr, tuple) else None)
+        """The address of the next request as :mod:`.admission` has it: the connection's, or that of the caller whose
+        request another controller hands on."""
+        request = self.requests[0] if self.requests else None
+        origin = None if request is None or FIELD not in request.headers else self.origin(request)
+        own = self.addr[0] if isinstance(self.addr, tuple) else None
+        return peer_of(own if origin is None or not origin.address else origin.address)
+
+    def origin(self, request: Any) -> Origin | None:
+        """The origin of a request with its header; None where no controller of this term has made that."""
+        head = Head(request.command.upper(), request.request_uri, request.headers.get("AUTHORIZATION", ""))
+        return type(self).origins(request.headers[FIELD], head)
 
     @property
     def in_head(self) -> bool:
@@ -198,7 +225,8 @@ class Server:
         SettingError: an address cannot be bound, or certificate and key cannot be used.
     """
 
-    def __init__(self, app: Flask, settings: Settings, callers: Callers = nobody) -> None:
+    def __init__(self, app: Flask, settings: Settings, callers: Callers = nobody, origins: Origins = nowhere) -> None:
+        self._origins = origins
         self._stopping = threading.Event()
         self._tls = server_context(settings.rest_tls_cert, settings.rest_tls_key, settings.rest_tls_ca)
         self._paths: list[Path] = []
@@ -254,7 +282,9 @@ class Server:
         server.admission = self._admission
         # Channels close before anybody could give them their admission one by one.
         kind = _TlsChannel if encrypted else _Channel
-        server.channel_class = type(kind.__name__, (kind,), {"admission": self._admission})
+        server.channel_class = type(
+            kind.__name__, (kind,), {"admission": self._admission, "origins": staticmethod(self._origins)}
+        )
         return server
 
     @property
