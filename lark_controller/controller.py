@@ -28,6 +28,7 @@ from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
 from lark_controller.services.described_job import Names
+from lark_controller.services.directory_copy import TakenDirectory
 from lark_controller.services.dns_updates import DnsUpdates
 from lark_controller.services.drops import Drops
 from lark_controller.services.external import ExternalAddresses
@@ -73,8 +74,9 @@ class Controller:
         fence: Fence | None = None,
         scitags_registry: Path | None = None,
         dns: DnsUpdates | None = None,
+        taken: TakenDirectory | None = None,
     ) -> None:
-        self._store = store
+        self._store, self._taken = store, taken
         self.audit = store.trail
         self._lease, self._read_seconds = lease_seconds, keeping.read_seconds
         in_force = load(policy.text)
@@ -91,6 +93,7 @@ class Controller:
             ledger,
             self._journal.note,
             compares=bool(check_seconds),
+            prepared=None if taken is None else taken.prepared,
         )
         self._account_writer = AccountWriter(store, ledger, keeping)
         self._guarantees = Guarantees(self._reconciler, metrics)
@@ -164,25 +167,30 @@ class Controller:
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self, takeover: str = "") -> None:
-        """Load the live jobs, then listen for switches; ``takeover`` is the audit trail's line of how this controller
-        became the active one. Raises StoreError, SettingError."""
+        """Load the live jobs, if they were not ``taken`` over, then listen for switches; ``takeover`` is the audit
+        trail's line of how this controller became the active one. Raises StoreError, SettingError."""
         names = needed_attributes(self.policy.policy)
-        refresh_facts(self._store, names)
+        if self._taken is None:
+            refresh_facts(self._store, names)
+        else:
+            self._feed.loaded()
+            refresh_facts(self._store, names, self._registration.set_facts)
         until = self._registration.clock() + self._lease
         # The database writes 200,000 leases for seconds; the directory is loaded meanwhile.
         with ThreadPoolExecutor(1, "begin-leases") as aside:
             begun = aside.submit(self._store.runs.begin_leases, until)
             self._load(names, until)
+            self._journal.start(takeover)
+            self._ovsdb.start()
+            # Switches may come while the leases begin; nothing is to end by one before they all have.
+            self._openflow.start()
+            self._openflow.call(self._reconciler.start(self._read_seconds)).result()
             begun.result()
-        self._journal.start(takeover)
-        self._ovsdb.start()
-        self._openflow.start()
         self._upkeep.start()
         if self._pool is not None:
             self._pool.start()
         self._account_writer.start()
         self._names.start()
-        self._openflow.call(self._reconciler.start(self._read_seconds)).result()
         self.health.needs(self._ovsdb.thread)
         for service in (self._openflow, self._upkeep, self._account_writer, self._journal, self._names):
             self.health.needs(*service.threads)
@@ -193,11 +201,12 @@ class Controller:
     def _load(self, names: Names, lease_until: float) -> None:
         """Take in the live jobs of the store, with what they have and have used."""
         decider = self._reconciler.decider
-        self._registration.use(
-            self.policy.policy,
-            names,
-            ((_sharing(decider, job), standing) for job, standing in self._store.runs.loaded(lease_until)),
-        )
+        if self._taken is None:
+            found = ((_sharing(decider, job), standing) for job, standing in self._store.runs.loaded(lease_until))
+            self._registration.use(self.policy.policy, names, found)
+        else:
+            self._reconciler.directory.leases_until = lease_until
+            self._registration.use(self.policy.policy, names, held=self._taken.holdings)
         self.external.load()
         self.external.use(self.policy.policy)
         jobs = self._feed.open()

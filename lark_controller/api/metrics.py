@@ -118,6 +118,17 @@ class Metrics:
         )
         for result in ("answered", "busy", "unreachable", "broken"):
             self.handed_on.labels(result)
+        self.copy_at = Gauge(
+            "lark_directory_copy_timestamp_seconds",
+            "Time when the copy of the directory, of a controller that stands by, was last as the database had it, "
+            "seconds since 1970; 0 where there is none.",
+            registry=self.registry,
+        )
+        self.copy_jobs = Gauge(
+            "lark_directory_copy_jobs",
+            "Jobs in the copy of the directory of a controller that stands by; 0 where there is none.",
+            registry=self.registry,
+        )
         self.leases_kept = Counter(
             "lark_leases_kept",
             "Jobs that live on beyond their lease, because they run in the pool or it cannot be asked.",

@@ -45,6 +45,7 @@ from lark_controller.rest.joins.joining import Joining
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.services.account_writer import Keeping
+from lark_controller.services.directory_copy import DirectoryCopy
 from lark_controller.services.dns_updates import DnsUpdates
 from lark_controller.services.policy_file import PolicyFile, first_policy
 from lark_controller.settings import Listen, Settings
@@ -165,6 +166,9 @@ class Service:
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining, self.active)
             self.server = Server(app, settings, known_callers(tokens, self.identities), self._origin)
+            self._copy = None
+            if not settings.database_url.startswith("sqlite"):
+                self._copy = DirectoryCopy(self.store, self.metrics)
             self.member.me = replace(me, url=settings.instance_url or _own_url(settings, self.server.addresses[0]))
         except BaseException:
             self.store.close()
@@ -212,6 +216,8 @@ class Service:
             self.store.close()
             raise
         self.joined.thread.start()
+        if self._copy is not None and not self.won:
+            self._copy.start()
 
     def serve(self) -> None:
         """Wait until this is the active instance; load the directory, listen for switches, then answer REST."""
@@ -257,9 +263,10 @@ class Service:
         self.joined.refresh()
         # Of SQLite's one controller the file is the same whatever the host is called.
         reader = "" if settings.database_url.startswith("sqlite") else self.member.me.name
+        policy = first_policy(self.store, settings.policy_file, reader)
         self._controller = controller = Controller(
             self.store,
-            first_policy(self.store, settings.policy_file, reader),
+            policy,
             replace(openflow_options(settings), generation=term.generation),
             self.metrics,
             lease_seconds=settings.lease_seconds,
@@ -278,6 +285,7 @@ class Service:
             fence=self._fence,
             scitags_registry=settings.scitags_registry,
             dns=DnsUpdates(next(iter(settings.dns_server), None), settings.dns_key),
+            taken=None if self._copy is None else self._copy.take(policy),
         )
         policy_file = PolicyFile(settings.policy_file, partial(controller.policy.put, file_of=reader))
         # Of what a start loads nothing is garbage: each collection would go through all of it.
@@ -322,6 +330,8 @@ class Service:
         if self._policy_file is not None:
             self.controller.stop()
         self.joined.thread.stop()
+        if self._copy is not None:
+            self._copy.stop()
         self.member.release(why)
         if why is Why.DRAINED:
             self._wait_for_successor()

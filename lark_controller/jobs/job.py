@@ -207,6 +207,8 @@ class Directory:
         # Grows with each change of jobs' external addresses, and of whether they are closed.
         self.external_changes = 0
         self.states: Counter[JobState] = Counter()
+        # The end of the leases of jobs that were loaded without theirs: 0 in them.
+        self.leases_until = 0.0
         # Live jobs by host, in lower case.
         self.hosts: Counter[str] = Counter()
         self._shared: dict[Standing, Standing] = {}
@@ -286,6 +288,8 @@ class Directory:
     def now(self, job: Job) -> Job:
         """A live job in the state that it has, without external addresses that are closed."""
         state, reason = self.standing(job.number)
+        if not job.lease_until:
+            job = replace(job, lease_until=self.leases_until)
         if closed := self.closed.get(job.number):
             job = replace(job, external=tuple(each for each in job.external if each.address not in closed))
         return in_state(job, state, reason)

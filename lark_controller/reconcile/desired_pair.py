@@ -17,6 +17,7 @@ from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy
 from lark_controller.qos.worker_queues import Claim
 from lark_controller.reconcile.pace import Pace
+from lark_controller.reconcile.prepared import PreparedDirectory
 
 # Jobs that are decided anew before other work may go ahead, and pairs of facts and decisions that are remembered.
 _A_STEP: Final = 16
@@ -29,9 +30,9 @@ PlacedSwitch = tuple[Switch, tuple[str, ...]]
 class DesiredPair:
     """One desired state, or two while switches go over from one policy to the next one by one (``moved``)."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.desired = Desired(policy)
-        self.decider = Decider(policy)
+    def __init__(self, policy: Policy, prepared: PreparedDirectory | None = None) -> None:
+        self.desired = Desired(policy) if prepared is None else prepared.desired
+        self.decider = Decider(policy) if prepared is None else prepared.decider
         self.moved: set[int] = set()
         self._coming: tuple[Desired, Decider] | None = None
 

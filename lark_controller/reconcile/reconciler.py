@@ -36,6 +36,7 @@ from lark_controller.reconcile.gateways import Gateways
 from lark_controller.reconcile.markers import Markers
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.policy_change import PolicyChange
+from lark_controller.reconcile.prepared import PreparedDirectory, bring_to
 from lark_controller.reconcile.progress import Progress
 from lark_controller.reconcile.queues import Driver, Queues
 from lark_controller.reconcile.sending import Sending
@@ -68,8 +69,9 @@ class Reconciler(LoopState):
         note: Callable[[Happening], None],
         *,
         compares: bool = True,
+        prepared: PreparedDirectory | None = None,
     ) -> None:
-        super().__init__(policy, self.act, note)
+        super().__init__(policy, self.act, note, prepared)
         self._on_state = on_state
         self._reactions = Reactions(self)
         self.workers = Workers(self)
@@ -137,7 +139,10 @@ class Reconciler(LoopState):
     def load(self, jobs: Iterable[Job]) -> None:
         """Take in the store's live jobs, before anything is sent to any switch."""
         jobs = list(jobs)
-        self.desired.load((job, self.decider.of(job)) for job in jobs)
+        if self.desired.placed:
+            bring_to(self.desired, self.decider, jobs)
+        else:
+            self.desired.load((job, self.decider.of(job)) for job in jobs)
         for job in jobs:
             self._progress.expect(job)
         for datapath in self.dirty.switches():

@@ -15,21 +15,28 @@ from lark_controller.policies.model import Policy
 from lark_controller.reconcile.confirmations import Confirmations
 from lark_controller.reconcile.desired_pair import DesiredPair
 from lark_controller.reconcile.dirty import Dirty
+from lark_controller.reconcile.prepared import PreparedDirectory
 from lark_controller.reconcile.switch import SwitchState
 
 
 class LoopState:
-    """The state that the parts of the reconcile loop share; ``switches`` is by datapath id.
+    """The state that the parts of the reconcile loop share; ``switches`` is by datapath id, ``prepared`` its beginning.
 
     Each change is marked in ``dirty``, and ``act`` follows once a turn. ``note`` is told of what the audit trail is to
     have.
     """
 
-    def __init__(self, policy: Policy, act: Callable[[], object], note: Callable[[Happening], None]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        act: Callable[[], object],
+        note: Callable[[Happening], None],
+        prepared: PreparedDirectory | None = None,
+    ) -> None:
         self.note = note
         self.dirty = Dirty(act)
-        self.directory = Directory()
-        self.pair = DesiredPair(policy)
+        self.directory = Directory() if prepared is None else prepared.directory
+        self.pair = DesiredPair(policy, prepared)
         self.switches: dict[int, SwitchState] = {}
         self.confirmations = Confirmations()
 

@@ -46,6 +46,10 @@ class Feed:
             self.directory.set_standing(job.number, state, reason)
             self.put(job)
 
+    def loaded(self) -> None:
+        """The directory has its live jobs from the beginning; nothing is handed over until :meth:`open`."""
+        self._open = False
+
     def open(self) -> list[Job]:
         """The live jobs as they are now; what changes from now on is handed over."""
         self._open = True

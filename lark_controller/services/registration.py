@@ -21,13 +21,11 @@ from lark_common.errors import (
 from lark_common.log import INFO, WARNING, event
 from lark_common.runs import Address, AddressType, RunKey
 from lark_controller.api.jobs import Registered, Renewed
-from lark_controller.jobs.addresses import BlockAllocator
 from lark_controller.jobs.job import Facts, Job, Standing
 from lark_controller.policies.model import Policy
 from lark_controller.qos.reservation import Booking
 from lark_controller.services.described_job import (
     Names,
-    Place,
     check_networks,
     check_room,
     check_switch,
@@ -37,6 +35,7 @@ from lark_controller.services.described_job import (
 )
 from lark_controller.services.feed import Feed
 from lark_controller.services.gathering import Gathering
+from lark_controller.services.holdings import Holdings, addressing
 from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.node_patterns import PatternBookings
 from lark_controller.services.reservations import Reservations
@@ -104,35 +103,33 @@ class Registration:
         self._lock = feed.lock
         self._gathering: Gathering[_Post | _End, Registered | Job] = Gathering(self._carry_out)
         self._leases: dict[str, float] = {}
-        # The id of the live job at each switch port: a switch could not distinguish two jobs at one port.
-        self._ports: dict[Place, dict[str, str]] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
-        self._blocks = BlockAllocator((), (26, 122))
+        self._held = Holdings()
 
-    def use(self, policy: Policy, names: Names, jobs: Iterable[tuple[Job, Standing]] | None = None) -> None:
+    def use(
+        self,
+        policy: Policy,
+        names: Names,
+        jobs: Iterable[tuple[Job, Standing]] | None = None,
+        held: Holdings | None = None,
+    ) -> None:
         """Go over to a policy: its job networks and the attributes that its predicates need.
 
-        ``jobs`` are live ones that are not known here yet, with how far each is: at start those of the store.
+        ``jobs`` are live ones that are not known here yet, with how far each is: at start those of the store. With
+        ``held`` the directory has these already, and this is what they hold by the policy.
         """
         with self._lock:
             if jobs is not None:
                 self._feed.load(jobs)
             # What is held by live jobs stays as it is where the policy gives addresses as before: to go through all
             # jobs would hold up every post.
-            if jobs is not None or self._policy is None or _addressing(self._policy) != _addressing(policy):
-                self._hold_all(policy)
+            if held is not None:
+                self._held = held
+            elif jobs is not None or self._policy is None or addressing(self._policy) != addressing(policy):
+                self._held = Holdings(policy, self._feed.live())
             self._policy, self._names = policy, names
             self._reservations.use(policy)
-
-    def _hold_all(self, policy: Policy) -> None:
-        """Note anew which live job has which port, address and block."""
-        reserved = [address for network in policy.hosts for address in network]
-        blocks = BlockAllocator(policy.job_networks, policy.block_prefixes, reserved)
-        self._ports = {}
-        for job in self._feed.live():
-            self._hold(blocks, policy, job)
-        self._blocks = blocks
 
     def need(self, names: Names) -> None:
         """Add attributes that the facts of new jobs hold from now on."""
@@ -240,7 +237,7 @@ class Registration:
             return self._taken_in(again, self._outcomes([again], now)[0], now)
         assert outcome is not None
         for old in outcome.superseded:
-            self._release(old)
+            self._held.release(old)
             self._feed.remove(old.id)
             self._reservations.ended(old.id)
         job, machine_ad = outcome.job, step.post.machine_ad
@@ -249,9 +246,9 @@ class Registration:
             job = self._store.runs.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
         if job.live:
             if (known := self._live.get(job.id)) is not None:
-                self._release(known)
+                self._held.release(known)
             job = self._reservations.with_flows(job, outcome.reserved)
-            self._hold(self._blocks, step.policy, job)
+            self._held.hold(job)
             self._feed.put(job)
             self._reservations.tell_peers(outcome.reserved, job.id)
         else:
@@ -276,7 +273,7 @@ class Registration:
 
     def _give_back(self, step: _Prepared | _End) -> None:
         for address in step.assigned if isinstance(step, _Prepared) else ():
-            self._blocks.release(address)
+            self._held.blocks.release(address)
 
     def _over(self, end: _End, job: Job | None) -> Job:
         """Take an ended job out of memory and the loop. The caller holds the lock. Raises NotFoundError."""
@@ -284,7 +281,7 @@ class Registration:
             raise NotFoundError(f"no job has the id {end.job_id}")
         live = self._feed.remove(end.job_id)
         if live is not None:
-            self._release(live)
+            self._held.release(live)
             self._reservations.ended(end.job_id)
             event("job ended", job=end.job_id, why=end.why)
         self._leases.pop(end.job_id, None)
@@ -312,7 +309,7 @@ class Registration:
                 return True
             if held.lease_until != job.lease_until:
                 return False
-            self._release(held)
+            self._held.release(held)
             self._feed.remove(job.id)
             self._reservations.ended(job.id)
             return True
@@ -415,7 +412,7 @@ class Registration:
         assigned: list[Address] = []
         try:
             for version in versions:
-                address, block = self._blocks.assign(version, job.group, job.owner)
+                address, block = self._held.blocks.assign(version, job.group, job.owner)
                 assigned.append(address)
                 if isinstance(address, IPv4Address) and isinstance(block, IPv4Network):
                     job = replace(job, ipv4=address, ipv4_block=block)
@@ -423,21 +420,21 @@ class Registration:
                     job = replace(job, ipv6=address, ipv6_block=block)
         except AddressError:
             for address in assigned:
-                self._blocks.release(address)
+                self._held.blocks.release(address)
             raise
         return job, tuple(assigned)
 
     def _check_free(self, policy: Policy, job: Job) -> None:
         check_networks(policy, job)
         for address in job.addresses:
-            if self._blocks.holds(address):
+            if self._held.blocks.holds(address):
                 raise AddressError(
                     f"LarkInnerAddressIPv{address.version}",
                     f"{address} was given to another job after this run's lease had expired",
                 )
 
     def _check_port(self, job: Job) -> None:
-        held = None if job.port is None else self._ports.get(place_of(job), {}).get(job.port)
+        held = None if job.port is None else self._held.at(place_of(job), job.port)
         holder = None if held is None else self._live.get(held)
         if holder is not None and holder.id != job.id and holder.run.slot != job.run.slot:
             raise AddressError(
@@ -445,31 +442,6 @@ class Registration:
                 f"port {job.port} of {job.host} belongs to live job {holder.called} on {holder.run.slot}",
                 holder.id,
             )
-
-    def _hold(self, blocks: BlockAllocator, policy: Policy, job: Job) -> None:
-        if job.port is not None:
-            self._ports.setdefault(place_of(job), {})[job.port] = job.id
-        if not job.has_pool_address:
-            return
-        for address, block in job.blocks:
-            # An address that was assigned a moment ago is held already.
-            if any(address in network for network in policy.job_networks) and not blocks.holds(address):
-                blocks.hold(address, block, job.group, job.owner)
-
-    def _release(self, job: Job) -> None:
-        if job.port is not None and (ports := self._ports.get(place_of(job))) is not None:
-            if ports.get(job.port) == job.id:
-                del ports[job.port]
-            if not ports:
-                del self._ports[place_of(job)]
-        if job.has_pool_address:
-            for address in job.addresses:
-                self._blocks.release(address)
-
-
-def _addressing(policy: Policy) -> Hashable:
-    """All that addresses are given by."""
-    return policy.job_networks, policy.block_prefixes, policy.hosts
 
 
 def _stored(step: _Prepared | _End, now: float, digest: str) -> Post | Finish:

@@ -80,11 +80,14 @@ class Database:
         """True for SQLite, False for PostgreSQL."""
         return self.engine.dialect.name == "sqlite"
 
-    def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction that sees one state of the database. Raises StoreError."""
+    def read(self, work: Callable[[Connection], T], *, one_state: bool = False) -> T:
+        """Run ``work`` in a transaction, each statement of which sees one state of the database; with ``one_state``
+        they all see the same. Raises StoreError."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._connected() as connection:
+                    if one_state and not self.is_sqlite:
+                        connection.execution_options(isolation_level="REPEATABLE READ")
                     return work(connection)
             except _FAILURES as error:
                 if not self._again(error, attempt):

@@ -12,6 +12,7 @@ from lark_common.errors import StoreError
 from lark_controller.accounting.entry import Entry
 from lark_controller.store import audit_and_policies as trail
 from lark_controller.store import (
+    copies,
     external_addresses,
     external_names,
     instances,
@@ -28,7 +29,7 @@ from lark_controller.store import run_updates as updates
 from lark_controller.store.database import Database, connect
 from lark_controller.store.membership import Instances
 from lark_controller.store.run_updates import Pruned
-from lark_controller.store.subject import BATCH, Reads, Streams, Subject, Writes, WritesMany
+from lark_controller.store.subject import BATCH, Reads, ReadsOneState, Streams, Subject, Writes, WritesMany
 
 
 class Runs(Subject):
@@ -46,6 +47,8 @@ class Runs(Subject):
     lift = Writes(updates.lift)
     live = Streams(queries.live_jobs)
     loaded = Streams(queries.loaded_jobs)
+    copied = Reads(copies.page)
+    difference = ReadsOneState(copies.difference)
     find = Reads(queries.find)
     called = Reads(queries.called)
     with_number = Reads(queries.with_number)

@@ -42,6 +42,19 @@ class Reads(Generic[P, T]):
         return operation
 
 
+class ReadsOneState(Generic[P, T]):
+    """A function that reads by several statements, which all see one state of the database."""
+
+    def __init__(self, work: Callable[Concatenate[Connection, P], T]) -> None:
+        self._work = work
+
+    def __get__(self, subject: Subject, owner: type[Subject]) -> Callable[P, T]:
+        def operation(*args: P.args, **kwargs: P.kwargs) -> T:
+            return subject.database.read(lambda connection: self._work(connection, *args, **kwargs), one_state=True)
+
+        return operation
+
+
 class Writes(Generic[P, T]):
     """A function that changes rows; where it raises, nothing has changed."""
 

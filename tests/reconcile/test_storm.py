@@ -116,7 +116,7 @@ def test_after_a_storm_nothing_is_left_anywhere(
             "open at switches": seen._open,
             "standings": loop.directory.standings,
             "addresses": loop.directory.by_address,
-            "ports": registration._ports,
+            "ports": registration._held._ports,
             "decisions": [memory.decisions for memory in loop._reactions._memory.values() if memory.decisions],
             "workers": [state.needs for state in loop.workers.states._states.values() if state.needs],
         }

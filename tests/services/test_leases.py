@@ -232,7 +232,7 @@ def test_a_post_that_takes_the_address_of_a_job_that_ends_in_the_same_transactio
     assert new.job.addresses == old.addresses
     assert told == [old.number, new.job.id]
     assert registration._feed.directory.by_address[old.addresses[0]] == new.job
-    assert registration._blocks.holds(old.addresses[0])
+    assert registration._held.blocks.holds(old.addresses[0])
 
 
 def test_a_refusal_that_comes_late_frees_nobody_elses_address(registered: tuple[Store, Registration, Job]) -> None:
@@ -241,7 +241,7 @@ def test_a_refusal_that_comes_late_frees_nobody_elses_address(registered: tuple[
     other = a_post(registration, "bob")
     assert other.addresses == refused.addresses
     assert registration.refused(refused)
-    assert registration._blocks.holds(refused.addresses[0])
+    assert registration._held.blocks.holds(refused.addresses[0])
 
 
 def a_place(registration: Registration, number: int) -> Registered:

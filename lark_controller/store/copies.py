@@ -1,0 +1,76 @@
+"""Live runs for a copy of the directory that follows the database: by pages, then what has changed since.
+
+PostgreSQL alone. A row's version is its ``xmin``, the number of the transaction that wrote it: each change of a row
+gives it another, whoever makes it, and no sequence or clock has a part in it. A comparison is of one state of the
+database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import BigInteger, Connection, Float, bindparam, literal, literal_column, select, text
+
+from lark_controller.jobs.job import Job, Standing
+from lark_controller.store.rows import columns_with, live_job_from
+from lark_controller.store.schema import LIVE, policy_versions, runs
+
+_VERSION: Final = literal_column("runs.xmin::text::bigint", BigInteger).label("row_version")
+# A lease that begins anew with a takeover is none of a run's row.
+_COLUMNS: Final = (_VERSION, *columns_with(literal(0.0, Float(53)).label("lease_until")))
+_PAGE: Final = (
+    select(*_COLUMNS).where(LIVE, runs.c.number > bindparam("after")).order_by(runs.c.number).limit(bindparam("most"))
+)
+_ROWS: Final = select(*_COLUMNS).where(LIVE, runs.c.number.in_(bindparam("numbers", expanding=True)))
+_VERSIONS: Final = text("SELECT number, xmin::text::bigint FROM runs WHERE live")
+_POLICY: Final = select(policy_versions.c.digest).order_by(policy_versions.c.version.desc()).limit(1)
+_SERVER: Final = text("SELECT pg_postmaster_start_time()::text")
+_ROWS_AT_ONCE: Final = 2_000
+
+
+class Copied(NamedTuple):
+    """A live run as it is held while it lives, how far it was, and its row's version."""
+
+    version: int
+    job: Job
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What has changed since the versions that were known: ``server`` is the run of the database server that has shown
+    it, ``policy`` the digest of the newest version of the policy (``""``: there is none)."""
+
+    server: str
+    policy: str
+    changed: tuple[Copied, ...]
+    gone: tuple[int, ...]
+
+
+def page(connection: Connection, after: int, most: int) -> list[Copied]:
+    """The next live runs in order of number."""
+    return [_copied(row) for row in connection.execute(_PAGE, {"after": after, "most": most})]
+
+
+def difference(connection: Connection, known: Mapping[int, int]) -> Difference:
+    """The live runs whose rows have other versions than those that are known by number, and the numbers of which none
+    lives any more."""
+    server = str(connection.execute(_SERVER).scalar_one())
+    digest = connection.execute(_POLICY).scalar_one_or_none()
+    rows = connection.execute(_VERSIONS).all()
+    now: dict[int, int] = {row[0]: row[1] for row in rows}
+    other = [number for number, version in now.items() if known.get(number) != version]
+    changed: list[Copied] = []
+    for first in range(0, len(other), _ROWS_AT_ONCE):
+        changed += _rows(connection, other[first : first + _ROWS_AT_ONCE])
+    return Difference(server, digest or "", tuple(changed), tuple(known.keys() - now.keys()))
+
+
+def _rows(connection: Connection, numbers: Collection[int]) -> list[Copied]:
+    return [_copied(row) for row in connection.execute(_ROWS, {"numbers": sorted(numbers)})]
+
+
+def _copied(row: Any) -> Copied:
+    return Copied(row[0], *live_job_from(row[1:]))
