@@ -177,6 +177,9 @@ class DirectoryCopy:
         while page := self._store.runs.copied(last, _PAGE):
             copied |= {each.job.number: each for each in page}
             last = page[-1].job.number
+            # It lives as long as this instance stands by: the garbage collector, which stops all threads, need not look
+            # at it again and again.
+            gc.freeze()
             self._rest(PORTION)
         # Pages are of different moments: an address may be with two jobs in them.
         found = self._store.runs.difference({number: each.version for number, each in copied.items()})
@@ -189,16 +192,15 @@ class DirectoryCopy:
         prepared = PreparedDirectory(Directory(), Decider(policy), Desired(policy))
         copy = _Copy(latest.digest, found.server, prepared, Holdings(policy))
         prepared.desired.load(self._by_portions(copy.fill(copied[number] for number in sorted(copied))))
-        copied.clear()
-        # It lives as long as this instance stands by: to look at it again and again would stop all threads.
-        gc.collect()
         gc.freeze()
         return copy
 
     def _by_portions(self, jobs: Iterable[tuple[Job, Decision]]) -> Iterator[tuple[Job, Decision]]:
         until = time.thread_time() + PORTION
-        for each in jobs:
+        for count, each in enumerate(jobs):
             yield each
+            if count % _PAGE == 0:
+                gc.freeze()
             if time.thread_time() >= until:
                 self._rest(PORTION)
                 until = time.thread_time() + PORTION
