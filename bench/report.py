@@ -104,8 +104,9 @@ def taken_over(about: dict[str, Any], found: dict[str, Any]) -> str:
     }
     lines = [
         f"Machine: {about['cores']} cores, Linux {about['kernel']}, Python {about['python']}; load average "
-        f"{about['load']:.1f} of others when the run began. {found['jobs']:,} jobs, {found['workers']:,} workers' "
-        f"switches and two cores, two controllers; the active one was killed {found['kills']} times.",
+        f"{about['load']:.1f} of others when the run began. {found['jobs']:,} jobs on {found['workers']:,} workers, "
+        f"{found['played']:,} workers' switches and two cores, two controllers; the active one was killed "
+        f"{found['kills']} times.",
         "",
         "| what | p50 | p99 | worst |",
         "| --- | --- | --- | --- |",

@@ -32,8 +32,15 @@ LOOK: Final = 0.25
 SETTLED: Final = 45.0
 
 
-def measure(size: int = 200_000, workers: int = 3125, kills: int = 20, settled: float = SETTLED) -> dict[str, Any]:
-    """Kill the active controller ``kills`` times, each time ``settled`` seconds after all switches are in sync."""
+def measure(
+    size: int = 200_000, workers: int = 3125, kills: int = 20, settled: float = SETTLED, connected: int | None = None
+) -> dict[str, Any]:
+    """Kill the active controller ``kills`` times, each time ``settled`` seconds after all switches are in sync.
+
+    ``connected`` is the number of workers whose switches are played, all of them by default: on a machine that is short
+    of processor time a few show the takeover alone.
+    """
+    played = workers if connected is None else connected
     with ExitStack() as stack:
         # Not below the temporary directory of the tests, which the server's user may not enter.
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lark-takeovers-", dir="/tmp")))
@@ -47,8 +54,8 @@ def measure(size: int = 200_000, workers: int = 3125, kills: int = 20, settled: 
         active.serves()
         standby.begin()
         standby.until(STANDS_BY)
-        switches = stack.enter_context(PlayedSwitches(ports, workers, JOB_PORTS))
-        run = Scale(directory, size, workers, iter(()))
+        switches = stack.enter_context(PlayedSwitches(ports, played, JOB_PORTS))
+        run = Scale(directory, size, played, iter(()))
         run.switches, run.controller, run.token = switches, active, active.token
         switches.tell("connect")
         run.say("first_sync_seconds", asyncio.run(run.all_in_sync()))
@@ -58,7 +65,7 @@ def measure(size: int = 200_000, workers: int = 3125, kills: int = 20, settled: 
             found.append(_kill(run, active, standby))
             run.say(f"kill_{number + 1}", found[-1])
             active, standby = standby, active
-        return {"jobs": size, "workers": workers, **_sums(found)}
+        return {"jobs": size, "workers": workers, "played": played, **_sums(found)}
 
 
 def _kill(run: Scale, active: Lark, standby: Lark) -> dict[str, Any]:

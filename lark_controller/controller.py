@@ -79,7 +79,7 @@ class Controller:
         self._store, self._taken = store, taken
         self.audit = store.trail
         self._lease, self._read_seconds = lease_seconds, keeping.read_seconds
-        in_force = load(policy.text)
+        in_force = load(policy.text) if taken is None else taken.prepared.desired.policy
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_reported, fence)
         ledger = Ledger()
