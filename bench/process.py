@@ -18,6 +18,8 @@ START_SECONDS: Final = 300.0
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _RUNNING: Final = re.compile(r" running openflow=\S+?:(\d+) rest=\S+?:(\d+)")
 STANDS_BY: Final = re.compile(r" stands by active=\S")
+# The one that stands by has the directory, and follows it.
+COPIED: Final = re.compile(r" directory copied jobs=\d")
 
 
 class Lark:

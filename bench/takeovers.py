@@ -19,7 +19,7 @@ from bench.changes import fill
 from bench.fleet import PlayedSwitches
 from bench.percentiles import percentile
 from bench.population import jobs
-from bench.process import STANDS_BY, Lark
+from bench.process import COPIED, STANDS_BY, Lark
 from bench.scale import BLOCK, JOB_PORTS, MIB, Scale, policy
 from lab.postgres import PostgresServer
 from lab.run import free_port
@@ -35,7 +35,8 @@ SETTLED: Final = 45.0
 def measure(
     size: int = 200_000, workers: int = 3125, kills: int = 20, settled: float = SETTLED, connected: int | None = None
 ) -> dict[str, Any]:
-    """Kill the active controller ``kills`` times, each time ``settled`` seconds after all switches are in sync.
+    """Kill the active controller ``kills`` times, each time ``settled`` seconds after all switches are in sync,
+    once the other one has a copy of the directory.
 
     ``connected`` is the number of workers whose switches are played, all of them by default: on a machine that is short
     of processor time a few show the takeover alone.
@@ -62,6 +63,7 @@ def measure(
         found: list[dict[str, Any]] = []
         for number in range(kills):
             time.sleep(settled)
+            standby.until(COPIED)
             found.append(_kill(run, active, standby))
             run.say(f"kill_{number + 1}", found[-1])
             active, standby = standby, active

@@ -174,8 +174,12 @@ def test_killed_stopped_and_drained(two: tuple[Instance, Instance]) -> None:
         assert active.post(1) in posted
         posted.add(active.post(len(posted) + 1))
 
+    # It has the directory beforehand, and what was posted since.
+    until(lambda: "directory copied" in b.log.read_text())
+    posted.add(a.post(len(posted) + 1))
     a.stop()
     follows(b, "ended")
+    assert "directory taken over jobs=3" in b.log.read_text()
     a.start()
     until(a.stands_by)
     assert b.stop(signal.SIGTERM) == 0
