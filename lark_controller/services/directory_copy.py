@@ -64,7 +64,16 @@ class _Copy:
     def follow(self, found: Difference) -> None:
         """Take in what has changed. What jobs give up is free before others have it."""
         directory, desired = self.prepared.directory, self.prepared.desired
-        numbers = [*found.gone, *(each.job.number for each in found.changed)]
+        changed = []
+        for each in found.changed:
+            placed = desired.placed.get(each.job.number)
+            if placed is not None and placed.job == each.job:
+                # Its state alone: with a switch that comes, all its jobs have another.
+                directory.set_standing(each.job.number, *each.standing)
+                self.versions[each.job.number] = each.version
+            else:
+                changed.append(each)
+        numbers = [*found.gone, *(each.job.number for each in changed)]
         before = [placed.job for number in numbers if (placed := desired.placed.get(number)) is not None]
         for job in before:
             self.holdings.release(job)
@@ -74,7 +83,7 @@ class _Copy:
                 directory.forget(number)
                 desired.remove(number)
             self.versions.pop(number, None)
-        for each in found.changed:
+        for each in changed:
             job = self._take_in(each)
             desired.put(job, self.prepared.decider.of(job))
 

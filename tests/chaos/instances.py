@@ -27,7 +27,6 @@ from typing import Final
 import psycopg
 
 from lark_common.client import Client, ProblemError, UnreachableError
-from lark_common.controllers import STANDBY
 from lark_common.errors import LarkError
 from lark_controller.rest.tokens import Scope, add
 from tests.chaos.checker import Violation, check
@@ -151,21 +150,20 @@ class Cluster:
 
     def active(self) -> Instance | None:
         """The instance that answers as the active one."""
-        for instance in self.instances:
-            with contextlib.suppress(ProblemError, UnreachableError, KeyError):
-                Client(instance.url, self.token, timeout=0.5).token()
-                return instance
-        return None
+        return next((each for each in self.instances if self._standing(each) == "active"), None)
 
     def stands_by(self, instance: Instance) -> bool:
         """True where an instance is there, and is not the active one."""
+        return self._standing(instance) == "stands by"
+
+    def _standing(self, instance: Instance) -> str:
+        """The place of an instance by its own word: any of them answers all else for the active one."""
         try:
-            Client(instance.url, self.token, timeout=0.5).token()
-        except ProblemError as error:
-            return error.problem.get("type") == STANDBY
-        except UnreachableError:
-            pass
-        return False
+            reasons = Client(instance.url, self.token, timeout=0.5).ready()["reasons"]
+        except (ProblemError, UnreachableError, KeyError):
+            return ""
+        words = ("stands by", "takes over")
+        return next((word for word in words for reason in reasons if reason.startswith(word)), "active")
 
     def generations(self) -> dict[int, int]:
         """The generation that each switch obeys."""
