@@ -40,7 +40,7 @@ class Copied(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What has changed since the versions that were known: ``server`` is the run of the database server that has shown
+    """The changes since the versions that were known: ``server`` is the run of the database server that has shown
     it, ``policy`` the digest of the newest version of the policy (``""``: there is none)."""
 
     server: str
