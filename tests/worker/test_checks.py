@@ -96,8 +96,8 @@ def test_the_bridge_is_there_safe_and_connected(pool: Pool, condor: HTCondor) ->
 def test_an_address_at_an_uplink_is_found(pool: Pool, condor: HTCondor) -> None:
     """The machine's network settings are those of before it had the bridge."""
     settings = load(pool.environment)
-    card = f"card{pool.bridge}"[:15]
-    run(["ip", "link", "add", card, "type", "dummy"])
+    card = f"c{pool.bridge}"[:15]
+    run(["ip", "link", "add", card, "type", "veth", "peer", "name", f"p{pool.bridge}"[:15]])
     try:
         pool.ovs.vsctl("add-port", pool.bridge, card)
         assert list(checks._uplinks(settings)) == []
