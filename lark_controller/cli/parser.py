@@ -178,10 +178,10 @@ def _join_commands(subparsers: Any) -> None:
     add.add_argument(
         "--expires", type=span, default=7200.0, metavar="TIME", help="how long it is good: 30m, 2h, 7d at most [2h]"
     )
-    _remote(actions, "list", joins.show)
+    _remote(actions, "list", joins.show, watched=True)
     remove = _remote(actions, "remove", joins.remove)
     remove.add_argument("id", help="as `lark join list` shows it")
-    _remote(actions, "workers", joins.workers)
+    _remote(actions, "workers", joins.workers, watched=True)
     revoke = _remote(actions, "revoke", joins.revoke)
     revoke.add_argument("host", metavar="HOST", help="as `lark join workers` shows it")
 

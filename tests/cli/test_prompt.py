@@ -110,6 +110,7 @@ def test_rates_are_written_as_in_policies(text: str, rate: float) -> None:
         (["token", "a", "--scope", "read", "--expires", "next week"], "as 2027-01-31"),
         (["jobs", "--watch", "0"], "from 0.1 to 86400"),
         (["top", "--interval", "inf"], "from 0.1 to 86400"),
+        (["join", "list", "--watch", "0"], "from 0.1 to 86400"),
         (["reserve", "add", "a", "b", "5", "--seconds", "1h"], "a number of seconds, more than 0"),
         (["external", "add", "a", "--seconds", "-5"], "a number of seconds, more than 0"),
         (["reserve", "change", "r", "--seconds", "nan"], "a number of seconds, more than 0"),
