@@ -258,6 +258,13 @@ def _addresses(settings: Settings) -> Iterator[Finding]:
     if (settings.nameservers or settings.address_type == "dhcp") and not RESOLV.exists():
         words = f"there is no {RESOLV}, in whose place a job's name servers are: no job can start; make one"
         yield Finding("addresses", State.MISSING, words)
+    if settings.external_interface:
+        # Fails where it is a port of none.
+        with suppress(NetworkError):
+            vsctl = ["ovs-vsctl", "--timeout=5", f"--db={settings.ovs_database}"]
+            bridge = run([*vsctl, "port-to-br", settings.external_interface]).strip()
+            words = f"{settings.external_interface} is a port of {bridge}, so nothing of nat jobs leaves by it"
+            yield Finding("addresses", State.MISSING, f"{words}: LARK_WORKER_EXTERNAL_INTERFACE={bridge}")
     for device in filter(None, (settings.linux_bridge, settings.external_interface)):
         if not Path("/sys/class/net", device).exists():
             yield Finding("addresses", State.MISSING, f"there is no interface {device}")

@@ -29,8 +29,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "ok       Open vSwitch: bridge br0 is connected to ssl:10.0.0.5:6653": "an answer",
         "LARK_WORKER_NETWORKS=10.64.0.0/16,2001:db8:64::/48": "what lark setup has written into join.env",
         "LARK_WORKER_LINUX_BRIDGE=br-jobs": "NetworkType bridge: the lab's",
-        "LARK_WORKER_NAT_NETWORKS=10.255.64.0/20": "NetworkType nat: the lab's",
-        'nft add rule inet filter forward iifname "lark*" accept': "NetworkType nat: the lab's",
+        'nft add rule inet filter forward iifname "lark*" accept': "the workers have no rules of their own",
     },
     "open-vswitch.md": {
         "lark-worker bridge make br0 eth0 --datapath-id 00000000000000e1": "needs the kernel's module",
@@ -279,6 +278,18 @@ def test_a_worker_that_restarts_runs_jobs_without_anybody(site: Site, running: d
     wait_until(lambda: "worker2" in in_pool(site), 90, "worker2 is in the pool")
     job = start(site, "bob", "worker2")
     assert job.reaches("10.64.0.1")
+    job.remove()
+
+
+def test_a_job_behind_nat_reaches_other_machines(site: Site) -> None:
+    machine = site["worker2"]
+    machine.write("/etc/lark/worker.env", site.page("worker").block("LARK_WORKER_NAT_NETWORKS"), 0o600, append=True)
+    machine.write("/etc/condor/config.d/60-site.conf", 'NetworkType = "nat"\n')
+    machine.run("systemctl restart lark-worker; condor_reconfig")
+    wait_until(lambda: machine.run("lark-worker check", check=False).returncode == 0, 60, "the check misses nothing", 2)
+    job = start(site, "alice", "worker2")
+    assert job.address.startswith("10.255."), job
+    assert job.reaches(BY_NAME["controller"].address)
     job.remove()
 
 

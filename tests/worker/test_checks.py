@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,14 @@ def test_an_address_at_an_uplink_is_found(pool: Pool, condor: HTCondor) -> None:
     try:
         pool.ovs.vsctl("add-port", pool.bridge, card)
         assert list(checks._uplinks(settings)) == []
+        nat = replace(settings, nat_networks=(ip_network("10.9.0.0/24"),), external_interface=card)
+        told = [each.words for each in checks._addresses(nat) if each.state is State.MISSING]
+        assert told == [
+            f"{card} is a port of {pool.bridge}, so nothing of nat jobs leaves by it: "
+            f"LARK_WORKER_EXTERNAL_INTERFACE={pool.bridge}"
+        ]
+        inside = replace(nat, external_interface=pool.bridge)
+        assert [each for each in checks._addresses(inside) if each.state is State.MISSING] == []
         run(["ip", "address", "add", "10.77.0.2/24", "dev", card])
         (found,) = checks._uplinks(settings)
         assert found.state is State.MISSING
