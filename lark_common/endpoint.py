@@ -98,6 +98,15 @@ class AnswerInTime(http.client.HTTPResponse):
         self.fp = io.BufferedReader(InTime(sock, time.monotonic() + self.seconds))
 
 
+def _trusting(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    """A context that trusts the authorities in a file, or the system's. Raises SettingError."""
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        reason = error.strerror or error
+        raise SettingError(f"{ca}: no authority's certificate can be read: {reason}; accepted: a PEM file") from None
+
+
 class Endpoint:
     """The address of a controller, with the certificates for it; thread-safe. Raises SettingError for what is none.
     ``base`` is the path below which it serves all.
@@ -126,7 +135,7 @@ class Endpoint:
             raise SettingError(f"{url!r} is no URL of a controller; accepted: http://…, https://…, unix:/path")
         try:
             self._port = parts.port
-            self._tls = ssl.create_default_context(cafile=ca) if parts.scheme == "https" else None
+            self._tls = None if parts.scheme != "https" else _trusting(ca)
             if self._tls is not None and unverified:
                 self._tls.check_hostname = False
                 self._tls.verify_mode = ssl.CERT_NONE

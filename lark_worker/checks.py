@@ -75,6 +75,7 @@ def findings(settings: Settings, condor: HTCondor, status: Callable[[], dict[str
     yield from _programs()
     yield from _kernel(settings)
     yield from _bridge(settings)
+    yield from _uplinks(settings)
     yield from _certificates(settings, _host(condor))
     yield from _addresses(settings)
     yield from _controller(settings, condor)
@@ -180,6 +181,30 @@ def _bridge(settings: Settings) -> Iterator[Finding]:
         yield Finding("Open vSwitch", State.OK, words)
 
 
+def _uplinks(settings: Settings) -> Iterator[Finding]:
+    """An uplink with addresses of its own: the machine's network settings are those of before it had the bridge."""
+    vsctl = ["ovs-vsctl", "--timeout=5", f"--db={settings.ovs_database}"]
+    with suppress(NetworkError, ValueError):
+        ports = run([*vsctl, "list-ports", settings.bridge]).split()
+        shown = json.loads(run(["ip", "-json", "address", "show"]))
+        for each in shown:
+            if each.get("ifname") not in ports or each["ifname"].startswith(settings.prefix):
+                continue
+            # Those of a router's advertisement are nobody's setting.
+            has = [
+                f"{one['local']}/{one['prefixlen']}"
+                for one in each["addr_info"]
+                if one["scope"] == "global" and not (one["family"] == "inet6" and one.get("dynamic"))
+            ]
+            if has:
+                name, bridge = each["ifname"], settings.bridge
+                words = f"{name} is a port of {bridge} and has {', '.join(has)}, which belongs to the bridge"
+                todo = (
+                    f"change the machine's own network settings, and move it: lark-worker bridge make {bridge} {name}"
+                )
+                yield Finding("Open vSwitch", State.MISSING, f"{words}: {todo}")
+
+
 def _certificates(settings: Settings, host: str) -> Iterator[Finding]:
     """The ends of the certificates that this worker and its switch show, and of the authorities that they trust."""
     named = [settings.cert_file, settings.ca_file]
@@ -191,12 +216,17 @@ def _certificates(settings: Settings, host: str) -> Iterator[Finding]:
     anew = f"on the controller's host lark join add {host}, and here {here}"
     ends = []
     for path in dict.fromkeys(filter(None, named)):
+        if not path.exists():
+            yield Finding("certificates", State.MISSING, f"there is no {path}: {anew}")
+            continue
         try:
             end = datetime.strptime(
                 run(["openssl", "x509", "-in", str(path), "-noout", "-enddate"]).partition("=")[2].strip(), _END
             ).replace(tzinfo=UTC)
         except (NetworkError, ValueError) as error:
-            yield Finding("certificates", State.MISSING, f"{path} cannot be read as a certificate: {error}")
+            # openssl has several lines, with the numbers of its errors.
+            reason = str(error).splitlines()[-1]
+            yield Finding("certificates", State.MISSING, f"{path} cannot be read as a certificate: {reason}")
             continue
         left = (end - datetime.now(UTC)).total_seconds()
         if left < SOON:
@@ -228,6 +258,13 @@ def _addresses(settings: Settings) -> Iterator[Finding]:
     if (settings.nameservers or settings.address_type == "dhcp") and not RESOLV.exists():
         words = f"there is no {RESOLV}, in whose place a job's name servers are: no job can start; make one"
         yield Finding("addresses", State.MISSING, words)
+    if settings.external_interface:
+        # Fails where it is a port of none.
+        with suppress(NetworkError):
+            vsctl = ["ovs-vsctl", "--timeout=5", f"--db={settings.ovs_database}"]
+            bridge = run([*vsctl, "port-to-br", settings.external_interface]).strip()
+            words = f"{settings.external_interface} is a port of {bridge}, so nothing of nat jobs leaves by it"
+            yield Finding("addresses", State.MISSING, f"{words}: LARK_WORKER_EXTERNAL_INTERFACE={bridge}")
     for device in filter(None, (settings.linux_bridge, settings.external_interface)):
         if not Path("/sys/class/net", device).exists():
             yield Finding("addresses", State.MISSING, f"there is no interface {device}")

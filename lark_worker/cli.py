@@ -21,7 +21,7 @@ import argcomplete
 from argcomplete.shell_integration import shellcode
 
 from lark_common import log
-from lark_common.errors import LarkError
+from lark_common.errors import LarkError, SettingError
 from lark_common.signals import Signals
 from lark_common.systemd import Notices
 from lark_worker import checks, set_up
@@ -167,7 +167,9 @@ def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
         answer = connection.getresponse()
         document: dict[str, Any] = json.loads(answer.read())
     except (OSError, ValueError, http.client.HTTPException) as error:
-        print(f"lark-worker: {settings.socket}: {error}", file=sys.stderr)
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        words = f"the worker service does not answer at {settings.socket} ({reason}): systemctl status lark-worker"
+        print(f"lark-worker: {words}", file=sys.stderr)
         return None
     finally:
         connection.close()
@@ -349,7 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return show_settings(as_json=given.json)
     except LarkError as error:
         print(f"lark-worker: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, SettingError) else 1
 
 
 if __name__ == "__main__":

@@ -229,7 +229,7 @@ def reserve_change(arguments: Arguments) -> int:
     named = (("rate", arguments.rate), ("duration", arguments.seconds), ("steady", arguments.steady))
     change: dict[str, float | None] = {name: value for name, value in named if value is not None}
     if not change:
-        raise SettingError("nothing is to change: lark reserve change RESERVATION --rate MBITS --seconds SECONDS")
+        raise SettingError("nothing is to change: lark reserve change RESERVATION --rate 250Mbit --seconds 3600")
     found = connected(arguments).change_reservation(arguments.reservation, **change)
     return _show(arguments, found, printing.reservation)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lark_controller import __version__
 from lark_controller.cli import commands, external, joins, tokens
-from lark_controller.cli.values import addresses, day, days, host_name, networks, rate, seconds, span
+from lark_controller.cli.values import addresses, count, day, days, duration, host_name, networks, rate, seconds, span
 from lark_controller.settings import table
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
@@ -63,18 +63,18 @@ def parser() -> argparse.ArgumentParser:
 
     audit = _remote(subparsers, "audit", commands.audit)
     audit.add_argument("subject", nargs="?", help=f"only what concerns this switch, policy, controller, or {_JOB}")
-    audit.add_argument("--limit", type=int, default=50, help="how many [50]")
+    audit.add_argument("--limit", type=count, default=50, help="how many [50]")
 
     top_ = _remote(subparsers, "top", commands.top)
     top_.add_argument(
         "--by", choices=("group", "user", "host", "access_point", "job"), default="group", help="whose rates [group]"
     )
-    top_.add_argument("--limit", type=int, default=20, help="how many [20]")
+    top_.add_argument("--limit", type=count, default=20, help="how many [20]")
     top_.add_argument("--interval", type=seconds, default=5.0, metavar="SECONDS", help="seconds between two looks [5]")
     top_.add_argument("--once", action="store_true", help="look once; so does --json")
 
     drops = _remote(subparsers, "drops", commands.drops, watched=True)
-    drops.add_argument("--limit", type=int, default=50, help="how many [50]")
+    drops.add_argument("--limit", type=count, default=50, help="how many [50]")
 
     _remote(subparsers, "map", commands.network, watched=True)
 
@@ -178,10 +178,10 @@ def _join_commands(subparsers: Any) -> None:
     add.add_argument(
         "--expires", type=span, default=7200.0, metavar="TIME", help="how long it is good: 30m, 2h, 7d at most [2h]"
     )
-    _remote(actions, "list", joins.show)
+    _remote(actions, "list", joins.show, watched=True)
     remove = _remote(actions, "remove", joins.remove)
     remove.add_argument("id", help="as `lark join list` shows it")
-    _remote(actions, "workers", joins.workers)
+    _remote(actions, "workers", joins.workers, watched=True)
     revoke = _remote(actions, "revoke", joins.revoke)
     revoke.add_argument("host", metavar="HOST", help="as `lark join workers` shows it")
 
@@ -193,7 +193,7 @@ def _reserve_commands(subparsers: Any) -> None:
     add.add_argument("src", help="a job (103.0, its id or address), or a host of the topology")
     add.add_argument("dst", help="the same, or wan, or an address or network")
     add.add_argument("rate", type=rate, help="of L2 bytes: 250Mbit, 1.5Gbit, or a number of Mb/s")
-    add.add_argument("--seconds", type=float, help="how long [as long as its jobs live]")
+    add.add_argument("--seconds", type=duration, help="how long [as long as its jobs live]")
     add.add_argument(
         "--steady", action="store_true", help="the rate is the most as well [what is free may be used, too]"
     )
@@ -204,7 +204,7 @@ def _reserve_commands(subparsers: Any) -> None:
     change = _remote(actions, "change", commands.reserve_change)
     change.add_argument("reservation")
     change.add_argument("--rate", type=rate, help="the new rate: 250Mbit, 1.5Gbit, or a number of Mb/s")
-    change.add_argument("--seconds", type=float, help="it ends in so many seconds")
+    change.add_argument("--seconds", type=duration, help="it ends in so many seconds")
     steady = argparse.BooleanOptionalAction
     change.add_argument("--steady", action=steady, default=None, help="the rate is the most as well, or not")
     release = _remote(actions, "release", commands.reserve_release)
@@ -218,7 +218,7 @@ def _external_commands(subparsers: Any) -> None:
     add = _remote(actions, "add", external.add)
     add.add_argument("job", help=_JOB)
     add.add_argument("open", nargs="*", help="tcp/80, udp/5000-5010, icmp, any [all that the policy opens]")
-    add.add_argument("--seconds", type=float, help="how long [as long as the policy lets it]")
+    add.add_argument("--seconds", type=duration, help="how long [as long as the policy lets it]")
     add.add_argument(
         "--family", choices=("ipv4", "ipv6"), help="ipv6 opens the job's own [IPv4 where the policy gives it]"
     )
@@ -239,13 +239,13 @@ def _policy_commands(subparsers: Any) -> None:
     put = _remote(actions, "put", commands.policy_put)
     put.add_argument("file", type=Path)
     history = _remote(actions, "history", commands.policy_history)
-    history.add_argument("--limit", type=int, default=20, help="how many [20]")
-    show.add_argument("version", type=int, nargs="?", help="another version than the one in force")
+    history.add_argument("--limit", type=count, default=20, help="how many [20]")
+    show.add_argument("version", type=count, nargs="?", help="another version than the one in force")
     diff = _remote(actions, "diff", commands.policy_diff)
-    diff.add_argument("old", type=int, metavar="OLD", help="a version")
-    diff.add_argument("new", type=int, nargs="?", metavar="NEW", help="another one [the one in force]")
+    diff.add_argument("old", type=count, metavar="OLD", help="a version")
+    diff.add_argument("new", type=count, nargs="?", metavar="NEW", help="another one [the one in force]")
     back = _remote(actions, "back", commands.policy_back)
-    back.add_argument("version", type=int)
+    back.add_argument("version", type=count)
     back.add_argument("--plan", action="store_true", help="change nothing; say what it would change, as `lark plan`")
     _with_details(back)
 

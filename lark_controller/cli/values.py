@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from argparse import ArgumentTypeError
 from datetime import date
@@ -15,6 +16,8 @@ from lark_controller.policies.rates import ACCEPTED_MEGABITS, megabits
 _HOST_NAME: Final = re.compile(
     r"(?=.{1,64}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*"
 )
+
+_DIGITS: Final = 9
 
 
 def rate(text: str) -> float:
@@ -34,6 +37,25 @@ def seconds(text: str) -> float:
     if not 0.1 <= value <= 86_400:
         raise ArgumentTypeError(f"{text!r} is no number of seconds from 0.1 to 86400.")
     return value
+
+
+def duration(text: str) -> float:
+    """A number of seconds, more than 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    # Not a number is in no range.
+    if not 0 < value < math.inf:
+        raise ArgumentTypeError(f"{text!r} is no time. Accepted: a number of seconds, more than 0.")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) > 0):
+        raise ArgumentTypeError(f"{text!r} is no number. Accepted: a whole number from 1 on.")
+    return int(text)
 
 
 def span(text: str) -> float:

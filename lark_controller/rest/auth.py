@@ -24,6 +24,10 @@ AUTHENTICATED = "lark.authenticated"
 # server asks for none (or over a Unix socket).
 CERTIFICATE: Final = "lark.certificate"
 _NO_CERTIFICATE: Final = "A worker's request needs a certificate of its host (LARK_REST_TLS_CA is set)."
+_NO_JOIN: Final = (
+    "Nobody joins by this token. Accepted: one with the time at which it was made (iat), its host, and the claims that "
+    "give the scope hook, of an issuer with `joins: true` in LARK_JWT_FILE."
+)
 _NAMED: Final = 5
 # A JWT has three parts.
 _DOTS: Final = 2
@@ -88,7 +92,7 @@ def _foreign_join(context: Context, secret: str) -> ForeignJoin | None:
         return None
     token = _identified(context, context.identities, secret)
     if token.joins is None or token.hosts is None:
-        raise _refused(context, "Nobody joins by this token: its issuer lacks `joins: true`.", "no token to join by")
+        raise _refused(context, _NO_JOIN, "no token to join by")
     (host,) = token.hosts
     return ForeignJoin(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest(), host, token.joins)
 

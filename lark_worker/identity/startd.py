@@ -159,6 +159,8 @@ class LocalStartd:
                 found: Sequence[classad2.ClassAd] = self._htcondor.Collector(address).query(
                     self._htcondor.AdType.Startd, constraint, list(projection)
                 )
+        except FileNotFoundError:
+            raise StartdError(f"the startd does not run (there is no {self._file}): condor_on -startd") from None
         except (OSError, RuntimeError, self._htcondor.HTCondorException) as error:
             raise StartdError(f"the startd cannot be asked: {error}") from None
         return found

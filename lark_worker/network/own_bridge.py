@@ -49,21 +49,24 @@ class OwnBridge:
     def make(self, bridge: str, interface: str, kind: str, datapath_id: str = "", patience: float = 15.0) -> Moved:
         """Make a bridge and move an interface into it, with its addresses and routes. Idempotent.
 
+        After a restart of the machine, where the system has configured the interface as ever, all is moved again.
         Where no router of its default routes answers within ``patience`` seconds (0: nobody is asked), all is as it
         was. Raises NetworkError.
         """
         known = self._known(bridge)
         if known is not None and _is_port(bridge, interface, kind):
             return known
-        if known is not None:
-            # The machine has started anew; what was remembered is of a life that is over.
-            self._path(bridge).unlink()
-        self._check(bridge, interface, kind)
+        # The machine has started anew. Open vSwitch's bridges outlive that; the kernel's, and all addresses, do not.
+        is_there = known is not None and kind != "linux" and self._has_port(bridge, interface)
+        if not is_there:
+            if known is not None:
+                self._path(bridge).unlink()
+            self._check(bridge, interface, kind)
         moved = Moved(bridge, interface, kind, *_read(interface))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(self._path(bridge), json.dumps(asdict(moved)))
         try:
-            self._add(moved, datapath_id)
+            self._add(moved, datapath_id, is_there=is_there)
             ip_batch([*_gone(moved, interface), *_come(moved, bridge)])
             if patience and moved.routers:
                 _answering(moved, patience)
@@ -114,7 +117,11 @@ class OwnBridge:
             if shutil.which(BASE_FLOWS) is None:
                 raise NetworkError(f"{BASE_FLOWS} is not in the path, and without its flows the worker is cut off")
 
-    def _add(self, moved: Moved, datapath_id: str) -> None:
+    def _has_port(self, bridge: str, interface: str) -> bool:
+        """True if Open vSwitch has the bridge, and the interface is a port of it."""
+        return interface in run(self._vsctl("list-ports", bridge), check=False).split()
+
+    def _add(self, moved: Moved, datapath_id: str, *, is_there: bool) -> None:
         bridge, interface = moved.bridge, moved.interface
         mac = (DEVICES / interface / "address").read_text("ascii").strip()
         mtu = (DEVICES / interface / "mtu").read_text("ascii").strip()
@@ -131,15 +138,19 @@ class OwnBridge:
             return
         ids = [f"other-config:datapath-id={datapath_id}"] if datapath_id else []
         ids += ["datapath_type=netdev"] if moved.kind == "ovs-userspace" else []
-        run(
-            self._vsctl(
-                "add-br", bridge, "--", "set", "bridge", bridge, "fail_mode=secure", "protocols=OpenFlow13",
-                "other-config:disable-in-band=true", f'other-config:hwaddr="{mac}"', *ids,
-                "--", "add-port", bridge, interface,
-            )
-        )  # fmt: skip
+        if not is_there:
+            run(
+                self._vsctl(
+                    "add-br", bridge, "--", "set", "bridge", bridge, "fail_mode=secure", "protocols=OpenFlow13",
+                    "other-config:disable-in-band=true", f'other-config:hwaddr="{mac}"', *ids,
+                    "--", "add-port", bridge, interface,
+                )
+            )  # fmt: skip
         if not (DEVICES / bridge).exists():
-            raise NetworkError(f"Open vSwitch cannot make {bridge}: does this kernel have its module? (--kind)")
+            raise NetworkError(
+                f"Open vSwitch cannot make {bridge}: has this kernel no module openvswitch? "
+                "Without it: --kind ovs-userspace"
+            )
         ip_batch([f"link set {interface} up", f"link set {bridge} mtu {mtu} up"])
         # Its programs look for Open vSwitch there.
         where = Path(self._database.removeprefix("unix:")).parent
@@ -160,11 +171,10 @@ class OwnBridge:
 
 
 def _is_port(bridge: str, interface: str, kind: str) -> bool:
-    master = DEVICES / interface / "master"
     if kind == "linux":
         return (DEVICES / bridge / "brif" / interface).exists()
     # A port of the userspace datapath has no master.
-    return (DEVICES / bridge).exists() and (master.exists() or not _addresses(interface))
+    return (DEVICES / bridge).exists() and not _addresses(interface)
 
 
 def _read(interface: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -242,4 +252,8 @@ def messages(moved: Moved, *, made: bool) -> Iterable[str]:
     yield f"{moved.interface} is {'a port' if made else 'no longer a port'} of {moved.bridge}"
     yield f"addresses of {to}: {', '.join(moved.addresses) or 'none'}"
     if made:
+        yield (
+            f"write the same into the machine's own network settings (addresses and routes at {moved.bridge}, none at "
+            f"{moved.interface}): with those of before it is cut off after its next start"
+        )
         yield f"undo it with: lark-worker bridge undo {moved.bridge}"

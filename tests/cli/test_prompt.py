@@ -110,6 +110,13 @@ def test_rates_are_written_as_in_policies(text: str, rate: float) -> None:
         (["token", "a", "--scope", "read", "--expires", "next week"], "as 2027-01-31"),
         (["jobs", "--watch", "0"], "from 0.1 to 86400"),
         (["top", "--interval", "inf"], "from 0.1 to 86400"),
+        (["join", "list", "--watch", "0"], "from 0.1 to 86400"),
+        (["reserve", "add", "a", "b", "5", "--seconds", "1h"], "a number of seconds, more than 0"),
+        (["external", "add", "a", "--seconds", "-5"], "a number of seconds, more than 0"),
+        (["reserve", "change", "r", "--seconds", "nan"], "a number of seconds, more than 0"),
+        (["audit", "--limit", "all"], "a whole number from 1 on"),
+        (["policy", "diff", "v3"], "a whole number from 1 on"),
+        (["policy", "back", "0"], "a whole number from 1 on"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_is_accepted(
@@ -119,6 +126,27 @@ def test_a_wrong_value_is_refused_with_what_is_accepted(
         cli.main(words)
     assert ended.value.code == cli.USAGE
     assert accepted in capsys.readouterr().err
+
+
+def test_a_file_of_authorities_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    for path in (tmp_path / "none.pem", empty):
+        assert cli.main(["jobs", "--url", "https://lark.example", "--ca", str(path)]) == cli.USAGE
+        said = capsys.readouterr().err
+        assert said.startswith(f"lark: {path}: no authority's certificate can be read: ")
+        assert "accepted: a PEM file" in said
+
+
+def test_a_worker_service_that_is_away_is_said_with_where_to_look(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LARK_WORKER_SOCKET", str(tmp_path / "none.sock"))
+    for command in ("jobs", "status"):
+        assert worker.main([command]) == 1
+        said = capsys.readouterr().err
+        assert f"does not answer at {tmp_path / 'none.sock'} (No such file or directory)" in said
+        assert "systemctl status lark-worker" in said
 
 
 def test_without_a_controller_the_error_has_what_to_set(

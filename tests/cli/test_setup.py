@@ -424,7 +424,7 @@ def test_the_copy_arrives_with_its_modes_and_leaves_the_directorys_own(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ((), ["lark setup --name lark.example --workers FILE", "systemctl enable --now lark-controller.service"]),
+        ((), ["lark setup --name lark.example --workers FILE", "systemctl restart lark-controller.service"]),
         (("--worker", "w", "--address", "2001:db8::10"), ["set-controller br0 ssl:[2001:db8::10]:6653 ", "host in w;"]),
         (("--worker", "w"), ["set-controller br0 ssl:lark.example:6653 ", "no --gateways: "]),
         (worker("a", "b", "c", "d"), ["for host in $(ls ", "lark-worker check", "lark-access-point"]),
@@ -439,6 +439,16 @@ def test_it_says_what_to_do_next(
         assert word in out
     secrets = [setup.directory / "operator.token", *setup.directory.glob("workers/*/worker.token")]
     assert all(secret.read_text().strip() not in out for secret in secrets)
+
+
+def test_a_controller_that_runs_already_gets_the_settings(setup: SetUp, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has started before with the package's examples, and listens on loopback alone."""
+    assert setup() == cli.OK
+    assert "systemctl restart lark-controller.service" in capsys.readouterr().out
+    assert setup() == cli.OK
+    out = capsys.readouterr().out
+    assert "systemctl enable --now lark-controller.service" in out
+    assert "systemctl restart" not in out
 
 
 def test_where_workers_join_by_tokens_later_runs_say_so_too(setup: SetUp, capsys: pytest.CaptureFixture[str]) -> None:

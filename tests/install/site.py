@@ -32,17 +32,11 @@ NAMES: Final = {
 }
 _NETWORK: Final = f"""\
 [Match]
-Name={{device}}
+Name=eth0
 [Network]
 LinkLocalAddressing=no
 Address={{address}}/16
 Gateway={ROUTER}
-"""
-_CARD: Final = """\
-[Match]
-Name=eth0
-[Network]
-LinkLocalAddressing=no
 """
 
 
@@ -115,15 +109,7 @@ def prepare(machine: Machine, address: str, hosts: str = "") -> None:
     _put(disk / "etc/hosts", hosts_file() + hosts)
     _put(disk / "etc/hostname", f"{machine.host}\n")
     _put(disk / "etc/resolv.conf", f"nameserver {ROUTER}\n")
-    _put(disk / "etc/systemd/network/10-site.network", _NETWORK.format(device="eth0", address=address))
-
-
-def network_of_a_bridge(machine: Machine) -> None:
-    """Write the machine's network settings anew: its address is the bridge's now. The page leaves it to the site."""
-    machine.write(
-        "/etc/systemd/network/10-site.network", _NETWORK.format(device="br0", address=BY_NAME[machine.name].address)
-    )
-    machine.write("/etc/systemd/network/20-card.network", _CARD)
+    _put(disk / "etc/systemd/network/10-site.network", _NETWORK.format(address=address))
 
 
 def _put(path: Path, text: str) -> None:

@@ -39,7 +39,7 @@ def newer(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 def is_ready(machine: Machine) -> bool:
     """True if the page's question is answered as the page says, whoever started the service."""
-    curl = PAGE.block("systemctl enable --now lark-controller").splitlines()[-1]
+    curl = PAGE.block("systemctl enable lark-controller").splitlines()[-1]
     answer = machine.run(curl, check=False).stdout
     return bool(answer) and json.loads(answer)["ready"] is True
 
@@ -56,7 +56,7 @@ def test_the_last_release_is_installed_and_ready(site: Site, newer: Machine, rel
     newer.run(page.block("getent hosts"), timeout=5)
     newer.run(page.block("lark setup --name"))
     newer.run(page.block("lark check"))
-    newer.run(page.block("systemctl enable --now lark-controller"))
+    newer.run(page.block("systemctl enable lark-controller"))
     assert is_ready(newer)
     operators(newer)
 
@@ -89,7 +89,7 @@ def test_removed_it_is_as_it_was_once_it_is_back_and_purged_it_is_gone(newer: Ma
     assert newer.run("systemctl is-active lark-controller", check=False).stdout.strip() == "inactive"
     newer.run("test -e /etc/lark/lark.env && test -e /var/lib/lark/lark.db && ! test -e /usr/bin/lark")
     newer.run(PAGE.block("apt install ./lark-controller_*.deb"))
-    newer.run(PAGE.block("systemctl enable --now lark-controller"))
+    newer.run(PAGE.block("systemctl enable lark-controller"))
     operators(newer)
     newer.run("apt purge lark-controller")
     newer.run("! test -e /var/lib/lark && ! test -e /etc/lark/lark.env && ! test -e /usr/lib/lark-controller")
@@ -110,7 +110,7 @@ def test_it_is_one_of_several_with_keys_of_its_own(site: Site, newer: Machine) -
         (" \\\n    --database-url 'postgresql://lark@db.example/lark?passfile=/etc/lark/pgpass'", ""),
     )
     newer.run(page.block("ssh root@lark1.example", *changes), stdin=copied)
-    newer.run(PAGE.block("systemctl enable --now lark-controller"))
+    newer.run(PAGE.block("systemctl enable lark-controller"))
     operators(newer)
     assert (
         newer.run("sha256sum < /etc/lark/ca.pem").stdout

@@ -84,7 +84,7 @@ def test_dpkg_installs_upgrades_removes_and_purges(trees: dict[str, Path], machi
     for name in settings:
         with (machine.path / name).open("a") as file:
             file.write("# the site's\n")
-    for name in ("etc/lark/rest.pem", "var/lib/lark/lark.db", "var/lib/lark-worker/jobs"):
+    for name in ("etc/lark/rest.pem", "etc/lark/join.env", "var/lib/lark/lark.db", "var/lib/lark-worker/jobs"):
         (machine.path / name).parent.mkdir(exist_ok=True)
         (machine.path / name).write_text("")
     machine.install(packed(trees, folder, "2"))

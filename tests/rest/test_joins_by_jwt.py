@@ -58,8 +58,8 @@ def test_a_worker_joins_and_comes_by_its_own_token_from_then_on(tmp_path: Path, 
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
-    "an issuer by whose tokens nobody joins": ({"joins": False}, {}, 401, "its issuer lacks `joins: true`"),
-    "no scope of workers": ({}, {"groups": ["others"]}, 401, "Nobody joins by this token"),
+    "an issuer by whose tokens nobody joins": ({"joins": False}, {}, 401, "of an issuer with `joins: true`"),
+    "no scope of workers": ({}, {"groups": ["others"]}, 401, "the claims that give the scope hook"),
     "no host": ({}, {"machine": None}, 401, "Nobody joins by this token"),
     "no time": ({}, {"iat": None}, 401, "Nobody joins by this token"),
     "a time that is none": ({}, {"iat": True}, 401, "Nobody joins by this token"),

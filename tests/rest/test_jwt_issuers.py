@@ -34,7 +34,7 @@ def test_tokens_that_htcondor_made(tmp_path: Path) -> None:
     alice, worker = identities.token(made.CONDOR_ALICE), identities.token(made.CONDOR_WORKER)
     assert (alice.scopes, alice.user, alice.hosts) == (frozenset({Scope.SELF}), "alice", None)
     assert (worker.scopes, worker.user, worker.hosts) == (frozenset({Scope.HOOK}), None, ("worker1.example",))
-    with pytest.raises(RefusedTokenError, match="lacks a claim"):
+    with pytest.raises(RefusedTokenError, match="lacks the claim"):
         identities.token(made.CONDOR_FOREVER)
     api = api_of(tmp_path, identities)
     posted = api.client.post(

@@ -6,15 +6,18 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lab.run import run
 from lark_controller.rest.tokens import Scope, add
 from lark_worker import checks, cli
 from lark_worker.checks import Finding, HTCondor, State
 from lark_worker.errors import StartdError
+from lark_worker.identity.startd import LocalStartd
 from lark_worker.settings import Settings, load
 from tests.fixtures.certificates import certificate
 from tests.worker.pool import FakeStartd, Pool, eventually
@@ -91,6 +94,33 @@ def test_the_bridge_is_there_safe_and_connected(pool: Pool, condor: HTCondor) ->
 
 
 @pytest.mark.ovs
+def test_an_address_at_an_uplink_is_found(pool: Pool, condor: HTCondor) -> None:
+    """The machine's network settings are those of before it had the bridge."""
+    settings = load(pool.environment)
+    card = f"c{pool.bridge}"[:15]
+    run(["ip", "link", "add", card, "type", "veth", "peer", "name", f"p{pool.bridge}"[:15]])
+    try:
+        pool.ovs.vsctl("add-port", pool.bridge, card)
+        assert list(checks._uplinks(settings)) == []
+        nat = replace(settings, nat_networks=(ip_network("10.9.0.0/24"),), external_interface=card)
+        told = [each.words for each in checks._addresses(nat) if each.state is State.MISSING]
+        assert told == [
+            f"{card} is a port of {pool.bridge}, so nothing of nat jobs leaves by it: "
+            f"LARK_WORKER_EXTERNAL_INTERFACE={pool.bridge}"
+        ]
+        inside = replace(nat, external_interface=pool.bridge)
+        assert [each for each in checks._addresses(inside) if each.state is State.MISSING] == []
+        run(["ip", "address", "add", "10.77.0.2/24", "dev", card])
+        (found,) = checks._uplinks(settings)
+        assert found.state is State.MISSING
+        assert found.words.startswith(f"{card} is a port of {pool.bridge} and has 10.77.0.2/24, which belongs")
+        assert found.words.endswith(f"lark-worker bridge make {pool.bridge} {card}")
+    finally:
+        pool.ovs.vsctl("--if-exists", "del-port", pool.bridge, card)
+        run(["ip", "link", "del", card])
+
+
+@pytest.mark.ovs
 def test_the_controller_is_asked_with_this_workers_own_token(pool: Pool, condor: HTCondor, tmp_path: Path) -> None:
     settings = load(pool.environment)
     other = tmp_path / "other"
@@ -128,6 +158,9 @@ def test_certificates_that_end_are_told_with_what_to_do(pool: Pool, condor: HTCo
         assert found[0].words.startswith(f"{over} has expired (")
         (broken, *_) = of("certificates", replace(settings, ca_file=tmp_path / "far.key"), condor)
         assert broken.words.startswith(f"{tmp_path / 'far.key'} cannot be read as a certificate")
+        (absent, *_) = of("certificates", replace(settings, ca_file=tmp_path / "none.pem"), condor)
+        assert absent.words.startswith(f"there is no {tmp_path / 'none.pem'}: on the controller's host lark join add")
+        assert all("\n" not in each.words for each in (broken, absent))
     finally:
         pool.ovs.vsctl("del-ssl")
 
@@ -183,6 +216,12 @@ def test_a_wrapper_that_can_be_got_around_is_found(
     startd.network = network
     found = wrong(list(checks._htcondor(Settings(), HTCondor({"A": "b"}, version, startd))))
     assert [each for each in found if words in each]
+
+
+def test_a_startd_that_does_not_run_is_told_with_what_to_do(tmp_path: Path) -> None:
+    condor = HTCondor({"A": "b"}, (25, 14, 1), LocalStartd(tmp_path / "address"))
+    found = wrong(list(checks._htcondor(Settings(), condor)))
+    assert f"the startd does not run (there is no {tmp_path / 'address'}): condor_on -startd" in found
 
 
 def test_without_htcondor_the_reason_is_told() -> None:

@@ -117,6 +117,24 @@ def test_after_a_restart_of_the_machine_it_is_made_anew(ovs: OpenVSwitch, machin
     assert machine.device(machine.card) == WHOLE
 
 
+def test_open_vswitchs_bridge_outlives_a_restart_and_gets_the_addresses_again(
+    ovs: OpenVSwitch, machine: Machine
+) -> None:
+    bridges = machine.bridges(ovs)
+    bridges.make(machine.bridge, machine.card, "ovs-userspace")
+    # The bridge is there, without addresses, and the system has configured the card as ever.
+    run(["ip", "address", "flush", "dev", machine.bridge])
+    run(["ip", "link", "set", machine.bridge, "down"])
+    machine.configure()
+    bridges.make(machine.bridge, machine.card, "ovs-userspace")
+    assert machine.device(machine.bridge) == WHOLE
+    assert machine.device(machine.card) == NOTHING
+    assert machine.reaches()
+    bridges.undo(machine.bridge)
+    assert machine.device(machine.card) == WHOLE
+    assert machine.reaches()
+
+
 def test_what_is_not_its_own_stays_alone(ovs: OpenVSwitch, machine: Machine) -> None:
     bridges = machine.bridges(ovs)
     with pytest.raises(NetworkError, match="there is no interface absent0"):
@@ -135,7 +153,9 @@ def test_the_command(
     monkeypatch.setenv("LARK_WORKER_STATE_DIR", str(machine.state))
     monkeypatch.setenv("LARK_WORKER_OVS_DATABASE", f"unix:{ovs.database_socket}")
     assert cli.main(["bridge", "make", machine.bridge, machine.card, "--kind", "linux", "--wait", "0"]) == 0
-    assert f"undo it with: lark-worker bridge undo {machine.bridge}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"undo it with: lark-worker bridge undo {machine.bridge}" in said
+    assert f"addresses and routes at {machine.bridge}, none at {machine.card}" in said
     assert cli.main(["bridge", "undo", machine.bridge, "--json"]) == 0
     assert f"{machine.card} is no longer a port of {machine.bridge}" in json.loads(capsys.readouterr().out)["steps"]
     assert cli.main(["bridge", "undo", machine.bridge]) == 1

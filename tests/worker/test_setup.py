@@ -24,6 +24,7 @@ from tests.fixtures.openflow import openssl
 from tests.fixtures.service import wait
 from tests.fixtures.site import SetUp
 
+EXAMPLE = Path(__file__).parents[2] / "etc" / "worker.env"
 URL = "https://localhost:8443"
 HOST, OTHER = "worker1.example", "worker2.example"
 BRIDGE = "bjoin"
@@ -315,6 +316,22 @@ def test_settings_of_the_site_stay(site: Site) -> None:
     assert "kept as it is there: LARK_WORKER_GATEWAYS (the controller gives 10.64.0.1)" in said
     text = (site.etc() / "worker.env").read_text()
     assert text.startswith(f"# the site's\nLARK_WORKER_GATEWAYS=10.64.0.9\nLARK_WORKER_URL={URL}\n#LARK_WORKER_MTU")
+
+
+@pytest.mark.ovs
+def test_the_packages_example_keeps_nothing_from_the_worker(site: Site) -> None:
+    """The package has put it there before the worker joins."""
+    template = site.setup.directory / "join.env"
+    template.write_text(template.read_text().replace("10.64.", "10.65."))
+    site.start()
+    site.etc().mkdir(parents=True)
+    (site.etc() / "worker.env").write_text(EXAMPLE.read_text())
+    said, _ = site.worker("--join", site.join_token())
+    assert not [line for line in said if line.startswith("kept as it is there")]
+    settings = lines_of((site.etc() / "worker.env").read_text())
+    assert settings["LARK_WORKER_NETWORKS"] == "10.65.0.0/16"
+    assert settings["LARK_WORKER_GATEWAYS"] == "10.65.0.1"
+    assert settings["LARK_WORKER_URL"] == URL
 
 
 @pytest.mark.ovs

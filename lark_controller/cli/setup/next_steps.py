@@ -123,9 +123,9 @@ def _copy(directory: Path, hosts: Sequence[str]) -> str:
 
 def _start(request: Request, planned: Plan) -> tuple[str, ...]:
     commands = [f"systemctl enable --now {_UNIT}"]
-    if Outcome.RENEWED in {pair.outcome for pair in (planned.authority, *planned.own)}:
-        # It reads certificates at its start alone.
-        commands.append(f"systemctl restart {_UNIT}")
+    if planned.settings_file or Outcome.RENEWED in {pair.outcome for pair in (planned.authority, *planned.own)}:
+        # It reads settings and certificates at its start alone, and may run already.
+        commands = [f"systemctl enable {_UNIT}", f"systemctl restart {_UNIT}"]
     if request.directory != texts.PLACE:
         # The unit reads /etc/lark/lark.env.
         own = f"/etc/systemd/system/{_UNIT}.d"

@@ -46,7 +46,6 @@ _REASONS: Final[tuple[tuple[type[jwt.PyJWTError], str], ...]] = (
     (jwt.ImmatureSignatureError, "it is not valid yet"),
     (jwt.InvalidAudienceError, "it is for another audience"),
     (jwt.InvalidSignatureError, "its signature is not its issuer's"),
-    (jwt.MissingRequiredClaimError, "it lacks a claim: iss, sub, exp and aud are needed"),
 )
 
 
@@ -219,6 +218,9 @@ class Identities:
                 leeway=LEEWAY,
                 options={"require": ["iss", "sub", "exp", *(["aud"] if issuer.audience else [])]},
             )
+        except jwt.MissingRequiredClaimError as error:
+            # One of those that are required above, and no text of the token's.
+            raise RefusedTokenError(f"it lacks the claim {error.claim}") from None
         except jwt.PyJWTError as error:
             reason = next((words for kind, words in _REASONS if isinstance(error, kind)), "it is no valid JWT")
             raise RefusedTokenError(reason) from None
