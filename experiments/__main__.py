@@ -16,11 +16,13 @@ from experiments import (
     lark_host,
     lark_latency,
     lark_start,
+    lark_transfers,
     lark_wan,
     page,
     qos_framework,
     rates,
     superfacility,
+    transfer_shares,
 )
 from experiments.options import Options
 from experiments.plot import plot
@@ -38,6 +40,9 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "lark-wan": lark_wan.run,
     "lark-start": lark_start.run,
     "lark-latency": lark_latency.run,
+    "lark-transfers": lark_transfers.run,
+    "lark-transfers-wan": lark_transfers.run_far,
+    "lark-transfers-shares": transfer_shares.run,
     "qos-framework": qos_framework.run,
     "superfacility": superfacility.run,
 }

@@ -2,7 +2,8 @@
 
 *Lark*: Z. Zhang, B. Bockelman, D. W. Carder, T. Tannenbaum, "Lark: Bringing Network Awareness to High Throughput
 Computing". *QoS framework*: S. Senapathi, D. K. Panda, D. Stredney, H.-W. Shen, "A QoS Framework for Clusters to
-Support Applications with Resource Adaptivity and Predictable Performance". *SuperFacility*: R. S. Canon, T. Declerck,
+Support Applications with Resource Adaptivity and Predictable Performance". *HTCondor data movement*: I. Sfiligoi,
+F. Würthwein, T. DeFanti, J. Graham, "HTCondor data movement at 100 Gbps". *SuperFacility*: R. S. Canon, T. Declerck,
 B. Draney, J. Lee, D. Paul, D. Skinner, "Enabling a SuperFacility with Software Defined Networking".
 """
 
@@ -36,6 +37,14 @@ LINK_MBYTES: Final = 210.0
 # QoS framework, section VI.E, Fig. 13a: Integer Sort on four nodes, MB/s a flow -> seconds, alone and in a pair.
 SORT_SECONDS_ALONE: Final = {5.0: 0.1404, 8.0: 0.0925}
 SORT_SECONDS_PAIR: Final = {5.0: 0.1404, 8.0: 0.09175}
+
+# HTCondor data movement, sections II and III: jobs of one submission, bytes of each input, slots, the link in Mb/s.
+TRANSFER_JOBS: Final = 10_000
+TRANSFER_BYTES: Final = 2e9
+TRANSFER_SLOTS: Final = 200
+TRANSFER_LINK: Final = 100_000.0
+# Minutes for all jobs: without HTCondor's transfer queue and with its defaults (section III); over 58 ms (section IV).
+TRANSFER_MINUTES: Final = {"no queue": 32.0, "queue": 64.0, "wan": 49.0}
 
 
 # SuperFacility, Tables II (iperf), III (GridFTP, to LBNL) and IV (a web server, the second after tuning): a host that

@@ -205,8 +205,9 @@ class Pool:
         self._lab.on(machine, "sh", "-c", "\n".join(lines))
         return ports
 
-    def limit(self, machine: Machine, nic: int, rate: float) -> None:
-        """Let the cable of a machine's interface carry at most ``rate`` Mb/s in each direction, in order of arrival.
+    def limit(self, machine: Machine, nic: int, rate: float, delay_ms: float = 0.0) -> None:
+        """Let the cable of a machine's interface carry at most ``rate`` Mb/s in each direction, in order of arrival,
+        and what it carries take ``delay_ms``.
 
         What is sent on its segment are frames from now on, and not what TCP joins for speed.
         """
@@ -218,8 +219,8 @@ class Pool:
             f"ip link set i-{end} up",
             f"tc qdisc add dev {end} clsact",
             f"tc filter add dev {end} ingress matchall action mirred egress redirect dev i-{end}",
-            *wire(end, rate),
-            *wire(f"i-{end}", rate),
+            *wire(end, rate, delay_ms),
+            *wire(f"i-{end}", rate, delay_ms),
         ]
         self._lab.run(["sh", "-ec", "\n".join(lines)])
         self._join(machine.nics[nic].segment, 1)

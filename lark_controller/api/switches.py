@@ -43,7 +43,7 @@ class SwitchStatus:
 
     datapath: Annotated[Dpid, "Datapath id"]
     name: Annotated[str, "Its name in the policy"]
-    role: Annotated[str, "edge or core"]
+    role: Annotated[str, "edge, core or access-point"]
     connected: Annotated[bool, "Connected now"]
     in_sync: Annotated[bool, "Everything desired is confirmed by barrier, after a complete dump or a marker"]
     address: Annotated[str, "Address that it connects from"] = ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lark_common.worker_rules import CT_ZONE_GROUPS
+from lark_controller.flows import access_point
 from lark_controller.flows import tables as t
 from lark_controller.flows.build import SWITCH, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
@@ -186,7 +187,7 @@ def _remembered(dscp: int, queue: int, policy: Policy) -> Iterator[Flow]:
 
 
 def meters(switch: Switch, policy: Policy) -> Iterator[Meter]:
-    """The meters of a core switch: one for each policed group, numbered by DSCP."""
+    """The meters of a core, or of an access point's switch: one for each policed group, numbered by DSCP."""
     if switch.is_edge:
         return
     for treatment in treatments(policy, switch.max_meter, switch.group_control):
@@ -195,10 +196,12 @@ def meters(switch: Switch, policy: Policy) -> Iterator[Meter]:
 
 
 def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
-    """The demands of the policy that a core switch cannot meet, in sentences for the operator."""
+    """The demands of the policy that a core or an access point's switch cannot meet, in sentences for the operator."""
     if switch.is_edge:
         return ()
     sentences = list(map(str, qos_shortcomings(policy, switch.max_meter, switch.group_control)))
+    if not switch.is_core:
+        return (*sentences, *access_point.shortcomings(switch, policy))
     for rule in policy.wans:
         if rule.action is WanAction.STEER and switch.wan_or_backup(rule.port or "") is None:
             declared = policy.switches.get(switch.datapath)
@@ -208,8 +211,8 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
 
 
 def remarks(switch: Switch, policy: Policy) -> tuple[str, ...]:
-    """Remarks on a policy on a core switch, for the operator: :func:`shortcomings`, and limits that only seem to
-    apply."""
+    """Remarks on a policy on a core or an access point's switch, for the operator: :func:`shortcomings`, and limits
+    that only seem to apply."""
     if switch.is_edge:
         return ()
     seeming = (*notices(policy, switch.group_control), *queue_plan(switch, policy).short)
@@ -217,7 +220,7 @@ def remarks(switch: Switch, policy: Policy) -> tuple[str, ...]:
 
 
 def unkept(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:
-    """The limits of groups that a core switch does not keep, or not as they seem to be meant."""
+    """The limits of groups that a core or an access point's switch does not keep, or not as they seem to be meant."""
     if not switch.is_edge:
         yield from qos_shortcomings(policy, switch.max_meter, switch.group_control)
         yield from notices(policy, switch.group_control)
@@ -225,10 +228,12 @@ def unkept(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:
 
 
 def queue_plan(switch: Switch, policy: Policy) -> GroupPlan:
-    """The queues that the controller makes on a core for groups."""
+    """The queues that the controller makes on a core, or at an access point, for groups."""
     if switch.is_edge or switch.group_control is not GroupControl.QUEUES:
         return GroupPlan()
     names = {number: name for name, number in switch.ports.items()}
     wan = {port.number: port.name for port in switch.wan}
-    ports = {names[number]: GroupPort(wan.get(number), switch.speeds.get(number)) for number in (*switch.lan, *wan)}
+    # An access point's uplinks have every group's queue, as ports to the site.
+    site = switch.lan if switch.is_core else switch.uplinks
+    ports = {names[number]: GroupPort(wan.get(number), switch.speeds.get(number)) for number in (*site, *wan)}
     return group_plan(policy, ports)

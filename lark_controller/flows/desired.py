@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from lark_common.worker_rules import WorkerRules
-from lark_controller.flows import core
+from lark_controller.flows import access_point, core
 from lark_controller.flows.diff import diff
 from lark_controller.flows.edge import program as edge
 from lark_controller.flows.edge.delivery import announced, announcements
@@ -25,7 +25,7 @@ from lark_controller.flows.relabel import Followed, Net, enter, fill, move_block
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import worker_rules
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, WanAction
+from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, SwitchRole, WanAction
 from lark_controller.qos.worker_queues import Claim
 
 
@@ -136,7 +136,10 @@ class Desired(ExternalJobs):
         return Program.of(self._all(switch), core.meters(switch, self.policy))
 
     def _all(self, switch: Switch) -> Iterator[Flow]:
-        if not switch.is_edge:
+        if switch.role is SwitchRole.ACCESS_POINT:
+            yield from access_point.frame(switch, self.policy, self.group_queues.get(switch.datapath, frozenset()))
+            return
+        if switch.is_core:
             yield from core.frame(switch, self.policy, self.group_queues.get(switch.datapath, frozenset()))
             for dscp in self._inbound_at(switch):
                 yield from core.inbound_flows(dscp, self._inbound.prefixes(dscp))

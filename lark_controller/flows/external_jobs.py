@@ -158,7 +158,7 @@ class ExternalJobs(PlacedJobs):
         # Declared switches are few, whatever the number of workers.
         for datapath in self.policy.switches:
             switch = self.switches.get(datapath)
-            if switch is not None and not switch.is_edge:
+            if switch is not None and switch.is_core:
                 yield datapath
 
 

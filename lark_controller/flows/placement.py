@@ -35,8 +35,9 @@ class Switch:
     """The properties of a connected switch that flows depend on.
 
     ``ports`` is every port's name -> number; ``speeds`` is Mb/s by number of the ports whose speed is known.
-    ``uplinks`` (edge) lead away from the worker; ``lan`` and ``wan`` (core) are as the policy declares them. ``normal``
-    is true where NORMAL works; ``max_meter`` 0 means no meters. ``group_control`` is how a core limits groups.
+    ``uplinks`` (edge, access point) lead away from the machine; ``lan`` and ``wan`` (core) are as the policy declares
+    them. ``normal`` is true where NORMAL works; ``max_meter`` 0 means no meters. ``group_control`` is how a core or an
+    access point's switch limits groups.
     ``backups`` name for WAN ports, also for those that the switch lacks now, the one that takes its place.
     """
 
@@ -75,8 +76,13 @@ class Switch:
         """True for a worker's switch."""
         return self.role is SwitchRole.EDGE
 
+    @property
+    def is_core(self) -> bool:
+        """True for a switch between the site and the WAN."""
+        return self.role is SwitchRole.CORE
+
     def job_port(self, name: str | None) -> int | None:
-        """The number of the port of that name if a job may be there: not on a core, and neither at an uplink nor at
+        """The number of the port of that name if a job may be there: on an edge alone, and neither at an uplink nor at
         the host's own port, which a job's flows would close for everybody else."""
         number = None if name is None else self.ports.get(name)
         return None if number in (None, PORT_LOCAL, *self.uplinks) or not self.is_edge else number
@@ -86,7 +92,8 @@ class Switch:
         if name is None:
             return "the machine ad names no port (ExternalInterface)"
         if not self.is_edge:
-            return "it is a core switch, and jobs are at edges"
+            whose = "a core switch" if self.is_core else "an access point's switch"
+            return f"it is {whose}, and jobs are at edges"
         if name not in self.ports:
             return f"it has no port {name}"
         whose = "an uplink" if self.ports[name] in self.uplinks else "the host itself"
@@ -182,7 +189,7 @@ def place_switch(
         )
     named = _declared(spec, ports)
     uplinks = ()
-    if spec.role is SwitchRole.EDGE:
+    if spec.role is not SwitchRole.CORE:
         declared = tuple(sorted(number for name, number in named.items() if name.startswith("uplink")))
         uplinks = declared or _matching(policy.edge_uplinks, ports)
     return Switch(
@@ -209,7 +216,12 @@ def place_switch(
         local_mac=local_mac,
         group_control=spec.group_control,
         backups=MappingProxyType({name: port.backup for name, port in spec.ports.items() if port.backup is not None}),
-        speeds=_speeds(policy, speeds, uplinks, {n: speed for p, n in named.items() if (speed := spec.ports[p].speed)}),
+        speeds=_speeds(
+            policy,
+            speeds,
+            uplinks if spec.role is SwitchRole.EDGE else (),
+            {n: speed for p, n in named.items() if (speed := spec.ports[p].speed)},
+        ),
     )
 
 

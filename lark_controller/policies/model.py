@@ -37,10 +37,12 @@ class RuleKind(StrEnum):
 
 
 class SwitchRole(StrEnum):
-    """``edge``: Open vSwitch on a worker. ``core``: between the site and the WAN."""
+    """``edge``: Open vSwitch on a worker. ``core``: between the site and the WAN. ``access-point``: Open vSwitch on a
+    machine where jobs are submitted."""
 
     EDGE = "edge"
     CORE = "core"
+    ACCESS_POINT = "access-point"
 
 
 class Reach(StrEnum):
@@ -52,8 +54,8 @@ class Reach(StrEnum):
 
 
 class GroupControl(StrEnum):
-    """The means by which a core keeps accounting groups to their rates: by OpenFlow meters, by queues that the
-    controller makes over OVSDB, or by queues that an administrator made."""
+    """The means by which a core or an access point's switch keeps accounting groups to their rates: by OpenFlow meters,
+    by queues that the controller makes over OVSDB, or by queues that an administrator made."""
 
     METERS = "meters"
     QUEUES = "queues"

@@ -28,7 +28,7 @@ from lark_controller.policies import (
 )
 from lark_controller.policies import slice as slices
 from lark_controller.policies.file import EDGE_KEYS, KEYS, NETWORK_KEYS, SHORTEST_BLOCKS, VERSION
-from lark_controller.policies.model import GroupControl, InboundShares
+from lark_controller.policies.model import GroupControl, InboundShares, SwitchRole
 from lark_controller.policies.rates import MEGABITS
 from lark_controller.policies.yaml_nodes import MAC
 
@@ -198,13 +198,14 @@ def schema() -> dict[str, Any]:
     switch = _record(
         {
             "datapath": {"type": "string", "pattern": f"^({switches.DATAPATH})$"},
-            "role": {"enum": ["edge", "core"]},
+            "role": {"enum": [each.value for each in SwitchRole]},
             "host": {"type": "string", "pattern": r"^\S+$"},
             "ports": {"type": "object", "additionalProperties": port},
             "max_rules": {"type": "integer", "minimum": 0, "maximum": switches.MAX_RULES},
             "normal": {"enum": ["auto", True, False]},
             "groups_by": _described(
-                {"enum": [each.value for each in GroupControl]}, "how a core keeps groups to their rates"
+                {"enum": [each.value for each in GroupControl]},
+                "how a core or an access point's switch keeps groups to their rates",
             ),
             "ovsdb": {"type": "string", "pattern": f"^({switches.OVSDB})$"},
         },

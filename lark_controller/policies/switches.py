@@ -83,8 +83,10 @@ def _switch(name: str, entry: FileEntry) -> SwitchSpec | None:
     host = (
         fields["host"].text("the worker's name, as in its machine ad's Machine", r"\S+") if "host" in fields else None
     )
-    if host is not None and role == SwitchRole.CORE:
-        fields["host"].mistake("a host beside role: core", "host beside role: edge only")
+    if host is not None and role in (SwitchRole.CORE, SwitchRole.ACCESS_POINT):
+        fields["host"].mistake(f"a host beside role: {role}", "host beside role: edge only")
+    if "max_rules" in fields and role == SwitchRole.ACCESS_POINT:
+        fields["max_rules"].mistake(f"max_rules beside role: {role}", "max_rules on edges and cores")
     max_rules = fields["max_rules"].integer(0, MAX_RULES) if "max_rules" in fields else 0
     normal = _normal(fields["normal"]) if "normal" in fields else None
     ovsdb = (
@@ -108,7 +110,9 @@ def _switch(name: str, entry: FileEntry) -> SwitchSpec | None:
 
 def _group_control(entry: FileEntry, role: str | None) -> GroupControl:
     if role == SwitchRole.EDGE:
-        entry.mistake("groups_by on an edge, which marks groups and does not limit them", "groups_by on cores")
+        entry.mistake(
+            "groups_by on an edge, which marks groups and does not limit them", "groups_by on cores, access points"
+        )
     return GroupControl(entry.choice(tuple(each.value for each in GroupControl)) or GroupControl.METERS)
 
 
@@ -121,7 +125,7 @@ def _normal(entry: FileEntry) -> bool | None:
 
 
 def _ports(entry: FileEntry, role: str | None) -> dict[str, PortSpec]:
-    prefixes = {SwitchRole.CORE: (LAN, WAN), SwitchRole.EDGE: (UPLINK,)}.get(SwitchRole(role)) if role else None
+    prefixes = {SwitchRole.CORE: (LAN, WAN)}.get(SwitchRole(role), (UPLINK,)) if role else None
     ports: dict[str, PortSpec] = {}
     names_of: dict[int | str, str] = {}
     for name, member in entry.mapping(None).items():

@@ -141,7 +141,7 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
     placed = [job.datapath for job in (ends.src_job, ends.dst_job) if job is not None]
     # The loop changes these meanwhile; a list of a dictionary is made in one step.
     edges = [datapath for datapath in placed if datapath is not None and datapath in desired.switches]
-    cores = [dp for dp, switch in list(desired.switches.items()) if not switch.is_edge]
+    cores = [dp for dp, switch in list(desired.switches.items()) if switch.is_core]
     chain = [*edges[:1], *cores, *edges[1:]] if edges else cores
     if ends.src_job is None and len(edges) == 1:
         chain = [*cores, *edges]
@@ -289,7 +289,7 @@ class _Walk:
                     return self._verdict("forwarded", f"{here.switch.name} hands it to job {target.job.called}")
                 if here.switch.is_edge and not set(result.ports) & set(here.switch.uplinks):
                     return self._verdict("dropped", f"{here.switch.name} does not hand it to the job")
-            if not here.switch.is_edge and not self.local:
+            if here.switch.is_core and not self.local:
                 names = {wan.number: wan.name for wan in here.switch.wan}
                 out = [names[port] for port in result.ports if port in names]
                 if out:
@@ -347,7 +347,7 @@ class _Walk:
         if source is not None and source.datapath is not None and source.port is not None:
             return source.datapath, source.port
         for datapath, here in self.tables.items():
-            if not here.switch.is_edge:
+            if here.switch.is_core:
                 inside = source is not None or any(self.ends.src in n for n in local_networks(self.desired.policy))
                 ports = here.switch.lan if inside else tuple(wan.number for wan in here.switch.wan)
                 return datapath, ports[0] if ports else 0

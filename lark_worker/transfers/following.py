@@ -168,10 +168,16 @@ class Transfers:
         while not self._thread.stopping:
             self._wake.wait(pause)
             self._wake.clear()
-            began = time.monotonic()
+            began, own = time.monotonic(), time.thread_time()
             try:
                 busy = self._look()
+                # The time for which others had the processor is none of this thread's: on a worker that is busy, looks
+                # would be so far apart that whole transfers pass in between.
+                spent = time.thread_time() - own
+                looked = time.monotonic()
                 self._enforce()
+                # Programs are run for that, whose time is not known here.
+                spent += time.monotonic() - looked
                 if began - written >= WRITE_SECONDS:
                     written = began
                     with self._lock:
@@ -184,7 +190,6 @@ class Transfers:
                 log.failure("transfers are not followed", error)
                 pause = AGAIN_SECONDS
                 continue
-            spent = time.monotonic() - began
             pause = max(BUSY_SECONDS if busy else IDLE_SECONDS, spent * (1 - SHARE) / SHARE)
 
     def _look(self) -> bool:

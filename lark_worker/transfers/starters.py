@@ -72,7 +72,12 @@ class Starters:
         # A list that is read while one of the children ends may leave out another (proc_pid_task(5)).
         absent = self._known.keys() - set(pids)
         pids += [pid for pid in absent if (key := self._known[pid]) is not None and is_alive(*key)]
-        self._known = {pid: self._known[pid] if pid in self._known else self._starter(pid) for pid in pids}
+        self._known = {
+            pid: self._known[pid] if pid in self._known else self._starter(pid)
+            for pid in pids
+            # Between fork and exec a starter runs its startd's program: what it is shows at a later look.
+            if pid in self._known or self._program(pid) not in self._programs.startds
+        }
         self._idle = {pid: children for pid, children in self._idle.items() if pid in self._known}
         keys = {pid: key for pid, key in self._known.items() if key is not None}
         movers = [mover for pid, key in keys.items() if (mover := self._mover(pid, key))]

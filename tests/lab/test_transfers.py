@@ -69,3 +69,19 @@ def test_what_htcondor_moves_is_in_the_job_s_account_and_apart_from_its_own_traf
         # In the history is what was moved until the job's end: the input to the last byte.
         moved = int(submit.attribute(lab, jobs, "LarkTransferBytesIn", process))
         assert 0 <= used["transfer_bytes_in"] - moved < 10_000
+
+
+def test_a_job_that_is_registered_before_its_input_starts_as_the_page_has_it(lab: Lab) -> None:
+    """docs/how-to/transfers.md, "Limit, mark and block transfers"; with NO_JOB_NETWORKING it would not."""
+    config = "/etc/condor/config.d/90-trial.conf"
+    before = "LARK_HOOK_PREPARE_JOB_BEFORE_TRANSFER = /usr/local/libexec/lark/lark-start"
+    lab.write("worker1", config, f"{before}\nNO_JOB_NETWORKING = False\n")
+    lab.on("worker1", "condor_reconfig")
+    try:
+        jobs = submit.submit(lab, "alice", "echo well", {"requirements": 'Machine == "worker1.lab.test"'})
+        submit.wait(lab, jobs)
+        assert submit.output(lab, jobs) == "well\n"
+        assert submit.attribute(lab, jobs, "NumJobStarts") == "1"
+    finally:
+        lab.on("worker1", "rm", config)
+        lab.on("worker1", "condor_reconfig")

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -275,6 +276,29 @@ def test_a_startd_may_have_a_thousand_starters(tmp_path: Path, monkeypatch: pyte
     starter.close()
 
 
+def test_a_starter_that_was_seen_before_it_ran_its_program_is_a_starter(tmp_path: Path) -> None:
+    python = Path(sys.executable).resolve()
+    for name in ("condor_startd", "condor_starter"):
+        shutil.copy(python, tmp_path / name)
+    fork = (
+        "import os, sys\nif child := os.fork():\n os.waitpid(child, 0)\nelse:\n print(os.getpid(), flush=True)\n"
+        f" sys.stdin.readline()\n os.execv('{tmp_path}/condor_starter', ['s', '-c', 'print(flush=True); input()'])"
+    )
+    with subprocess.Popen(
+        [str(tmp_path / "condor_startd"), "-c", fork], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        bufsize=1, env={"PYTHONHOME": sys.base_prefix, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+    ) as startd:  # fmt: skip
+        assert startd.stdin is not None
+        assert startd.stdout is not None
+        starters, pid = starters_in(tmp_path), int(startd.stdout.readline())
+        assert starters.look(0.0)[0] == frozenset()
+        startd.stdin.write("\n")
+        startd.stdout.readline()
+        assert starters.look(0.1)[0] == {(pid, read_process(pid).started)}
+        startd.stdin.write("\n")
+        starters.close()
+
+
 def test_a_job_whose_plugins_have_many_descriptors_takes_no_more_time_than_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,3 +457,22 @@ def test_five_hundred_short_connections_are_counted_or_said(site: Site) -> None:
         wait(lambda: site.transfers.followed == 0)
         assert site.transfers.missed.unseen > 0
         assert site.transfers.lost == 0
+
+
+def test_a_look_that_waits_for_a_processor_does_not_put_off_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def late(_: Transfers) -> bool:
+        looks.append(time.monotonic())
+        time.sleep(1.0)
+        return True
+
+    monkeypatch.setattr(Transfers, "_look", late)
+    made = Site(tmp_path)
+    try:
+        # By the time that passed, each would be followed by nine seconds of rest.
+        wait(lambda: len(looks) >= 4, limit=20)
+    finally:
+        made.close()

@@ -138,7 +138,7 @@ def show() -> dict[str, object]:
         if each.role == "core"
     ]
     ruled = {each.host: each for each in controls.workers.ruled()}
-    edges = [_drawn(each, ruled.pop(each.host, None), rates, access) for each in switches if each.role != "core"]
+    edges = [_drawn(each, ruled.pop(each.host, None), rates, access) for each in switches if each.role == "edge"]
     edges += [
         MapSwitch(None, each.host, True, not each.waiting, each.jobs, rates.get(each.host, IDLE), access.get(each.host))
         for each in ruled.values()
