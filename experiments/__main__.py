@@ -21,6 +21,9 @@ from experiments import (
     qos_framework,
     rates,
     superfacility,
+    qos_applications,
+    qos_framework,
+    rates,
 )
 from experiments.options import Options
 from experiments.plot import plot
@@ -40,6 +43,7 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "lark-latency": lark_latency.run,
     "qos-framework": qos_framework.run,
     "superfacility": superfacility.run,
+    "qos-applications": qos_applications.run,
 }
 # Those at the machine's own rate.
 UNSCALED: Final = frozenset({"superfacility"})
