@@ -57,6 +57,7 @@ Read = Callable[[str, Path], dict[str, float]]
 class Program:
     """``command`` is that of every rank, in a folder with the ``inputs``. ``read`` returns the seconds of its parts.
 
+    A rank that waits for messages asks for them again and again, but for those of programs that are ``calm``.
     A program with a line ``until`` in its ``log`` is ended there: the rest of it is not looked at.
     """
 
@@ -65,6 +66,7 @@ class Program:
     read: Read
     log: str = ""
     until: str = ""
+    calm: bool = False
 
 
 def _own(printed: str, _folder: Path) -> dict[str, float]:
@@ -100,10 +102,12 @@ _PYTHON = "python3"
 PROGRAMS: Mapping[str, Program] = {
     "integer sort": Program((_PYTHON, "integer_sort.py"), ("integer_sort.py",), _own),
     "POV-Ray": Program((_PYTHON, "render.py", "scene.pov"), ("render.py", "scene.pov"), _own),
-    "LAMMPS": Program(("lmp", "-in", "melt.lammps", "-log", "none", "-var", "steps", "20"), ("melt.lammps",), _lammps),
+    "LAMMPS": Program(
+        ("lmp", "-in", "silicon.lammps", "-log", "none", "-var", "steps", "3"), ("silicon.lammps",), _lammps
+    ),
     "hpcc": Program(("hpcc",), ("hpccinf.txt",), _hpcc, HPCC_OUTPUT, HPCC_END),
-    "frames": Program((_PYTHON, "frames.py"), ("frames.py",), _own),
-    "frames, adapting": Program((_PYTHON, "frames.py", "--adapt"), ("frames.py",), _own),
+    "frames": Program((_PYTHON, "frames.py"), ("frames.py",), _own, calm=True),
+    "frames, adapting": Program((_PYTHON, "frames.py", "--adapt"), ("frames.py",), _own, calm=True),
 }
 
 
@@ -128,7 +132,7 @@ class Application:
         self._out, self._err = folder / "printed", folder / "errors"
         with self._out.open("w") as out, self._err.open("w") as err:
             self._process = subprocess.Popen(
-                command((*self._program.command, *arguments), nodes, sockets),
+                command((*self._program.command, *arguments), nodes, sockets, self._program.calm),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -153,7 +157,7 @@ class Application:
         return self._program.read(self.printed(), self._folder)
 
     def shown(self) -> tuple[tuple[float, int], ...]:
-        """When it showed frames, since 1970, and how many bytes each had; empty for programs that show none."""
+        """The times at which it showed frames, since 1970, each with its bytes; empty for programs that show none."""
         last = (self.printed().strip().splitlines() or [""])[-1]
         found = json.loads(last) if last.startswith('{"frames"') else {"frames": [], "bytes": []}
         return tuple(zip(found["frames"], found["bytes"], strict=True))
@@ -185,13 +189,14 @@ class Application:
         return " ".join(self._program.command)
 
 
-def command(program: Sequence[str], nodes: Sequence[str], sockets: Path) -> list[str]:
+def command(program: Sequence[str], nodes: Sequence[str], sockets: Path, calm: bool) -> list[str]:
     """The command line that starts a program's ranks, one on each node, each with its job's socket."""
+    idle = () if calm else ("chrt", "--idle", "0")
     ranks: list[str] = []
     for node in nodes:
         ranks += [":"] if ranks else []
         own = ["env", f"LARK_SOCKET={sockets / node}.sock"]
-        ranks += ["-np", "1", "--host", node, *own, "chrt", "--idle", "0", *program]
+        ranks += ["-np", "1", "--host", node, *own, *idle, *program]
     first = nodes[0]
     enter = ["nsenter", f"--net=/run/netns/{first}", "unshare", "--uts"]
-    return [*enter, "sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", first, "mpiexec", *ranks]
+    return [*enter, "sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", first, "mpiexec.openmpi", *ranks]

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -104,25 +105,29 @@ def background(application: int, flows: int) -> Iterator[None]:
             process.wait()
 
 
+# Frames: when each was whole, seconds since 1970, and its bytes.
+Shown = tuple[tuple[float, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Played:
     """One run: the ``seconds`` of each application, and the Mb/s of L2 bytes that came of each background flow.
 
-    ``parts`` are the seconds of each application's parts, by name; ``shown`` is when it showed frames, since 1970, and
-    how many bytes each had.
+    ``parts`` are the seconds of each application's parts, by name; ``shown`` are the frames that each has
+    shown.
     """
 
     seconds: tuple[float, ...]
     background: tuple[float, ...] = ()
     parts: tuple[Mapping[str, float], ...] = ()
-    shown: tuple[tuple[tuple[float, int], ...], ...] = ()
+    shown: tuple[Shown, ...] = ()
 
 
 def play(request: Request, one: Run, noise: int) -> Played:
     """One run. ``noise`` is the application whose jobs make the background."""
     made = []
     for application, rate in enumerate(one.rates):
-        if rate is not None:
+        if rate is not None and not one.delay(application):
             made += reserve(application, request.nodes, rate, floor=one.floor)
     try:
         with background(noise, one.background):
@@ -141,21 +146,33 @@ def _exchanges(request: Request, one: Run) -> Played:
 
 
 def _programs(request: Request, one: Run) -> Played:
-    began = time.time()
-    started: list[Application] = []
-    try:
-        for application, program in enumerate(one.programs):
-            due = began + (one.delays[application] if one.delays else 0.0)
-            time.sleep(max(0.0, due - time.time()))
-            nodes = [Member(application, node).name for node in range(request.nodes)]
-            arguments = one.arguments[application] if one.arguments else ()
-            started.append(Application(program, nodes, STATE / f"work{application}", STATE, arguments))
-        parts = tuple(each.wait() for each in started)
-        shown = tuple(each.shown() for each in started)
-    finally:
-        for each in started:
-            each.end()
+    began = time.monotonic()
+    with ThreadPoolExecutor(len(one.programs)) as threads:
+        started = [
+            threads.submit(_program, request, one, application, began) for application in range(len(one.programs))
+        ]
+        found = [each.result() for each in started]
+    parts, shown = tuple(each[0] for each in found), tuple(each[1] for each in found)
     return Played(tuple(sum(each.values()) for each in parts), (), parts, shown)
+
+
+def _program(request: Request, one: Run, application: int, began: float) -> tuple[Mapping[str, float], Shown]:
+    """The seconds of an application's parts and the frames that it has shown; one that begins later reserves then."""
+    delay, rate = one.delay(application), one.rates[application]
+    time.sleep(max(0.0, began + delay - time.monotonic()))
+    made = []
+    if rate is not None and delay:
+        made = reserve(application, request.nodes, rate, floor=one.floor, to_first=one.to_first)
+    try:
+        nodes = [Member(application, node).name for node in range(request.nodes)]
+        arguments = one.arguments[application] if one.arguments else ()
+        program = Application(one.programs[application], nodes, STATE / f"work{application}", STATE, arguments)
+        try:
+            return program.wait(), program.shown()
+        finally:
+            program.end()
+    finally:
+        release(made)
 
 
 def _background_bytes(application: int, flows: int) -> list[int]:

@@ -47,7 +47,8 @@ class Run:
     """Applications that run at the same time. ``rates`` has what each reserves for every flow, Mb/s; None: nothing.
 
     ``programs`` are theirs with their ``arguments``, exchanges where there are none; each begins ``delays`` seconds
-    later. ``floor``: what they reserve is not the most as well. ``background`` flows send all the time from the first
+    later. ``floor``: what they reserve is not the most as well; ``to_first``: those that begin later reserve flows to
+    the first node alone. ``background`` flows send all the time from the first
     node, unreserved.
     """
 
@@ -58,6 +59,11 @@ class Run:
     arguments: tuple[tuple[str, ...], ...] = ()
     delays: tuple[float, ...] = ()
     floor: bool = False
+    to_first: bool = False
+
+    def delay(self, application: int) -> float:
+        """The seconds after which an application begins, and reserves."""
+        return self.delays[application] if self.delays else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,11 +312,11 @@ def add_job(member: Member) -> Job:
     return Job(str(answer["id"]), host(member.node), member.address)
 
 
-def reserve(application: int, nodes: int, rate: float, *, floor: bool) -> list[str]:
+def reserve(application: int, nodes: int, rate: float, *, floor: bool, to_first: bool = False) -> list[str]:
     """Reserve every flow of an application; answers the reservations' ids. Raises LabError where one is refused."""
     made = []
     for source in range(nodes):
-        for target in range(nodes):
+        for target in range(1 if to_first else nodes):
             if source != target:
                 ends = {"source": Member(application, source), "destination": Member(application, target)}
                 # Steady is as in the paper: time against what is allocated, and not against what is free besides.

@@ -47,11 +47,11 @@ Samples = list[tuple[float, Processors]]
 Times = dict[str, Kept[Played]]
 
 
-def measure(request: Request, packages: Sequence[str] = ()) -> Times:
+def measure(request: Request, packages: Sequence[str] = (), seconds: float = SECONDS) -> Times:
     """Play a request in a lab of its own, with these packages: what counts of each run's repetitions."""
     with Lab.start(from_environment(), packages) as lab, watched() as processors:
         answer = lab.run(
-            ["python3", "-m", "experiments.cluster"], timeout=SECONDS, stdin=json.dumps(asdict(request)), env=LAB_CODE
+            ["python3", "-m", "experiments.cluster"], timeout=seconds, stdin=json.dumps(asdict(request)), env=LAB_CODE
         )
     found: dict[str, list[dict[str, Any]]] = json.loads(answer.stdout)
     return {name: keep(_beside(one, processors) for one in several) for name, several in found.items()}

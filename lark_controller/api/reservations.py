@@ -44,7 +44,7 @@ class PathStatus:
 
 @dataclass(frozen=True, slots=True)
 class FlowDelivery:
-    """What a reserved flow has delivered by the counters of its queue; all but the first four are null where nobody
+    """The delivery of a reserved flow, by the counters of its queue; all but the first four are null where nobody
     counts it."""
 
     reservation: Annotated[str, "The reservation's id"]

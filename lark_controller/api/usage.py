@@ -158,7 +158,7 @@ class UsageControls(Protocol):
         """
 
     def delivered(self, flows: Sequence[Reservation], after: str = "", wait: float = 0.0) -> Seen[FlowDelivery]:
-        """What these reserved flows have delivered, once it is more than at the version ``after`` and the rates are of
+        """The deliveries of these reserved flows, once they are more than at the version ``after`` and the rates are of
         the last second or two; after ``wait`` seconds in any case. Raises SwitchError."""
 
     def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:

@@ -135,7 +135,7 @@ class Accounts:
         return advice(request, used, job.created, attached=job.network_type is not NetworkType.NONE)
 
     def delivered(self, flows: Sequence[Reservation], after: str = "", wait: float = 0.0) -> Seen[FlowDelivery]:
-        """What these reserved flows have delivered, once it is more than at the version ``after``; after ``wait``
+        """The deliveries of these reserved flows, once they are more than at the version ``after``; after ``wait``
         seconds in any case. Raises SwitchError."""
         return self._deliveries.seen(flows, after, wait)
 

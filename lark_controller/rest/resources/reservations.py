@@ -137,7 +137,7 @@ DeliverySchema = schema_of(FlowDelivery, "DeliverySchema")
 
 
 class DeliveryListSchema(Schema):
-    """What reserved flows have delivered."""
+    """The deliveries of reserved flows."""
 
     version = fields.String(required=True, metadata=meta("Another word where more was delivered"))
     flows = fields.List(
