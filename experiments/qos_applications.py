@@ -193,6 +193,13 @@ def knee(points: Sequence[Point]) -> tuple[float, float]:
     return max(computing, 0.0), volume / computing if computing > 0 else float("inf")
 
 
+def _knee(computing: float, rate: float) -> str:
+    """The knee in words."""
+    if not computing:
+        return "none, it communicates alone"
+    return f"{rate:.3g} MB/s ({computing:.2g} s of computing)" if rate else "none, it computes alone"
+
+
 def against_allocation(times: Times, tried: Sequence[float], options: Options) -> Result:
     """Figures 8 and 9: the more is reserved the sooner a program ends, up to where it computes most of the time."""
     series, knees, falls, told = [], [], [], []
@@ -203,7 +210,7 @@ def against_allocation(times: Times, tried: Sequence[float], options: Options) -
         falls.append((points[-1].y / points[0].y, mark))
         computing, rate = knee(points)
         knees.append((rate / tried[-1], mark))
-        told.append(f"{_shown(name, part)} {rate:.3g} MB/s ({computing:.2g} s)")
+        told.append(f"{_shown(name, part)} {_knee(computing, rate)}")
     return Result(
         name="qos-applications-8",
         title=f"Applications on {NODES} nodes: time against allocation",
@@ -228,7 +235,7 @@ def against_allocation(times: Times, tried: Sequence[float], options: Options) -
             "moves 216,000 atoms of silicon, POV-Ray renders a fourth of each picture on each node: all of Debian, "
             "with sizes for these links. HPC Challenge's b_eff is not run: it sends 4 GB, hours at these rates.",
             "The knee is the rate at which communicating takes as long as computing, by the curve of computing + bytes "
-            f"/ rate that is nearest to the points: {', '.join(told)}.",
+            f"/ rate that is nearest to the points: {'; '.join(told)}.",
             "The ranks share the lab's processor, so they compute one after the other.",
         ),
         beside=beside_all(times, *(f"{name} {rate:g}" for name in programs(options) for rate in tried)),
@@ -414,7 +421,9 @@ def _whole(begin: float, end: float) -> Iterator[float]:
 
 
 def _points(played: Played, mark: bool) -> Iterator[Point]:
-    for second, rate in zip(_whole(0, FRAMES_SECONDS), _rates(played, 0, FRAMES_SECONDS), strict=True):
+    # Not beyond the last frame, with which the program ends.
+    end = _seconds(played)[-1][0]
+    for second, rate in zip(_whole(0, end), _rates(played, 0, end), strict=True):
         yield Point(second + 0.5, rate, marked=mark)
 
 
