@@ -18,12 +18,10 @@ from experiments import (
     lark_start,
     lark_wan,
     page,
-    qos_framework,
-    rates,
-    superfacility,
     qos_applications,
     qos_framework,
     rates,
+    superfacility,
 )
 from experiments.options import Options
 from experiments.plot import plot
