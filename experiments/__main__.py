@@ -19,6 +19,7 @@ from experiments import (
     lark_transfers,
     lark_wan,
     page,
+    qos_applications,
     qos_framework,
     rates,
     superfacility,
@@ -45,6 +46,7 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "lark-transfers-shares": transfer_shares.run,
     "qos-framework": qos_framework.run,
     "superfacility": superfacility.run,
+    "qos-applications": qos_applications.run,
 }
 # Those at the machine's own rate.
 UNSCALED: Final = frozenset({"superfacility"})

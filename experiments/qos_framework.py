@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from experiments import paper
 from experiments.beside import Kept, Processors, Taken, keep
-from experiments.cluster import Played, Request, Run, of_json
+from experiments.cluster import Played, of_json
+from experiments.nodes import Request, Run
 from experiments.options import Options
 from experiments.result import Beside, Check, Point, Result, Series
 from lab.boot import Lab
@@ -46,11 +47,11 @@ Samples = list[tuple[float, Processors]]
 Times = dict[str, Kept[Played]]
 
 
-def measure(request: Request) -> Times:
-    """Play a request in a lab of its own: what counts of each run's repetitions."""
-    with Lab.start(from_environment()) as lab, watched() as processors:
+def measure(request: Request, packages: Sequence[str] = (), seconds: float = SECONDS) -> Times:
+    """Play a request in a lab of its own, with these packages: what counts of each run's repetitions."""
+    with Lab.start(from_environment(), packages) as lab, watched() as processors:
         answer = lab.run(
-            ["python3", "-m", "experiments.cluster"], timeout=SECONDS, stdin=json.dumps(asdict(request)), env=LAB_CODE
+            ["python3", "-m", "experiments.cluster"], timeout=seconds, stdin=json.dumps(asdict(request)), env=LAB_CODE
         )
     found: dict[str, list[dict[str, Any]]] = json.loads(answer.stdout)
     return {name: keep(_beside(one, processors) for one in several) for name, several in found.items()}
@@ -118,8 +119,7 @@ def shares(nodes: int, options: Options) -> tuple[tuple[float, ...], ...]:
 
 
 def _of(nodes: int, options: Options) -> Iterable[Result]:
-    scale = _scale(nodes, options)
-    unit = MEGABITS * scale
+    unit = MEGABITS * scale(nodes, options)
     alone = rates(nodes, options)
     reserved = alone[-1] * 0.8
     noises = () if nodes > 4 else tuple(noise for noise in (2, 3) if noise < nodes)
@@ -154,7 +154,8 @@ def _of(nodes: int, options: Options) -> Iterable[Result]:
     yield at_once(nodes, together, times, options)
 
 
-def _scale(nodes: int, options: Options) -> float:
+def scale(nodes: int, options: Options) -> float:
+    """The factor of the paper's rates for so many nodes."""
     return SCALE / nodes * options.scale
 
 
@@ -166,7 +167,7 @@ def against_allocation(nodes: int, alone: Sequence[float], times: Times, request
     """Figures 8 and 9: the more is reserved, the sooner the application ends."""
     found = tuple(_point(rate, times[f"alone {rate:g}"]) for rate in alone)
     payload = request.size * request.rounds
-    unit = 1_000_000 * _scale(nodes, options)
+    unit = 1_000_000 * scale(nodes, options)
     expected = tuple(Point(rate, payload / (rate * unit * PAYLOAD)) for rate in alone)
     off = [(point.y / other.y, point.marked) for point, other in zip(found, expected, strict=True)]
     free = _point(0, times["free"])
@@ -201,7 +202,7 @@ def against_allocation(nodes: int, alone: Sequence[float], times: Times, request
             f"{paper.flow_limit(nodes, options.rates.link_mbytes):g} MB/s can be reserved for each; more is refused.",
             "Links that are full duplex could reserve twice that: each direction has the capacity.",
         ),
-        beside=_all(times, "alone", "free"),
+        beside=beside_all(times, "alone", "free"),
     )  # fmt: skip
 
 
@@ -241,7 +242,7 @@ def with_background(nodes: int, reserved: float, noises: Sequence[int], times: T
             f"together: {'; '.join(_background(n, times) for n in noises)}.",
             f"The paper does not say what was reserved; {reserved:g} MB/s, four fifths of the most, is ours.",
         ),
-        beside=_all(times, f"alone {reserved:g}", "free", "noise", "reserved noise"),
+        beside=beside_all(times, f"alone {reserved:g}", "free", "noise", "reserved noise"),
     )
 
 
@@ -292,7 +293,7 @@ def at_once(nodes: int, together: Sequence[Sequence[float]], times: Times, optio
             "pairs and triples, of which its text has no values; all here but 5 and 8 MB/s on four nodes are ours.",
         ),
         places=tuple(places),
-        beside=_all(times, "alone", "together", "free"),
+        beside=beside_all(times, "alone", "together", "free"),
     )
 
 
@@ -300,7 +301,7 @@ def _point(x: float, kept: Kept[Played], application: int = 0) -> Point:
     return Point.judged(x, kept, lambda played: played.seconds[application])
 
 
-def _all(times: Times, *names: str) -> Beside | None:
+def beside_all(times: Times, *names: str) -> Beside | None:
     """The reference streams of the runs whose names begin so."""
     return Beside.of(one for name, kept in times.items() if name.startswith(names) for one in kept.taken)
 
@@ -308,7 +309,7 @@ def _all(times: Times, *names: str) -> Beside | None:
 def _setting(nodes: int, options: Options) -> dict[str, str | float | int | bool]:
     return {
         "nodes": nodes,
-        "rates of the paper times": _scale(nodes, options),
+        "rates of the paper times": scale(nodes, options),
         "bytes of a flow in a round": SIZE,
         "rounds": ROUNDS,
         "repetitions": options.fewer,

@@ -80,8 +80,10 @@ class Lab:
         self._reader.start()
 
     @classmethod
-    def start(cls, settings: LabSettings) -> Lab:
+    def start(cls, settings: LabSettings, packages: Sequence[str] = ()) -> Lab:
         """Build the root if need be, enter it, and wait until it takes commands. The pool is not started yet.
+
+        ``packages`` are Debian's that the root has beside its own.
 
         Raises LabError if this machine cannot, or if the lab does not answer in time; the message names its log.
         """
@@ -89,7 +91,7 @@ class Lab:
             raise LabError("the lab needs root: it makes namespaces and mounts")
         choice = kernel.choose(settings.kind)
         print(f"lab: {choice.kind}: {choice.reason}", file=sys.stderr)
-        root = rootfs.build(settings)
+        root = rootfs.build(settings, packages)
         settings.runs.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="lark-lab-", dir=settings.runs))
         # Users inside read their results and code through it.

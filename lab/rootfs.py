@@ -60,13 +60,13 @@ class RootFs:
     layers: tuple[Path, ...]
 
 
-def build(settings: LabSettings) -> RootFs:
-    """The cached root file system, built first if need be.
+def build(settings: LabSettings, packages: Sequence[str] = ()) -> RootFs:
+    """The cached root file system, built first if need be; one with further ``packages`` stands beside it.
 
     Raises MirrorError if the mirror cannot be reached; LabError if none is named, a tool is missing, a signature does
     not fit, or a package is too old.
     """
-    system = _system(settings)
+    system = _system(settings, (*PACKAGES, *packages))
     return RootFs((_requirements(settings, system), system))
 
 
@@ -90,8 +90,8 @@ def apt_options(dump: str) -> list[str]:
     return [line for line in dump.splitlines() if re.match(r'Acquire::[^"]*\S "[^"]+";$', line)]
 
 
-def _system(settings: LabSettings) -> Path:
-    key = _key(settings.suite, settings.mirror, PACKAGES, USERS, UNWANTED, _SETUP)
+def _system(settings: LabSettings, packages: tuple[str, ...]) -> Path:
+    key = _key(settings.suite, settings.mirror, packages, USERS, UNWANTED, _SETUP)
     path = settings.cache / f"system-{settings.suite}-{key}"
     setup = _SETUP.format(users=" ".join(USERS), manifest=MANIFEST)
     hooks = [
@@ -100,7 +100,7 @@ def _system(settings: LabSettings) -> Path:
         'rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"',
     ]
     return bootstrap(
-        settings, path, PACKAGES, settings.suite, options=[f"--customize-hook={hook}" for hook in hooks],
+        settings, path, packages, settings.suite, options=[f"--customize-hook={hook}" for hook in hooks],
         finish=lambda made: check_versions(run(["cat", str(made / MANIFEST)]).stdout),
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from lark_controller.policies.file import load
 from lark_controller.qos.reservation import Reservation
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
+from lark_controller.reconcile.deliveries import FlowDeliveries
 from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
@@ -35,6 +36,7 @@ from lark_controller.services.external import ExternalAddresses
 from lark_controller.services.external_names import ExternalNames
 from lark_controller.services.external_translations import Translations
 from lark_controller.services.feed import Feed
+from lark_controller.services.flow_deliveries import DeliveryWatch
 from lark_controller.services.health import Health
 from lark_controller.services.job_facts import refresh_facts
 from lark_controller.services.jobs import Jobs
@@ -149,7 +151,9 @@ class Controller:
         )
         self.switches = Switches(self._openflow, self._reconciler, self.jobs.treatments.state)
         scitags = Scitags(registry, lambda: self.policy.policy, self.jobs.live)
-        self.workers = Workers(self._loop, self._reconciler, self._guarantees, store.trail, scitags)
+        deliveries = FlowDeliveries(self._reconciler)
+        self._deliveries = DeliveryWatch(self._loop, deliveries)
+        self.workers = Workers(self._loop, self._reconciler, self._guarantees, deliveries, store.trail, scitags)
         self.usage = Accounts(
             store,
             ledger,
@@ -160,6 +164,7 @@ class Controller:
             self._core_drops,
             self.reservations,
             scitags=scitags,
+            deliveries=self._deliveries,
         )
         self.drops = Drops(ledger, self._core_drops, self._reconciler)
         self.health = Health(store, self._openflow)
@@ -220,6 +225,7 @@ class Controller:
     def release(self) -> None:
         """Answer those who wait for changes, before the REST server stops."""
         self.reservations.stop_waiting()
+        self._deliveries.close()
         self.external.stop_waiting()
         with suppress(SwitchError):
             self.workers.release()

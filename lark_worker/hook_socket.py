@@ -308,8 +308,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._pass(lambda: self.server.worker.external.show(self._own(), words[2]))
         elif path == "/v1/external-pools":
             self._pass(lambda: self.server.worker.external.pools(self._own()))
-        elif path in ("/v1/links", "/v1/paths"):
-            self._pass(lambda: self._watched(path == "/v1/links", urlsplit(self.path).query))
+        elif path in ("/v1/links", "/v1/paths", "/v1/delivered"):
+            self._pass(lambda: self._watched(path, urlsplit(self.path).query))
         elif path == "/v1/job":
             self._pass(lambda: (HTTPStatus.OK, _shown(self._own())))
         elif self._peer.uid != 0:
@@ -328,8 +328,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
-    def _watched(self, links: bool, query: str) -> ControllerAnswer:
-        """Links, or the job's own paths, once they are others; where too many wait already, as they are."""
+    def _watched(self, path: str, query: str) -> ControllerAnswer:
+        """Links, or the job's own paths or deliveries, once others; where too many wait already, as they are."""
         record, (after, wait) = self._own(), _change(query)
         paths, places = self.server.worker.paths, self.server.places
         with (
@@ -338,7 +338,9 @@ class _Handler(BaseHTTPRequestHandler):
             places.place("waiting", WAITING) as free,
         ):
             wait = wait if job and user and free else 0.0
-            return paths.links(after, wait) if links else paths.paths(record, after, wait)
+            if path == "/v1/links":
+                return paths.links(after, wait)
+            return (paths.paths if path == "/v1/paths" else paths.delivered)(record, after, wait)
 
     def _namespace(self) -> str:
         record = self.server.worker.namespace(self._caller())

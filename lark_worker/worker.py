@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lark_common import log
+from lark_common.deliveries import Delivered
 from lark_common.runs import EndedBy
 from lark_worker.controller_link import ControllerLink
 from lark_worker.dhcp.jobs import DhcpJobs, has_dhcp
@@ -30,7 +31,6 @@ from lark_worker.life.site_script import SiteScript
 from lark_worker.life.spool import Spool
 from lark_worker.network.job_network import JobNetworks
 from lark_worker.network.ovs_connections import OvsConnections
-from lark_worker.queues.delivered import Delivered
 from lark_worker.queues.fair_queues import FairQueues
 from lark_worker.queues.shaping import Shaping
 from lark_worker.records.known_jobs import Key, KnownJobs, key_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, Protocol, TypeVar
 
@@ -39,6 +40,21 @@ class PathStatus:
     destination: Annotated[str, "The receiver's node in the topology"]
     rate: Annotated[float, "The reserved rate, Mb/s of L2 bytes"]
     free: Annotated[float | None, "Best effort of its narrowest link, Mb/s; null where it takes none"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowDelivery:
+    """The delivery of a reserved flow, by the counters of its queue; all but the first four are null where nobody
+    counts it."""
+
+    reservation: Annotated[str, "The reservation's id"]
+    job: Annotated[str | None, "The id of the job that sends"]
+    peer: Annotated[str | None, "The id of the job that receives, null where it goes to no job"]
+    promised: Annotated[float, "The reserved rate, Mb/s of L2 bytes"]
+    delivered: Annotated[float | None, "Mb/s of L2 bytes in the last `delivered_seconds`"]
+    delivered_seconds: Annotated[float | None, "Seconds between the last two readings"]
+    delivered_bytes: Annotated[int | None, "L2 bytes since the queue was made, or was first read here"]
+    age: Annotated[float | None, "Seconds since the last reading"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +117,6 @@ class ReservationControls(Protocol):
 
     def paths(self, host: str, after: str = "", wait: float = 0.0) -> Seen[PathStatus]:
         """The reserved flows that a host's live jobs send, in the same way."""
+
+    def sent_by(self, job_id: str) -> Sequence[Reservation]:
+        """The flows that a live job has reserved and sends, in order of number."""

@@ -11,8 +11,10 @@ from lark_common.transfers import Treatment
 from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.readings import TransferCounts, WorkerCounts
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
+from lark_controller.api.reservations import FlowDelivery, Seen
 from lark_controller.jobs.job import Job
 from lark_controller.qos.advice import Advice
+from lark_controller.qos.reservation import Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,10 @@ class UsageControls(Protocol):
 
         Raises NotFoundError for an id never seen.
         """
+
+    def delivered(self, flows: Sequence[Reservation], after: str = "", wait: float = 0.0) -> Seen[FlowDelivery]:
+        """The deliveries of these reserved flows, once they are more than at the version ``after`` and the rates are of
+        the last second or two; after ``wait`` seconds in any case. Raises SwitchError."""
 
     def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
         """A page of the history of use. Raises NotFoundError for a cursor that is none."""

@@ -255,6 +255,14 @@ class Queues:
                     found[port, number] = Promise(least, job, group)
         return found
 
+    def reserved_flows(self, datapath: int) -> dict[int, int]:
+        """The numbers of the reservations whose flows have a queue on a switch, by the queue's number; none where
+        queues have no effect."""
+        state = self._states.get(datapath)
+        if state is None or (state.report is not None and state.report.ineffective):
+            return {}
+        return {queue: claim.number for claim, queue in state.numbers.items() if not claim.is_job}
+
     def waited(self, datapath: int) -> Mapping[tuple[str, int], float]:
         """The seconds for which packets were found waiting in a switch's queues so far, by port and number."""
         state = self._states.get(datapath)

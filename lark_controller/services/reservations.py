@@ -342,6 +342,12 @@ class Reservations:
         """The reserved flows that a host's live jobs send, in the same way. Raises StoreError."""
         return self._watch.paths(host, after, wait)
 
+    def sent_by(self, job_id: str) -> tuple[Reservation, ...]:
+        """The flows that a job has reserved and sends, in order of number."""
+        with self._lock:
+            found = [self._flows[each] for each in self._of_job.get(job_id, ())]
+        return tuple(sorted((each for each in found if each.job == job_id), key=lambda each: each.number))
+
     def stop_waiting(self) -> None:
         """Answer all who wait for changes."""
         self._watch.close()

@@ -11,6 +11,7 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.readings import WorkerCounts
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate
+from lark_controller.api.reservations import FlowDelivery, Seen
 from lark_controller.api.usage import (
     AccessPointStatus,
     GroupStatus,
@@ -25,10 +26,12 @@ from lark_controller.jobs.job import Job
 from lark_controller.policies.model import SwitchRole
 from lark_controller.qos.advice import Advice, Request, advice
 from lark_controller.qos.groups import GroupRemark, has_queue
+from lark_controller.qos.reservation import Reservation
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import AccountWriter
+from lark_controller.services.flow_deliveries import DeliveryWatch
 from lark_controller.services.jobs import Jobs
 from lark_controller.services.reservations import Reservations
 from lark_controller.services.scitags import Scitags
@@ -51,6 +54,7 @@ class Accounts:
         reservations: Reservations,
         *,
         scitags: Scitags,
+        deliveries: DeliveryWatch,
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -61,6 +65,7 @@ class Accounts:
         self._core_drops = core_drops
         self._reservations = reservations
         self._scitags = scitags
+        self._deliveries = deliveries
 
     @property
     def written(self) -> float:
@@ -128,6 +133,11 @@ class Accounts:
         request = Request(job.bandwidth, rule, self._reservations.access_rate(job.host))
         used = self.of_jobs([job]).get(job.number)
         return advice(request, used, job.created, attached=job.network_type is not NetworkType.NONE)
+
+    def delivered(self, flows: Sequence[Reservation], after: str = "", wait: float = 0.0) -> Seen[FlowDelivery]:
+        """The deliveries of these reserved flows, once they are more than at the version ``after``; after ``wait``
+        seconds in any case. Raises SwitchError."""
+        return self._deliveries.seen(flows, after, wait)
 
     def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
         """A page of the history. Raises NotFoundError for a cursor that is none, StoreError."""

@@ -9,7 +9,8 @@ from lark_common.scitags import Marks
 from lark_controller.api.workers import Delivered, RuledWorker, WorkerStatus
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.confirmations import RulesAt
-from lark_controller.reconcile.guarantees import Guarantees
+from lark_controller.reconcile.deliveries import FlowDeliveries
+from lark_controller.reconcile.guarantees import Guarantees, Missed
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.scitags import Scitags
 from lark_controller.services.switch_check import record_missed
@@ -20,11 +21,18 @@ class Workers:
     """Operations on workers. Thread-safe."""
 
     def __init__(
-        self, loop: LoopCalls, reconciler: Reconciler, guarantees: Guarantees, trail: Trail, scitags: Scitags
+        self,
+        loop: LoopCalls,
+        reconciler: Reconciler,
+        guarantees: Guarantees,
+        deliveries: FlowDeliveries,
+        trail: Trail,
+        scitags: Scitags,
     ) -> None:
         self._loop = loop
         self._reconciler = reconciler
         self._guarantees = guarantees
+        self._deliveries = deliveries
         self._trail = trail
         self._scitags = scitags
 
@@ -70,7 +78,12 @@ class Workers:
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
         """A worker's own queues have delivered this; returns how many of its guarantees were missed. Raises
         StoreError."""
-        missed, new = self._loop.call(lambda: self._guarantees.reported(host, queues))
+
+        def note() -> tuple[int, list[Missed]]:
+            self._deliveries.reported(host, queues)
+            return self._guarantees.reported(host, queues)
+
+        missed, new = self._loop.call(note)
         record_missed(self._trail, new)
         return missed
 

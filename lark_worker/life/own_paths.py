@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
+from lark_common.deliveries import Delivered
 from lark_worker.controller_link import ControllerLink
 from lark_worker.life.own_reservations import ControllerAnswer
 from lark_worker.life.shared_wait import PAUSE, SharedWait
-from lark_worker.queues.delivered import Delivered
 from lark_worker.records.records import Record
 
 # The members of a path that a job is shown; another version where one of them is another.
 _SHOWN: Final = ("reservation", "peer", "destination", "rate", "free")
 _LINKS: Final = "links"
+# Those by which deliveries have another version, and seconds between two looks at the counters.
+_COUNTED: Final = ("reservation", "rate", "delivered_bytes")
+_LOOK: Final = 0.5
 _MEGA: Final = 1e6
 
 # The delivery of a job's reserved flow, by the reservation's number; and the numbers of all flows of the worker.
@@ -32,12 +35,13 @@ class OwnPaths:
     """Links and paths for this worker's jobs; thread-safe. Every call raises AwayError where the controller cannot be
     asked."""
 
-    def __init__(self, link: ControllerLink, counters: Counters, pause: float = PAUSE) -> None:
-        self._link, self._counters, self._pause = link, counters, pause
+    def __init__(self, link: ControllerLink, counters: Counters, pause: float = PAUSE, look: float = _LOOK) -> None:
+        self._link, self._counters, self._pause, self._look = link, counters, pause, look
         self._lock = threading.Lock()
         # What is waited for: the links, or the paths of a host's jobs.
         self._shared: dict[str, SharedWait] = {}
         self._stopped = False
+        self._ended = threading.Event()
 
     def links(self, after: str, wait: float) -> ControllerAnswer:
         """The capacity that each link has left, once that is another than at ``after``, or after ``wait`` seconds."""
@@ -72,6 +76,21 @@ class OwnPaths:
         shared = self._of(f"host {host}", lambda: SharedWait(ask, versions, _version([]), self._pause))
         return _until_changed(shared, record.id, after, wait, shown)
 
+    def delivered(self, record: Record, after: str, wait: float) -> ControllerAnswer:
+        """The flows that a job has reserved with what they have delivered, once that is more than at ``after``; after
+        ``wait`` seconds in any case. The controller is asked for the flows once; the counters are this worker's."""
+        end = time.monotonic() + wait
+        status, document = self._link.passed(lambda client: client.watch_paths(record.machine))
+        if status != HTTPStatus.OK:
+            return status, document
+        own = _by_job(document).get(record.id, [])
+        while True:
+            flows = self._with_delivered(record, own, document)
+            version = _version([{name: each[name] for name in _COUNTED} for each in flows])
+            left = end - time.monotonic()
+            if version != after or left <= 0 or self._ended.wait(min(self._look, left)):
+                return status, {"version": version, "flows": flows}
+
     def _with_delivered(
         self, record: Record, own: list[dict[str, Any]], document: dict[str, Any]
     ) -> list[dict[str, Any]]:
@@ -92,6 +111,7 @@ class OwnPaths:
 
     def stop(self) -> None:
         """Answer all who wait."""
+        self._ended.set()
         with self._lock:
             self._stopped = True
             waits = list(self._shared.values())

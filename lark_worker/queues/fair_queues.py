@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Final
 
 from lark_common import log
+from lark_common.deliveries import Delivered, Deliveries
 from lark_common.threads import StoppableThread
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import run
 from lark_worker.queues import tc
-from lark_worker.queues.delivered import Delivered, Deliveries
 
 # external_ids of the rows that the controller makes (lark_controller.switches.ovsdb.rows).
 MARK: Final = "lark-datapath"

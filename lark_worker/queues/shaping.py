@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import Final
 
 from lark_common import log
+from lark_common.deliveries import Delivered, Deliveries
 from lark_common.threads import StoppableThread
 from lark_common.worker_rules import Share, Uplink, WorkerRules
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import run
 from lark_worker.queues import fair_queues, tc
-from lark_worker.queues.delivered import Delivered, Deliveries
 from lark_worker.queues.uplinks import DEVICES, index, uplinks
 from lark_worker.records.records import Record
 

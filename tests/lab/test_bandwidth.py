@@ -199,6 +199,9 @@ def test_a_jobs_reserved_flow_keeps_its_rate_beside_others(lab: Lab) -> None:
         assert got.have((50, 0, 0)), got
         assert got.found[0] <= MOST * 50, got
         assert got.found[1] + got.found[2] <= MOST * 50, got
+        # By the counters of the switch's queue, in L2 bytes.
+        (flow,) = controller.api(lab, f"/v1/reservations/{made['id']}/delivered")["flows"]
+        assert flow["delivered_bytes"] >= 0.9 * 50e6 / 8 * SECONDS, flow
         controller.api(lab, f"/v1/reservations/{made['id']}", "PATCH", '{"rate": 80}', "application/json")
         enforced(lab)
         got = beside.measured(lab, beside.site(), SECONDS, measure, (80, 0, 0))

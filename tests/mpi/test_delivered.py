@@ -11,7 +11,7 @@ import pytest
 
 from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
-from lark_worker.queues.delivered import Deliveries
+from lark_common.deliveries import Deliveries
 from lark_worker.queues.fair_queues import FIRST_RESERVED, RESERVED, FairQueues, Port
 from lark_worker.queues.uplinks import index
 from tests.worker.pool import Pool, Starter, eventually
@@ -62,6 +62,11 @@ def test_a_job_sees_what_was_delivered_beside_what_is_promised(ovs: OpenVSwitch,
         idle = path()
         assert (idle["reservation"], idle["rate"], idle["delivered"]) == (made["id"], 50.0, 0.0)
         version = ask(pool, starter)["version"]
+        unsent = ask(pool, starter, "delivered")
+        read_anew = {"age": 0, "delivered_seconds": 0}
+        assert unsent["flows"][0] | read_anew == idle | read_anew
+        # Nothing more is delivered, so that is waited for.
+        assert ask(pool, starter, f"delivered?after={unsent['version']}&wait=0.7")["version"] == unsent["version"]
         rates(pool, site, [(other, device(pool, others))], down=False, seconds=0.5)
         # Another job's packets are none of this one's.
         assert path()["delivered_bytes"] == idle["delivered_bytes"]
@@ -78,8 +83,18 @@ def test_a_job_sees_what_was_delivered_beside_what_is_promised(ovs: OpenVSwitch,
         assert 0.8 * 50 <= best <= 1.1 * 50, (best, got)
         assert all(each["age"] < 30 for each in found)
         assert found[-1]["delivered_bytes"] > idle["delivered_bytes"] + 5_000_000
-        # A rate that is delivered is no change to be told of.
+        # A rate that is delivered is no change of paths to be told of, and is one of what was delivered.
         assert ask(pool, starter)["version"] == version
+        sent = ask(pool, starter, f"delivered?after={unsent['version']}&wait=30")
+        assert sent["version"] != unsent["version"]
+        assert sent["flows"][0]["delivered_bytes"] >= found[-1]["delivered_bytes"]
+
+        def reported() -> Any:
+            (flow,) = pool.client._json("GET", f"/v1/reservations/{made['id']}/delivered")["flows"]
+            return flow
+
+        eventually(lambda: (reported()["delivered_bytes"] or 0) >= found[-1]["delivered_bytes"], 30)
+        assert (reported()["reservation"], reported()["promised"]) == (made["id"], 50.0)
 
 
 class Watch:
@@ -100,8 +115,8 @@ class Watch:
         return [path for each in documents for path in each.get("paths", []) if path["delivered"] is not None]
 
 
-def ask(pool: Pool, starter: Starter) -> Any:
-    return json.loads(starter.as_user(f"curl -s --unix-socket {pool.socket} http://lark/v1/paths")[1])
+def ask(pool: Pool, starter: Starter, what: str = "paths") -> Any:
+    return json.loads(starter.as_user(f"curl -s --unix-socket {pool.socket} 'http://lark/v1/{what}'")[1])
 
 
 @pytest.mark.ovs

@@ -21,6 +21,8 @@ GUARDED = [
     ("GET", f"/v1/switches/{DPID}/flows", {"read", "operate"}),
     ("GET", "/v1/hosts/worker1/rules", {"hook", "read", "operate"}),
     ("GET", "/v1/hosts/worker1/paths", {"hook", "read", "operate"}),
+    ("GET", f"/v1/jobs/{JOB}/delivered", {"hook", "read", "operate", "self"}),
+    ("GET", f"/v1/reservations/{JOB}/delivered", {"hook", "read", "operate", "self"}),
     ("PUT", "/v1/hosts/worker1/rules", {"hook"}),
     ("POST", "/v1/hosts/worker1/delivered", {"hook"}),
     ("POST", "/v1/hosts/worker1/transfers", {"hook"}),

@@ -79,6 +79,20 @@ def test_a_hook_reserves_for_jobs_alone(api: Api) -> None:
     assert ask(api, "GET", "/v1/links", None, "hook").status_code == 200
 
 
+def test_what_a_flow_has_delivered_is_shown_until_it_is_known(api: Api) -> None:
+    job = api.register()
+    made = ask(api, "POST", "/v1/reservations", {**WISH, "source": job["id"]}).json
+    where = f"/v1/reservations/{made['id']}/delivered"
+    found = api.get(where).json
+    (flow,) = found["flows"]
+    assert (flow["reservation"], flow["job"], flow["promised"]) == (made["id"], job["id"], 60.0)
+    assert (flow["delivered"], flow["delivered_seconds"], flow["delivered_bytes"]) == (7.5, 1.0, 1_000_000)
+    assert api.get(f"/v1/jobs/{job['id']}/delivered").json == found
+    assert api.get(f"{where}?after={found['version']}&wait=1").json == {"version": found["version"], "flows": None}
+    assert api.get(f"{where}?wait=61").status_code == 422
+    assert api.get(f"/v1/reservations/{0:016x}/delivered").status_code == 404
+
+
 @pytest.mark.parametrize(
     ("body", "parameter"),
     [

@@ -62,6 +62,7 @@ ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
     ("post", "/v1/jobs"): ({"data": post_body(2), "content_type": "text/plain"}, 201),
     ("get", "/v1/jobs/{job_id}"): ({}, 200),
     ("get", "/v1/jobs/{job_id}/advice"): ({}, 200),
+    ("get", "/v1/jobs/{job_id}/delivered"): ({}, 200),
     ("post", "/v1/jobs/{job_id}/renew"): ({}, 200),
     ("post", "/v1/jobs/{job_id}/forgery"): ({"data": "Owner", "content_type": "text/plain"}, 200),
     ("post", "/v1/jobs/{job_id}/limited"): ({"data": "connections", "content_type": "text/plain"}, 200),
@@ -80,6 +81,7 @@ ASKED: dict[tuple[str, str], tuple[dict[str, Any], int]] = {
         201,
     ),
     ("get", "/v1/reservations/{reservation_id}"): ({}, 200),
+    ("get", "/v1/reservations/{reservation_id}/delivered"): ({}, 200),
     ("patch", "/v1/reservations/{reservation_id}"): ({"json": {"rate": 5}}, 200),
     ("delete", "/v1/reservations/{reservation_id}"): ({}, 200),
     # The job has one already.

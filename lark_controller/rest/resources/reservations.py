@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -10,14 +10,14 @@ from flask import Response, g, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import NotFoundError
-from lark_controller.api.reservations import Change, LinkStatus, PathStatus, Wish
-from lark_controller.qos.reservation import Reservation
+from lark_controller.api.reservations import Change, FlowDelivery, LinkStatus, PathStatus, Wish
+from lark_controller.qos.reservation import Reservation, ReservationKind
 from lark_controller.qos.topology import KILO, MAX_RATE
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host, require_host_of
 from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
-from lark_controller.rest.job_words import is_address, job_among, job_or_host
+from lark_controller.rest.job_words import is_address, job_among, job_or_host, named_job
 from lark_controller.rest.own_jobs import own_user, shown_reservation
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
@@ -130,6 +130,21 @@ class LinkListSchema(Schema):
         required=True,
         allow_none=True,
         metadata=meta("The links, both directions; null where the version is that of `after`"),
+    )
+
+
+DeliverySchema = schema_of(FlowDelivery, "DeliverySchema")
+
+
+class DeliveryListSchema(Schema):
+    """The deliveries of reserved flows."""
+
+    version = fields.String(required=True, metadata=meta("Another word where more was delivered"))
+    flows = fields.List(
+        fields.Nested(DeliverySchema),
+        required=True,
+        allow_none=True,
+        metadata=meta("The flows, in order of number; null where the version is that of `after`"),
     )
 
 
@@ -249,6 +264,50 @@ def release(reservation_id: str) -> dict[str, object]:
     """Release a reservation."""
     _own(reservation_id)
     return shown(current().controls.reservations.release(reservation_id, actor(), _of_job()))
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/reservations/<reservation_id>/delivered",
+    name="show_reservation_delivered",
+    scopes=(Scope.HOOK, Scope.READ, Scope.SELF),
+    query=ChangeQuery,
+    answers={200: DeliveryListSchema},
+    problems=(404, 422, 502),
+)
+def delivered(query: dict[str, Any], reservation_id: str) -> dict[str, object]:
+    """Show what a reserved flow has delivered: in the last second or two, and since its queue was made.
+
+    With ``after`` and ``wait`` the answer comes when it is more; with a ``wait`` of two seconds and more the rate is of
+    the last second or two in any case. When too many wait already, it comes at once.
+    """
+    found = _own(reservation_id)
+    return _delivered([found] if found.kind is ReservationKind.FLOW else [], query)
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/jobs/<job_id>/delivered",
+    name="list_job_delivered",
+    scopes=(Scope.HOOK, Scope.READ, Scope.SELF),
+    query=ChangeQuery,
+    answers={200: DeliveryListSchema},
+    problems=(404, 409, 422, 502),
+)
+def job_delivered(query: dict[str, Any], job_id: str) -> dict[str, object]:
+    """List what the flows have delivered that a live job has reserved and sends, in the same way."""
+    known = named_job(job_id)
+    require_host_of(current(), known)
+    return _delivered(current().controls.reservations.sent_by(known), query)
+
+
+def _delivered(flows: Sequence[Reservation], query: dict[str, Any]) -> dict[str, object]:
+    after = query["after"]
+    with current().watching(query["wait"]) as wait:
+        found = current().controls.usage.delivered(list(map(shown_reservation, flows)), after, wait)
+    return {"version": found.version, "flows": None if found.version == after else found.items}
 
 
 @operation(

@@ -1,0 +1,1 @@
+"""Programs that run as the ranks of an application, and the inputs of those that nobody here wrote."""

@@ -1,0 +1,217 @@
+"""Applications on nodes: real ranks in network namespaces, their jobs' sockets, and what their figures are held to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from experiments import paper, qos_applications
+from experiments.applications import Application, hpcc_seconds
+from experiments.beside import Kept, Meanwhile, Taken, keep
+from experiments.cluster import Played, of_json
+from experiments.job_sockets import Job, job_socket
+from experiments.nodes import Request, frozen
+from experiments.options import Options
+from experiments.result import Point, Result
+from lab.namespaces import Net
+from lab.run import LabError, run
+from lark_mpi import service
+from tests.common.test_client import served
+from tests.fixtures.fake_controls import TOKENS
+from tests.fixtures.rest_app import Api
+
+__all__ = ["served"]
+
+FINE = Meanwhile(1.0, 0.0, 0.5, 0.4)
+LATE = Meanwhile(0.8, 0.3, 1.0, 0.9)
+QUICK = Options(quick=True)
+LIMIT = paper.flow_limit(qos_applications.NODES)
+
+
+@pytest.fixture
+def nodes(net: Net, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Two network namespaces on one bridge; python3 is the one with mpi4py."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    bridge = net.name("br")
+    run(["ip", "link", "add", bridge, "type", "bridge"])
+    try:
+        run(["ip", "link", "set", bridge, "up"])
+        hosts = [net.host(f"n{number}", addresses=[f"10.64.0.{number}/24"]) for number in (1, 2)]
+        for each in hosts:
+            run(["ip", "link", "set", each.port, "master", bridge])
+        yield [each.namespace for each in hosts]
+    finally:
+        run(["ip", "link", "del", bridge])
+
+
+@pytest.mark.ovs
+def test_ranks_on_nodes_sort_and_their_time_is_read(nodes: list[str], tmp_path: Path) -> None:
+    sort = Application("integer sort", nodes, tmp_path / "work", tmp_path, ("--keys", "2000", "--rounds", "2"))
+    try:
+        (seconds,) = sort.wait().values()
+    finally:
+        sort.end()
+    assert 0 < seconds < 60
+    assert sort.shown() == ()
+
+
+@pytest.mark.ovs
+def test_frames_are_shown_with_their_times_and_a_program_that_fails_says_why(nodes: list[str], tmp_path: Path) -> None:
+    few = ("--rate", "10", "--bytes", "1000", "--seconds", "1")
+    frames = Application("frames", nodes, tmp_path / "work", tmp_path, few)
+    assert frames.wait() == {"": 0.0}
+    shown = frames.shown()
+    assert 2 <= len(shown) <= 11
+    assert {size for _, size in shown} == {1000}
+    # There is no worker service of Lark behind these sockets.
+    failing = Application("frames, adapting", nodes, tmp_path / "work", tmp_path, few)
+    with pytest.raises(LabError, match="no worker service of Lark is here"):
+        failing.wait()
+
+
+def test_a_jobs_socket_reserves_and_reads_back_for_that_job_alone(
+    served: tuple[Api, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, url = served
+    job, other = (api.register(number)["id"] for number in (1, 2))
+    path = tmp_path / "job.sock"
+    monkeypatch.setenv("LARK_SOCKET", str(path))
+    with job_socket(path, Job(job, "worker1.example", "10.64.0.1"), url, TOKENS["operate"]):
+        assert service.ask("GET", "/v1/job")[1]["id"] == job
+        wish = {"destination": "192.0.2.1", "rate": 10, "duration": 60, "steady": False, "share": True}
+        status, made = service.ask("POST", "/v1/reservations?wait=0", wish)
+        assert (status, made["job"]) == (201, job)
+        api.client.post(
+            "/v1/reservations",
+            json={"source": other, "destination": "192.0.2.1", "rate": 10, "duration": 60},
+            headers={"Authorization": f"Bearer {TOKENS['operate']}"},
+        )
+        status, first = service.ask("GET", "/v1/paths?after=&wait=0")
+        assert [each["reservation"] for each in first["paths"]] == [made["id"]]
+        # What has not changed is there all the same, as a worker service has it.
+        assert service.ask("GET", f"/v1/paths?after={first['version']}&wait=0") == (200, first)
+        assert service.ask("PATCH", f"/v1/reservations/{made['id']}", {"rate": 5})[1]["rate"] == 5.0
+        assert service.ask("DELETE", f"/v1/reservations/{made['id']}")[0] == 200
+        assert service.ask("DELETE", f"/v1/reservations/{made['id']}")[0] == 404
+
+
+HPCC = """\
+Begin of MPIRandomAccess section.
+CPU time used = 0.069092 seconds
+Real time used = 2.807090 seconds
+Verification:  CPU time used = 0.000329 seconds
+Verification:  Real time used = 0.012491 seconds
+End of MPIRandomAccess section.
+Begin of PTRANS section.
+WALL   256   256  32  32   2   2     0.25 PASSED    0.474  0.00
+CPU    256   256  32  32   2   2     0.10 PASSED    5.699  0.00
+WALL   256   256  32  32   2   2     0.30 PASSED    0.419  0.00
+End of PTRANS section.
+Begin of MPIFFT section.
+Generation time:     0.000
+Computing:     0.016
+End of MPIFFT section.
+"""
+
+
+def test_the_seconds_of_hpcc_are_those_of_its_sections() -> None:
+    assert hpcc_seconds(HPCC) == {"PTRANS": 0.55, "RandomAccess": 2.80709, "FFT": 0.016}
+    with pytest.raises(LabError, match="no time of MPIFFT"):
+        hpcc_seconds(HPCC.replace("Computing", "Nothing"))
+
+
+def test_a_request_and_what_was_played_survive_json() -> None:
+    found = {
+        "nodes": 4, "link": 33.6, "half_duplex": True, "size": 1, "rounds": 1, "repetitions": 1,
+        "runs": [
+            {"name": "a", "rates": [None, 5.0], "programs": ["x", "y"], "arguments": [["--a"], []], "floor": True},
+        ],
+    }  # fmt: skip
+    (one,) = Request.of(found).runs
+    assert (one.rates, one.programs, one.arguments, one.floor) == ((None, 5.0), ("x", "y"), (("--a",), ()), True)
+    played = {"seconds": [1.0], "background": [], "parts": [{"": 1.0}], "shown": [[[1.5, 10]]]}
+    taken = of_json({"played": played, "reference": 1.0, "inside": 0.1})
+    assert taken.value == Played((1.0,), (), ({"": 1.0},), (((1.5, 10),),))
+    assert frozen([1, [2]]) == (1, (2,))
+
+
+@pytest.mark.parametrize("options", [Options(), QUICK])
+def test_what_runs_at_the_same_time_can_be_reserved_and_has_names_of_its_own(options: Options) -> None:
+    made = list(qos_applications.runs(options, qos_applications.rates(options), LIMIT, 1.0))
+    for each in made:
+        # All share the first node's link, which flows come in by and go out by.
+        flows = [3 if each.to_first and each.delay(number) else 6 for number in range(len(each.rates))]
+        held = sum((rate or 0.0) * number for rate, number in zip(each.rates, flows, strict=True))
+        assert held <= paper.LINK_MBYTES - (3 * qos_applications.FRAMES_FLOOR if each.delays else 0)
+    assert all(len(each.rates) == len(each.programs) for each in made)
+    named = {each.name: each for each in made}
+    assert all(named[each.name] == each for each in made)
+
+
+def test_a_knee_is_where_communicating_takes_as_long_as_computing() -> None:
+    points = [Point(rate, 0.5 + 10 / rate) for rate in (5.0, 10.0, 20.0, 40.0)]
+    computing, rate = qos_applications.knee(points)
+    assert (round(computing, 6), round(rate, 6)) == (0.5, 20.0)
+    assert qos_applications.knee([Point(rate, 10 / rate) for rate in (5.0, 10.0, 20.0)])[1] > 1e6
+    assert qos_applications.knee([Point(5.0, 1.0), Point(10.0, 1.0)]) == (1.0, 0.0)
+
+
+def kept(*seconds: float, parts: tuple[str, ...] = ("",), meanwhile: Meanwhile = FINE) -> Kept[Played]:
+    found = tuple(dict.fromkeys(parts, each) for each in seconds)
+    return keep([Taken(Played(seconds, (), found), meanwhile)])
+
+
+def times(
+    options: Options, seconds: Callable[[float, str], float], meanwhile: Meanwhile = FINE
+) -> Mapping[str, Kept[Played]]:
+    """Measurements of every run: the seconds of each application by what it has reserved and the run's name."""
+    found = {}
+    for each in qos_applications.runs(options, qos_applications.rates(options), LIMIT, 1.0):
+        took = [seconds(rate or 0.0, each.name) for rate in each.rates]
+        parts = qos_applications.PARTS.get(each.programs[0], ("",))
+        found[each.name] = kept(*took, parts=parts, meanwhile=meanwhile)
+    adapting = keep([Taken(Played((0.0, 0.0), (), ({}, {}), (shown(10), shown(10, 6.0, 14.0))), meanwhile)])
+    slower = keep([Taken(Played((0.0, 0.0), (), ({}, {}), (shown(6), shown(10, 6.0, 14.0))), meanwhile)])
+    return found | {"frames, adapting": adapting, "frames": slower}
+
+
+def shown(rate: float, begin: float = 0.0, end: float = 18.0) -> tuple[tuple[float, int], ...]:
+    return tuple((1000 + begin + number / rate, 90_000) for number in range(int((end - begin) * rate) + 1))
+
+
+def expected(rate: float, name: str) -> float:
+    """Half a second of computing, and what is free where nothing is reserved or a floor."""
+    if "noise" in name and "reserved" not in name:
+        return 0.5 + 10 / (20.0 if "floor" in name else 10.0)
+    return 0.5 + 10 / (25.0 if "floor" in name or not rate else rate)
+
+
+def verdicts(found: Result) -> list[str]:
+    return ["not judged" if each.marked else "met" if each.met else "missed" for each in found.checks]
+
+
+@pytest.mark.parametrize("options", [Options(), QUICK])
+def test_figures_of_applications_are_met_missed_and_not_judged(options: Options) -> None:
+    tried = qos_applications.rates(options)
+    found = {each.name: each for each in qos_applications.results(dict(times(options, expected)), tried, options)}
+    assert {verdict for each in found.values() for verdict in verdicts(each)} == {"met"}
+    names = {each.name for each in found["qos-applications-8"].series}
+    assert ("hpcc's FFT" in names) == (not options.quick)
+    late = qos_applications.results(dict(times(options, expected, LATE)), tried, options)
+    assert {verdict for each in late for verdict in verdicts(each)} == {"not judged"}
+
+
+def test_a_floor_that_costs_time_and_a_program_without_a_knee_are_missed() -> None:
+    tried = qos_applications.rates(QUICK)
+
+    def slow(rate: float, name: str) -> float:
+        return expected(rate, name) * (1.2 if "floor" in name else 1.0)
+
+    found = {each.name: each for each in qos_applications.results(dict(times(QUICK, slow)), tried, QUICK)}
+    assert verdicts(found["qos-applications-floor"]) == ["missed"]
+    flat = qos_applications.against_allocation(dict(times(QUICK, lambda rate, name: 10 / (rate or 35.0))), tried, QUICK)
+    assert verdicts(flat) == ["met", "missed"]
