@@ -37,6 +37,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "check_policy": lambda client: client.check_policy("version: 1"),
     "plan_policy": lambda client: client.plan_policy("version: 1"),
     "confirm_rules": lambda client: client.confirm_rules("host", "1"),
+    "confirm_external_translations": lambda client: client.confirm_external_translations({}),
     "delivered": lambda client: client.delivered("host", 1, ()),
     "counters": lambda client: client.counters(ID, {}),
     "transfers": lambda client: client.transfers("host", {}),
