@@ -142,6 +142,7 @@ def test_a_token_of_the_old_kind_is_good_for_every_host_and_called_so(
     api.register()
     assert api.get("/v1/token", scope="hook").json["hosts"] is None
     log.configure("info", "text")
+    made = f"token{len(TOKENS)}"
     made_for(api, "w1", "*.example")
     Tokens(api.tokens)
     said = [line for line in capsys.readouterr().err.splitlines() if "good for every host" in line]
@@ -151,11 +152,11 @@ def test_a_token_of_the_old_kind_is_good_for_every_host_and_called_so(
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "every host" in lines["hook"]
     assert "every host" not in lines["read"]
-    assert "w1, *.example" in lines["token5"]
+    assert "w1, *.example" in lines[made]
     assert "has expired" in lines["expired"]
     assert cli.main(["token", "--list", "--json", "--file", str(api.tokens)]) == cli.OK
     listed = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
-    assert (listed["hook"]["every_host"], listed["token5"]["every_host"]) == (True, False)
+    assert (listed["hook"]["every_host"], listed[made]["every_host"]) == (True, False)
     assert not any(secret in json.dumps(listed) for secret in TOKENS.values())
 
 

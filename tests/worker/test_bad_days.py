@@ -80,7 +80,7 @@ def test_a_second_service_does_not_start_and_the_first_goes_on(pool: Pool) -> No
             env={**os.environ, **pool.environment, **address, **changed},
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-        assert (second.returncode, said in second.stderr) == (1, True), second.stderr
+        assert (second.returncode, said in second.stderr) == (2, True), second.stderr
         assert "Traceback" not in second.stderr
     assert pool.inside(running, "true")[0] == 0
     assert value(pool.hook(pool.starter(2, "bob"), "start", "bob", 2), "LarkState") == "enforced"

@@ -57,3 +57,20 @@ export function poll(every, load, show, report) {
     },
   };
 }
+
+// Seconds beyond its pause after which an answer is late: what is shown is not called live any more, long before the request is given up.
+const LATE = 5;
+
+// How a view fares: as that part of it does which fares worst.
+export function freshnessOf(all) {
+  const failed = all.filter((each) => each.state === "failed");
+  if (failed.length) {
+    const shown = all.map((each) => each.at).filter(Boolean);
+    const worst = failed.find((each) => each.error.status === 0) || failed[0];
+    return { ...worst, at: shown.length ? Math.min(...shown) : null };
+  }
+  if (all.some((each) => each.state === "live" && Date.now() - each.at > (each.seconds + LATE) * 1000)) {
+    return { state: "late", at: Math.min(...all.map((each) => each.at).filter(Boolean)) };
+  }
+  return all.find((each) => each.state !== "live") || all[0] || { state: "none" };
+}

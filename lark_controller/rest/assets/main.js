@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { h, patch } from "./dom.js";
 import { clock, duration } from "./format.js";
-import { poll } from "./live.js";
+import { freshnessOf, poll } from "./live.js";
 import { note, problem, to } from "./parts.js";
 import { find } from "./search.js";
 import * as session from "./session.js";
@@ -29,8 +29,6 @@ const VIEWS = { "": [overview], jobs: [jobs, job], users: [jobs, user], groups: 
 const MENU = [["", "Overview"], ["map", "Map"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["drops", "Drops"], ["reservations", "Reservations"],
   ["explain", "Explain"], ["policy", "Policy"], ["events", "Events"]];
 const HEADING = "heading";
-// Seconds beyond its pause after which an answer is late: what is shown is not called live any more, long before the request is given up.
-const LATE = 5;
 
 const bar = document.getElementById("bar");
 const main = document.getElementById("main");
@@ -127,19 +125,8 @@ function paintBar() {
       h("button", { type: "button", class: "quiet", on: { click: () => signOut() } }, "Sign out")));
 }
 
-// The view is as fresh as that part of it which fares worst.
 function freshness() {
-  const all = [...asking.values()];
-  const failed = all.filter((each) => each.state === "failed");
-  if (failed.length) {
-    const shown = all.map((each) => each.at).filter(Boolean);
-    const worst = failed.find((each) => each.error.status === 0) || failed[0];
-    return { ...worst, at: shown.length ? Math.min(...shown) : null };
-  }
-  if (all.some((each) => each.state === "live" && Date.now() - each.at > (each.seconds + LATE) * 1000)) {
-    return { state: "late", at: Math.min(...all.map((each) => each.at).filter(Boolean)) };
-  }
-  return all.find((each) => each.state !== "live") || all[0] || { state: "none" };
+  return freshnessOf([...asking.values()]);
 }
 
 function freshnessText() {
