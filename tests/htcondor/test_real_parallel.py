@@ -141,7 +141,7 @@ def test_a_pattern_that_cannot_be_leaves_the_whole_job_in_the_queue_until_it_can
 
     # HTCondor holds no parallel job for a hook: it takes the job back, and tries again, by now perhaps not once alone.
     # The startd of HTCondor 25.14 may end by a signal as it takes such a claim back; its master starts another.
-    wait(is_back, limit=120)
+    wait(is_back, limit=300)
     assert list(pool.lark.client.jobs(state="enforced")) == []
     pool.access.run(f"condor_qedit {cluster} RequestMpiBandwidth '\"neighbours 2 40\"'")
     wait(lambda: len(list(pool.lark.client.jobs(state="enforced"))) == 2, limit=120)
