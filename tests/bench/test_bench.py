@@ -27,6 +27,7 @@ from bench import (
     views,
 )
 from bench.changes import Calculated
+from bench.fleet import CORES
 from bench.population import CORE
 from fake_switch import switchside
 from lark_controller.flows.model import FlowKey, match
@@ -211,8 +212,9 @@ def test_a_whole_pool_is_measured_and_its_switches_hold_what_is_calculated_anew(
     assert found["flows"]["refused"] == 0
     assert found["verified_after_sync"] == found["verified_after_reload"] == 10
     assert found["posts_at_50"]["posts"] == 50
-    # Cores alone are asked what they can, and compared.
-    assert found["restart"]["untouched"] == found["workers"]
+    # Markers show what workers' switches hold, and what cores can do; these are compared, and hold all.
+    assert found["restart"]["untouched"] == found["workers"] + len(CORES)
+    assert found["restart"]["flow_mods"] == 0
     assert found["restart_with_posts"]["status"] == 201
     assert set(found["restart_with_posts"]["posts"]["statuses"]) <= {201}
     assert found["day"]["starts"] > 0
