@@ -300,9 +300,9 @@ class Service:
         # A collection stops all threads. One of all objects for every 70,000 that come to stay, as Python has it, would
         # show in the latency of posts; one for every few millions is enough, since hardly anything here refers to
         # itself. A switch's whole program is 15,000 objects that soon go, and sixteen switches are brought up at once.
-        # Collections for every 20,000 objects take 8 % of the processor meanwhile, for every 50,000 3 %, and 0.1 s at
-        # most each; for every 200,000 they take 1 %, and up to 0.5 s each.
-        gc.set_threshold(50_000, 2, 5)
+        # Collections for every 20,000 objects take 8 % of the processor meanwhile, for every 50,000 3 %, and 0.2 s at
+        # most each; for every 200,000 they take 1 %, and up to 0.5 s each. One of all objects takes a second.
+        gc.set_threshold(50_000, 2, 40)
         # A thread that answers a request waits so long for one that calculates, again at each of its system calls: with
         # Python's own 5 ms a flood of messages on the switches' thread made an answer take 0.1 s.
         sys.setswitchinterval(_SWITCH_SECONDS)
