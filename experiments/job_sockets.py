@@ -54,7 +54,7 @@ def job_socket(path: Path, job: Job, url: str, token: str) -> Iterator[None]:
             self.end_headers()
             self.wfile.write(text)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815
+        do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815  # http.server's names
 
         def log_message(self, *args: Any) -> None:
             pass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from lark_common.deliveries import Delivered as Reading
@@ -35,7 +35,7 @@ class FlowDeliveries:
         self._at: dict[int | str, float] = {}
         self._reading: dict[int, asyncio.Future[None]] = {}
 
-    async def read(self, flows: Iterable[Reservation]) -> dict[str, Reading]:
+    async def read(self, flows: Sequence[Reservation]) -> dict[str, Reading]:
         """The deliveries of these flows, by the reservation's id; those that nobody counts are left out."""
         places = {each.id: self._place(each) for each in flows}
         await asyncio.gather(*(self._read(place) for place in {*places.values()} if isinstance(place, int)))
@@ -52,9 +52,9 @@ class FlowDeliveries:
         self._forget()
         jobs = [placed.job for placed in self._loop.desired.ruled_at(host)]
         known = {job.id: {each.number for each in job.reserved} for job in jobs}
-        ports = sorted({name.partition("/")[0] for _, name in queues})
+        ports = {port: place for place, port in enumerate(sorted({name.partition("/")[0] for _, name in queues}))}
         counters = [
-            (int(number), ports.index(port), each.counted.sent)
+            (int(number), ports[port], each.counted.sent)
             for (job, name), each in queues.items()
             for port, _, number in [name.partition("/")]
             if number.isdecimal() and int(number) in known.get(job, ())

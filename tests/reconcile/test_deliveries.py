@@ -177,3 +177,39 @@ def test_waiting_ends_with_the_controller() -> None:
     watch.close()
     waiting.join(10)
     assert not waiting.is_alive()
+
+
+class Port(str):
+    """The name of a port that counts how often one is compared with another."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Port.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+class Queue(str):
+    """The name of a worker's queue, whose port is a :class:`Port`."""
+
+    __slots__ = ()
+
+    def partition(self, separator: str) -> tuple[str, str, str]:
+        port, between, number = str(self).partition(separator)
+        return Port(port), between, number
+
+
+def test_a_report_of_many_ports_costs_in_proportion() -> None:
+    """A worker may name as many as its report has room for."""
+
+    def compared(count: int) -> int:
+        found = FlowDeliveries(cast("Reconciler", Loop()))
+        counted = Delivered(1, Counters(1.0, 0, 0))
+        Port.compared = 0
+        found.reported("two", {("ruled", Queue(f"port{number}/9")): counted for number in range(count)})
+        return Port.compared
+
+    assert compared(400) <= 3 * max(1, compared(200))
