@@ -32,6 +32,9 @@ from lark_controller.policies.file import load
 ROOT: Final = Path(__file__).parents[1]
 CORE: Final = 0xC0
 OUTSIDE: Final = "192.0.2.1"
+# The outside's router to both networks: nothing but a neighbour with the jobs' MAC. An outside host asks for its router
+# and not for hundreds of addresses at once, of which some get no answer while transfers have the processors.
+ROUTER: Final = "192.0.2.254"
 JOBS, POOL = IPv4Address("10.64.0.0"), IPv4Address("198.18.0.0")
 # So many addresses are called at once at most; more may be mapped.
 CALLED: Final = 200
@@ -56,8 +59,10 @@ class CorePath:
         lines = "".join(f"address add {JOBS + n}/32 dev {INNER}\n" for n in range(2, CALLED + 1))
         run(["ip", "-n", self.jobs.namespace, "-batch", "-"], stdin=lines)
         run(["ip", "-n", self.jobs.namespace, "route", "add", "default", "dev", INNER])
+        neighbour = ["neighbour", "add", ROUTER, "lladdr", self.jobs.mac, "nud", "permanent", "dev", INNER]
+        run(["ip", "-n", self.outside.namespace, *neighbour])
         for network in ("10.64.0.0/16", "198.18.0.0/16"):
-            run(["ip", "-n", self.outside.namespace, "route", "add", network, "dev", INNER])
+            run(["ip", "-n", self.outside.namespace, "route", "add", network, "via", ROUTER])
 
     def map(self, count: int, opened: str = f"tcp/{OPEN}") -> int:
         """Map so many jobs, each with this ``opened``; returns the flows of the core."""
