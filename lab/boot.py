@@ -288,7 +288,7 @@ def _enter(kind: str, directory: Path, layers: Sequence[Path], memory_mb: int, f
             f"mount -t tmpfs -o size={memory_mb + 64}m memory {root}/tmp",
             f"mount -t tmpfs -o size={memory_mb + 64}m memory {root}/dev/shm",
             # Without HOME the kernel fails while it starts: it keeps the name of its instance there.
-            f"exec env -i PATH=$PATH HOME=/tmp TMPDIR=/dev/shm chroot {root}"
+            f"exec {' '.join(kernel.real_time(kind))} env -i PATH=$PATH HOME=/tmp TMPDIR=/dev/shm chroot {root}"
             f" /usr/bin/linux.uml mem={memory_mb}M rootfstype=hostfs rootflags=/"
             f" root=/dev/root ro seccomp=on con0=null,fd:1 con=null ssl0=fd:{fd} ssl=null quiet panic=-1"
             f" init={init} LAB_KIND=uml LAB_CHANNEL=/dev/ttyS0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ PROBES = {
     "sch_netem": "tc qdisc add dev lo root netem delay 1ms",
 }
 PROBE_TIMEOUT = 20
+# The lowest of the real-time priorities, by turns among equals (sched(7)).
+REAL_TIME = ("chrt", "--rr", "1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,18 @@ def choose(wanted: str, has: Callable[[str], bool] = has) -> Choice:
     if wanted == "native":
         raise LabError(f"LAB_KIND=native: this kernel lacks {', '.join(missing)}; LAB_KIND=auto uses User Mode Linux")
     return Choice("uml", "this kernel lacks " + ", ".join(missing))
+
+
+def real_time(kind: str, processors: int | None = None) -> tuple[str, ...]:
+    """The words before User Mode Linux's command that let no other program of the machine delay it; none where the
+    machine has one processor, or permits no real-time priority.
+
+    A kernel that is woken late sends each frame late, and beside other programs half of its rate is lost so.
+    """
+    if kind != "uml" or (processors or os.cpu_count() or 1) < 2:
+        return ()
+    try:
+        tried = subprocess.run([*REAL_TIME, "true"], capture_output=True, check=False, timeout=PROBE_TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return () if tried.returncode else REAL_TIME

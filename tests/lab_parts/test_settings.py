@@ -100,3 +100,17 @@ def test_the_policy_of_the_lab_is_right_with_and_without_what_a_kernel_may_lack(
                 name: bridge.datapath_id for name in ("worker1", "worker2") if (bridge := topology.BY_NAME[name].bridge)
             },
         }
+
+
+def test_user_mode_linux_has_real_time_priority_only_beside_another_processor() -> None:
+    """One that has the only processor would stop all other programs, those that end the lab among them."""
+    assert kernel.real_time("uml", processors=1) == ()
+    assert kernel.real_time("native", processors=8) == ()
+    assert kernel.real_time("uml", processors=8) in ((), kernel.REAL_TIME)
+
+
+def test_a_machine_that_permits_no_real_time_priority_runs_the_lab_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "REAL_TIME", ("false",))
+    assert kernel.real_time("uml", processors=8) == ()
+    monkeypatch.setattr(kernel, "REAL_TIME", ("/no/such/program",))
+    assert kernel.real_time("uml", processors=8) == ()
