@@ -1,11 +1,12 @@
 """Counts what the TCP sockets of a machine receive over time, and runs a reference stream until it is ended.
 
-iperf3 gives no measurement of a stream that is ended before its time, so the receiving kernel is asked (``ss``).
+iperf3 gives no measurement of a stream that is ended before its time, so the receiving kernel is asked
+(:mod:`experiments.socket_counts`).
 """
 
 from __future__ import annotations
 
-import re
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,11 +19,12 @@ from lab.boot import Lab, Stream
 from lab.channel import Kind
 
 # Seconds between two counts, and those that a stream of unknown length may last.
-INTERVAL: Final = 0.25
+INTERVAL: Final = 0.1
 LONGEST: Final = 1800.0
 _PID: Final = "/run/reference.pid"
-_COUNT: Final = f'while :; do echo "at $(date +%s.%N)"; ss -HtinO; sleep {INTERVAL:g}; done'
-_SOCKET: Final = re.compile(r"\S+\s+\d+\s+\d+\s+(\S+):(\d+)\s+(\S+)\s.*bytes_received:(\d+)")
+_COUNT: Final = (
+    f"cd /lark/run/source && exec env PYTHONPATH=.:/lark/run/code python3 -m experiments.socket_counts {INTERVAL:g}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,17 @@ def _at(sample: tuple[float, Mapping[int, int]]) -> float:
 
 
 def counts(printed: str) -> Counts:
-    """Read the output of the counting script; its last count may be cut off and is left out.
+    """Read the counting program's output; a last line that is cut off is left out.
 
     A socket that is closed is listed no more, and keeps what it had.
     """
     samples: list[tuple[float, Mapping[int, int]]] = []
-    sockets: dict[tuple[str, str], tuple[int, int]] = {}
-    for block in printed.split("at ")[1:-1]:
-        when, *lines = block.splitlines()
-        for match in filter(None, map(_SOCKET.match, lines)):
-            sockets[match[1] + match[2], match[3]] = (int(match[2]), int(match[4]))
+    sockets: dict[int, tuple[int, int]] = {}
+    for line in printed.splitlines(keepends=True):
+        if not line.startswith("[") or not line.endswith("\n"):
+            continue
+        when, listed = json.loads(line)
+        sockets |= {number: (port, received) for port, number, received in listed}
         ports: dict[int, int] = {}
         for port, received in sockets.values():
             ports[port] = ports.get(port, 0) + received

@@ -60,12 +60,14 @@ def choose(wanted: str, has: Callable[[str], bool] = has) -> Choice:
 
 
 def real_time(kind: str, processors: int | None = None) -> tuple[str, ...]:
-    """The words before User Mode Linux's command that let no other program of the machine delay it; none where the
-    machine has one processor, or permits no real-time priority.
+    """The words before User Mode Linux's command that let other programs of the machine delay it less; none where it
+    may use one processor alone, which whatever measures it needs, too, or where the machine permits no real-time
+    priority.
 
-    A kernel that is woken late sends each frame late, and beside other programs half of its rate is lost so.
+    A kernel that is woken late sends each frame late, and beside other programs a tenth of its rate is lost so.
     """
-    if kind != "uml" or (processors or os.cpu_count() or 1) < 2:
+    allowed = len(os.sched_getaffinity(0)) if processors is None else processors
+    if kind != "uml" or allowed < 2:
         return ()
     try:
         tried = subprocess.run([*REAL_TIME, "true"], capture_output=True, check=False, timeout=PROBE_TIMEOUT)
