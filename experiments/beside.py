@@ -121,8 +121,9 @@ def repeat(measure: Callable[[], Taken[Value]], wanted: int) -> Kept[Value]:
 
 
 def is_carried(references: Sequence[float]) -> bool:
-    """Say if a calibration's streams had their rate: more than half of them, which one late moment does not change."""
-    return sum(Meanwhile(each).sound for each in references) * 2 > len(references)
+    """True if a calibration's references had their rate within half of the tolerance: more than half of them, which
+    one late moment does not change."""
+    return sum(abs(each - 1) <= TOLERANCE / 2 for each in references) * 2 > len(references)
 
 
 def scale(tried: Mapping[float, Sequence[float]]) -> tuple[float, bool]:
