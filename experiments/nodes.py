@@ -70,7 +70,8 @@ class Run:
 class Request:
     """The run that is asked for: the number of nodes, the cables' Mb/s, and the exchange of each application.
 
-    ``size`` is bytes to each other node in each round.
+    ``size`` is bytes to each other node in each round. No run is repeated that would begin more than ``seconds`` after
+    the first one.
     """
 
     nodes: int
@@ -80,6 +81,7 @@ class Request:
     rounds: int
     repetitions: int
     runs: tuple[Run, ...]
+    seconds: float
 
     @classmethod
     def of(cls, found: dict[str, Any]) -> Request:
