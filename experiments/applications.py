@@ -9,10 +9,12 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -178,7 +180,7 @@ class Application:
         return self._err.read_text(errors="replace")
 
     def end(self) -> None:
-        """End it, if it has not."""
+        """End it, if it has not, with every rank that has outlived mpiexec: it would run beside the next ones."""
         if self._process.poll() is None:
             # mpiexec ends its ranks, and is waited for.
             self._process.terminate()
@@ -187,6 +189,9 @@ class Application:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        for rank in ranks(self._folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
 
     def _read(self, printed: str) -> dict[str, float]:
         try:
@@ -200,6 +205,16 @@ class Application:
 
     def _told(self) -> str:
         return " ".join(self._program.command)
+
+
+def ranks(folder: Path) -> list[int]:
+    """The processes that run in a program's folder."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if each.readlink() == folder:
+                found.append(int(each.parent.name))
+    return found
 
 
 def command(program: Sequence[str], nodes: Sequence[str], sockets: Path, calm: bool) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments import adaptive, paper, qos_applications, sizes
-from experiments.applications import PROGRAMS, Application, hpcc_seconds
+from experiments.applications import PROGRAMS, Application, hpcc_seconds, ranks
 from experiments.beside import Kept, Meanwhile, Taken, keep
 from experiments.cluster import Played, of_json
 from experiments.job_sockets import Job, job_socket
@@ -22,6 +22,7 @@ from lab.namespaces import Net
 from lab.run import LabError, run
 from lark_mpi import service
 from tests.common.test_client import served
+from tests.fixtures.controllers import until
 from tests.fixtures.fake_controls import TOKENS
 from tests.fixtures.rest_app import Api
 
@@ -72,6 +73,17 @@ def test_frames_are_shown_with_their_times_and_a_program_that_fails_says_why(nod
     failing = Application("frames, adapting", nodes, tmp_path / "work", tmp_path, few)
     with pytest.raises(LabError, match="no worker service of Lark is here"):
         failing.wait()
+
+
+@pytest.mark.ovs
+def test_ranks_that_outlive_their_program_are_ended(nodes: list[str], tmp_path: Path) -> None:
+    frames = Application("frames", nodes, tmp_path / "work", tmp_path, ("--seconds", "600"))
+    try:
+        until(lambda: len(ranks(tmp_path / "work")) >= len(nodes) + 1)
+        frames._process.kill()
+    finally:
+        frames.end()
+    until(lambda: not ranks(tmp_path / "work"))
 
 
 def test_a_jobs_socket_reserves_and_reads_back_for_that_job_alone(
