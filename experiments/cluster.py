@@ -30,6 +30,7 @@ from experiments.applications import Application
 from experiments.beside import TRIES, Meanwhile, Processors, Taken, wants_more
 from experiments.cable import REFERENCE_PORT
 from experiments.job_sockets import job_socket
+from experiments.losses import NOTHING, Losses, lost
 from experiments.nodes import (
     STATE,
     SWITCH,
@@ -47,6 +48,8 @@ from experiments.nodes import (
     make_switches,
     release,
     reserve,
+    rewire,
+    schedulers,
 )
 from lab.run import LabError, run
 
@@ -119,13 +122,14 @@ class Played:
     """One run: the ``seconds`` of each application, and the Mb/s of L2 bytes that came of each background flow.
 
     ``parts`` are the seconds of each application's parts, by name; ``shown`` are the frames that each has
-    shown.
+    shown; ``losses`` are those of all meanwhile.
     """
 
     seconds: tuple[float, ...]
     background: tuple[float, ...] = ()
     parts: tuple[Mapping[str, float], ...] = ()
     shown: tuple[Shown, ...] = ()
+    losses: Losses = NOTHING
 
 
 def play(request: Request, one: Run, noise: int) -> Played:
@@ -136,13 +140,21 @@ def play(request: Request, one: Run, noise: int) -> Played:
             made += reserve(application, request.nodes, rate, floor=one.floor)
     try:
         with background(noise, one.background):
+            missed = _losses(request, one)
             began, before = time.monotonic(), _background_bytes(noise, one.background)
             found = _programs(request, one) if one.programs else _exchanges(request, one)
             ended, after = time.monotonic(), _background_bytes(noise, one.background)
+            missed = _losses(request, one).since(missed)
     finally:
         release(made)
     came = ((last - first) * 8 / 1e6 / (ended - began) for first, last in zip(before, after, strict=True))
-    return replace(found, background=tuple(came))
+    return replace(found, background=tuple(came), losses=missed)
+
+
+def _losses(request: Request, one: Run) -> Losses:
+    """The losses of a run's applications until now."""
+    members = [Member(application, node) for application in range(len(one.rates)) for node in range(request.nodes)]
+    return lost(schedulers(request), (member.inside for member in members))
 
 
 def _exchanges(request: Request, one: Run) -> Played:
@@ -234,6 +246,7 @@ def _received() -> int:
 
 def taken(request: Request, one: Run, noise: int) -> dict[str, Any]:
     """One run with the reference stream beside it."""
+    rewire(request, one)
     before, began = Processors.of(Path("/proc/stat").read_text()), time.time()
     with referred(request) as part:
         found = play(request, one, noise)
@@ -294,7 +307,8 @@ def repeated(request: Request, take: Callable[[Run], dict[str, Any]]) -> Iterato
 
 def of_json(found: dict[str, Any], steal: float = 0.0, outside: float = 0.0) -> Taken[Played]:
     """Read what :func:`taken` answers, with what is known of the machine's processors outside."""
-    played = Played(**{name: frozen(value) for name, value in found["played"].items()})
+    values = {name: frozen(value) for name, value in found["played"].items()}
+    played = Played(**values | {"losses": Losses(**values.get("losses", {}))})
     return Taken(played, Meanwhile(found["reference"], steal, outside, found["inside"]))
 
 
