@@ -1,4 +1,4 @@
-"""What costs time where applications reserve whole links: the three exchanges of the QoS framework's Figure 13.
+"""Exchanges of the QoS framework's Figure 13 that reserve whole links, and what costs them time.
 
 On eight nodes three applications reserve all of every link, 42 flows of it each. The same exchanges alone and at once,
 on cables that differ in one thing each: how many frames they hold back, how much they carry, and how fast all of it is.
