@@ -34,11 +34,13 @@ def started(
     """Run the script on every node: status, output and process id of each."""
     script = folder / "nodes.sh"
     script.write_text(example("sh"))
-    shared = folder / f"shared {mpi} {len(list(folder.iterdir()))}"
+    shared = folder / f"shared{len(list(folder.iterdir()))}"
     processes = []
     for number, namespace in enumerate(namespaces):
         scratch = folder / f"scratch{number}"
         scratch.mkdir(exist_ok=True)
+        # As HTCondor transfers it to each node.
+        (scratch / "program.py").write_text(PROGRAM)
         processes.append(
             subprocess.Popen(
                 ["nsenter", f"--net=/run/netns/{namespace}", "sh", script, shared, mpi, *program],
@@ -66,12 +68,11 @@ def test_one_rank_starts_on_each_node_and_its_end_is_the_jobs(net: Net, mpi: str
             run(["ip", "link", "set", each.port, "master", bridge])
         with temporary_directory() as name:
             folder = Path(name)
-            (folder / "program.py").write_text(PROGRAM)
             env = environment(mpi, folder) | {"OMPI_MCA_btl": "tcp,self"}
             # The job's user is an ordinary one; the tests' is not.
             env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
             namespaces = [each.namespace for each in hosts]
-            program = [sys.executable, str(folder / "program.py")]
+            program = [sys.executable, "program.py"]
             good, other = started(folder, namespaces, mpi, [*program, "0"], env)
             assert good[0] == 0, good[1] + other[1]
             ranks = [line.split() for line in sorted(good[1].splitlines()) if line.startswith("rank")]
