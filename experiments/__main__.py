@@ -13,6 +13,7 @@ from typing import Final
 
 from experiments import (
     calibration,
+    full_links,
     lark_host,
     lark_latency,
     lark_start,
@@ -45,6 +46,7 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "lark-transfers-wan": lark_transfers.run_far,
     "lark-transfers-shares": transfer_shares.run,
     "qos-framework": qos_framework.run,
+    "qos-full-links": full_links.run,
     "superfacility": superfacility.run,
     "qos-applications": qos_applications.run,
 }

@@ -9,10 +9,12 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +50,8 @@ AGENT_SETTINGS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
 # The end of the last section of HPC Challenge that is looked at. The next ones send 4 GB, and factor a matrix.
 HPCC_END = "End of MPIFFT section."
 HPCC_OUTPUT = "hpccoutf.txt"
+# The numbers of updates that RandomAccess made, and that it makes where it has the time.
+UPDATES = (r"Number of updates EXECUTED", r"Default number of updates \(RECOMMENDED\)")
 
 # What is read of a program's output and folder: seconds of each part.
 Read = Callable[[str, Path], dict[str, float]]
@@ -57,7 +61,7 @@ Read = Callable[[str, Path], dict[str, float]]
 class Program:
     """``command`` is that of every rank, in a folder with the ``inputs``. ``read`` returns the seconds of its parts.
 
-    A rank that waits for messages asks for them again and again, but for those of programs that are ``calm``.
+    Ranks of programs that are ``calm`` hardly need the processor, and have it before others.
     A program with a line ``until`` in its ``log`` is ended there: the rest of it is not looked at.
     """
 
@@ -94,20 +98,25 @@ def hpcc_seconds(text: str) -> dict[str, float]:
         times = re.findall(line, part, flags=re.MULTILINE)
         if not times:
             raise LabError(f"hpcc printed no time of {section}: {part[-500:]}")
-        found[name] = round(sum(map(float, times)), 6)
+        found[name] = round(sum(map(float, times)) * _left_out(part), 6)
     return found
+
+
+def _left_out(part: str) -> float:
+    """The factor from the updates that RandomAccess made, which takes a minute at most, to those that it is to make."""
+    counts = [re.search(rf"^{name} = (\d+)", part, flags=re.MULTILINE) for name in UPDATES]
+    made, wanted = (float(each[1]) if each else 1.0 for each in counts)
+    return wanted / made
 
 
 _PYTHON = "python3"
 PROGRAMS: Mapping[str, Program] = {
-    "integer sort": Program((_PYTHON, "integer_sort.py"), ("integer_sort.py",), _own),
-    "POV-Ray": Program((_PYTHON, "render.py", "scene.pov"), ("render.py", "scene.pov"), _own),
-    "LAMMPS": Program(
-        ("lmp", "-in", "silicon.lammps", "-log", "none", "-var", "steps", "3"), ("silicon.lammps",), _lammps
-    ),
+    "integer sort": Program((_PYTHON, "integer_sort.py"), ("integer_sort.py", "waiting.py"), _own),
+    "POV-Ray": Program((_PYTHON, "render.py", "scene.pov"), ("render.py", "waiting.py", "scene.pov"), _own),
+    "LAMMPS": Program(("lmp", "-in", "silicon.lammps", "-log", "none"), ("silicon.lammps",), _lammps),
     "hpcc": Program(("hpcc",), ("hpccinf.txt",), _hpcc, HPCC_OUTPUT, HPCC_END),
-    "frames": Program((_PYTHON, "frames.py"), ("frames.py",), _own, calm=True),
-    "frames, adapting": Program((_PYTHON, "frames.py", "--adapt"), ("frames.py",), _own, calm=True),
+    "frames": Program((_PYTHON, "frames.py"), ("frames.py", "waiting.py"), _own, calm=True),
+    "frames, adapting": Program((_PYTHON, "frames.py", "--adapt"), ("frames.py", "waiting.py"), _own, calm=True),
 }
 
 
@@ -147,14 +156,14 @@ class Application:
         while self._process.poll() is None:
             if self._program.until and self._is_over():
                 self.end()
-                return self._program.read("", self._folder)
+                return self._read("")
             if time.monotonic() > deadline:
                 self.end()
                 raise LabError(f"{self._told()}: no end within {SECONDS} s: {self.printed()[-1000:]}")
             time.sleep(0.05)
         if self._process.returncode:
             raise LabError(f"{self._told()}: status {self._process.returncode}: {self.errors()[-3000:]}")
-        return self._program.read(self.printed(), self._folder)
+        return self._read(self.printed())
 
     def shown(self) -> tuple[tuple[float, int], ...]:
         """The times at which it showed frames, since 1970, each with its bytes; empty for programs that show none."""
@@ -171,7 +180,7 @@ class Application:
         return self._err.read_text(errors="replace")
 
     def end(self) -> None:
-        """End it, if it has not."""
+        """End it, if it has not, with every rank that has outlived mpiexec: it would run beside the next ones."""
         if self._process.poll() is None:
             # mpiexec ends its ranks, and is waited for.
             self._process.terminate()
@@ -180,6 +189,15 @@ class Application:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        for rank in ranks(self._folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
+
+    def _read(self, printed: str) -> dict[str, float]:
+        try:
+            return self._program.read(printed, self._folder)
+        except (ValueError, LookupError, OSError) as error:
+            raise LabError(f"{self._told()}: no times: {error!r}: {printed[-1000:]}{self.errors()[-1000:]}") from None
 
     def _is_over(self) -> bool:
         log = self._folder / self._program.log
@@ -187,6 +205,16 @@ class Application:
 
     def _told(self) -> str:
         return " ".join(self._program.command)
+
+
+def ranks(folder: Path) -> list[int]:
+    """The processes that run in a program's folder."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if each.readlink() == folder:
+                found.append(int(each.parent.name))
+    return found
 
 
 def command(program: Sequence[str], nodes: Sequence[str], sockets: Path, calm: bool) -> list[str]:

@@ -20,6 +20,11 @@ REFERENCE_PORT: Final = 5299
 MODULES: Final = ("ifb", "act_mirred", "cls_matchall", "cls_u32", "sch_netem", "sch_prio", "sch_ingress")
 
 
+def held(rate: float, delay_ms: float = 0.0) -> int:
+    """The packets that a cable of ``rate`` Mb/s holds back at most."""
+    return max(round(rate * 1e3 * (BUFFER_MS + delay_ms) / FRAME_BITS), LEAST_PACKETS)
+
+
 def wire(device: str, rate: float, delay_ms: float = 0.0) -> list[str]:
     """Let what leaves a device come at ``rate`` Mb/s at most, in order of arrival, and the rest be dropped.
 
@@ -28,12 +33,16 @@ def wire(device: str, rate: float, delay_ms: float = 0.0) -> list[str]:
     beside that rate: neither takes from the other, and both pass the same device at the same time. A long wire holds
     each packet up for ``delay_ms`` besides, the reference's not.
     """
-    packets = max(round(rate * 1e3 * (BUFFER_MS + delay_ms) / FRAME_BITS), LEAST_PACKETS)
     delay = f" delay {delay_ms:g}ms" if delay_ms else ""
     second = " ".join(["1"] * 16)
     match = f"tc filter add dev {device} parent 1: protocol ip prio 1 u32 match ip protocol 6 0xff match ip"
     return [
         f"tc qdisc add dev {device} root handle 1: prio bands 2 priomap {second}",
-        f"tc qdisc add dev {device} parent 1:2 netem rate {rate:g}mbit{delay} limit {packets}",
+        f"tc qdisc add dev {device} parent 1:2 netem rate {rate:g}mbit{delay} limit {held(rate, delay_ms)}",
         *(f"{match} {end} {REFERENCE_PORT} 0xffff flowid 1:1" for end in ("sport", "dport")),
     ]
+
+
+def rewired(device: str, rate: float, packets: int) -> str:
+    """Give a wire another rate, and let it hold back so many packets."""
+    return f"tc qdisc change dev {device} parent 1:2 netem rate {rate:g}mbit limit {packets}"

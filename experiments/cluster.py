@@ -4,15 +4,16 @@ input.
 An application is the exchange of :mod:`experiments.exchange`, or an MPI program of :mod:`experiments.applications`. The
 nodes are those of :mod:`experiments.nodes`.
 
-The request is JSON: :class:`Request`'s fields. What was measured is printed as JSON: for every run and repetition what
-:class:`Played` has, what a reference stream over the first node's cable delivered meanwhile as a part of its rate, the
-share of the lab's processor that worked, and from when to when it ran. Runs as root in a namespace with nothing else
-in it. Standard library only.
+The request is JSON: :class:`Request`'s fields. Every measurement is a line of JSON in the file MEASURED as soon as it
+is made: the run's name, what :class:`Played` has, what a reference stream over the first node's cable delivered
+meanwhile as a part of its rate, the share of the lab's processor that worked, and from when to when it ran; or the
+run's name, and why it failed. Runs as root in a namespace with nothing else in it. Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from experiments.applications import Application
 from experiments.beside import TRIES, Meanwhile, Processors, Taken, wants_more
 from experiments.cable import REFERENCE_PORT
 from experiments.job_sockets import job_socket
+from experiments.losses import NOTHING, Losses, lost
 from experiments.nodes import (
     STATE,
     SWITCH,
@@ -46,10 +48,16 @@ from experiments.nodes import (
     make_switches,
     release,
     reserve,
+    rewire,
+    schedulers,
 )
 from lab.run import LabError, run
 
 RUN_SECONDS = 300
+# The lab's directory, which stays when the lab has ended.
+MEASURED = "/lark/run/measured"
+# How often a run may fail until it is left out.
+FAILURES = 2
 REFERENCE = "reference"
 REFERENCE_SOURCE, REFERENCE_TARGET = "10.0.77.2", "10.0.77.1"
 # Seconds until the reference stream counts.
@@ -114,13 +122,14 @@ class Played:
     """One run: the ``seconds`` of each application, and the Mb/s of L2 bytes that came of each background flow.
 
     ``parts`` are the seconds of each application's parts, by name; ``shown`` are the frames that each has
-    shown.
+    shown; ``losses`` are those of all meanwhile.
     """
 
     seconds: tuple[float, ...]
     background: tuple[float, ...] = ()
     parts: tuple[Mapping[str, float], ...] = ()
     shown: tuple[Shown, ...] = ()
+    losses: Losses = NOTHING
 
 
 def play(request: Request, one: Run, noise: int) -> Played:
@@ -131,18 +140,32 @@ def play(request: Request, one: Run, noise: int) -> Played:
             made += reserve(application, request.nodes, rate, floor=one.floor)
     try:
         with background(noise, one.background):
+            missed = _losses(request, one)
             began, before = time.monotonic(), _background_bytes(noise, one.background)
             found = _programs(request, one) if one.programs else _exchanges(request, one)
             ended, after = time.monotonic(), _background_bytes(noise, one.background)
+            missed = _losses(request, one).since(missed)
     finally:
         release(made)
     came = ((last - first) * 8 / 1e6 / (ended - began) for first, last in zip(before, after, strict=True))
-    return replace(found, background=tuple(came))
+    return replace(found, background=tuple(came), losses=missed)
+
+
+def _losses(request: Request, one: Run) -> Losses:
+    """The losses of a run's applications until now."""
+    members = [Member(application, node) for application in range(len(one.rates)) for node in range(request.nodes)]
+    return lost(schedulers(request), (member.inside for member in members))
 
 
 def _exchanges(request: Request, one: Run) -> Played:
     started = [exchange(application, request) for application in range(len(one.rates))]
-    return Played(tuple(seconds(each) for each in started))
+    try:
+        return Played(tuple(seconds(each) for each in started))
+    finally:
+        for process in itertools.chain(*started):
+            # Where one has failed the others wait for it.
+            process.kill()
+            process.wait()
 
 
 def _programs(request: Request, one: Run) -> Played:
@@ -223,6 +246,7 @@ def _received() -> int:
 
 def taken(request: Request, one: Run, noise: int) -> dict[str, Any]:
     """One run with the reference stream beside it."""
+    rewire(request, one)
     before, began = Processors.of(Path("/proc/stat").read_text()), time.time()
     with referred(request) as part:
         found = play(request, one, noise)
@@ -236,39 +260,62 @@ def taken(request: Request, one: Run, noise: int) -> dict[str, Any]:
     }
 
 
-def measure(request: Request) -> dict[str, list[dict[str, Any]]]:
-    """The results of a request: by run's name, what was taken in each repetition."""
+def measure(request: Request, measured: Path) -> None:
+    """Measure each run of a request by turns, and append what was taken to ``measured``."""
     noise = max(len(each.rates) for each in request.runs)
     STATE.mkdir(parents=True, exist_ok=True)
     make_switches(request)
     make_reference()
-    with leaves(), controller(request), contextlib.ExitStack() as sockets:
+    with leaves(), controller(request), contextlib.ExitStack() as sockets, measured.open("a") as lines:
         for application in range(applications(request)):
             for node in range(request.nodes):
                 member = Member(application, node)
                 job = add_job(member)
                 sockets.enter_context(job_socket(STATE / f"{member.name}.sock", job, URL, TOKEN.read_text()))
-        found: dict[str, list[dict[str, Any]]] = {each.name: [] for each in request.runs}
-        # By turns, so that what else the machine does falls on all alike; again what was not sound.
-        for _ in range(request.repetitions * TRIES):
-            for each in request.runs:
-                if wants_more(list(map(of_json, found[each.name])), request.repetitions):
-                    # Where the time is over, it is shown which run was under way.
-                    print(f"{time.strftime('%H:%M:%S')} {each.name}", file=sys.stderr, flush=True)
-                    found[each.name].append(taken(request, each, noise))
-    return found
+        for line in repeated(request, lambda one: taken(request, one, noise)):
+            lines.write(json.dumps(line) + "\n")
+            lines.flush()
+
+
+def repeated(request: Request, take: Callable[[Run], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Take every run until enough was sound, or the time is over; gives each measurement, and each failure.
+
+    One that fails is taken again at its next turn, at most FAILURES times, and the others go on.
+    """
+    found: dict[str, list[dict[str, Any]]] = {each.name: [] for each in request.runs}
+    failures = dict.fromkeys(found, 0)
+    until = time.monotonic() + request.seconds
+    # By turns, so that what else the machine does falls on all alike; again what was not sound.
+    for turn in range(request.repetitions * TRIES):
+        for each in request.runs:
+            if turn and time.monotonic() > until:
+                return
+            sound = list(map(of_json, found[each.name]))
+            if failures[each.name] >= FAILURES or not wants_more(sound, request.repetitions):
+                continue
+            # Where the time is over, it is shown which run was under way.
+            print(f"{time.strftime('%H:%M:%S')} {each.name}", file=sys.stderr, flush=True)
+            try:
+                found[each.name].append(take(each))
+            except (LabError, OSError, subprocess.SubprocessError) as error:
+                failures[each.name] += 1
+                print(f"{each.name}: {error}", file=sys.stderr, flush=True)
+                yield {"run": each.name, "failed": str(error)}
+            else:
+                yield {"run": each.name, "taken": found[each.name][-1]}
 
 
 def of_json(found: dict[str, Any], steal: float = 0.0, outside: float = 0.0) -> Taken[Played]:
     """Read what :func:`taken` answers, with what is known of the machine's processors outside."""
-    played = Played(**{name: frozen(value) for name, value in found["played"].items()})
+    values = {name: frozen(value) for name, value in found["played"].items()}
+    played = Played(**values | {"losses": Losses(**values.get("losses", {}))})
     return Taken(played, Meanwhile(found["reference"], steal, outside, found["inside"]))
 
 
 def main() -> int:
     """Run as a program."""
     try:
-        print(json.dumps(measure(Request.of(json.load(sys.stdin)))))
+        measure(Request.of(json.load(sys.stdin)), Path(MEASURED))
     except (LabError, OSError, subprocess.SubprocessError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.cable import MARGIN, MODULES, wire
+from experiments.cable import MARGIN, MODULES, held, rewired, wire
 from experiments.job_sockets import Job
 from lab.run import LabError, run
 
@@ -49,7 +49,8 @@ class Run:
     ``programs`` are theirs with their ``arguments``, exchanges where there are none; each begins ``delays`` seconds
     later. ``floor``: what they reserve is not the most as well; ``to_first``: those that begin later reserve flows to
     the first node alone. ``background`` flows send all the time from the first
-    node, unreserved.
+    node, unreserved. Cables carry ``wider`` times their rate meanwhile, and hold back ``frames`` for each flow of a
+    link at least.
     """
 
     name: str
@@ -60,6 +61,8 @@ class Run:
     delays: tuple[float, ...] = ()
     floor: bool = False
     to_first: bool = False
+    wider: float = 1.0
+    frames: int = 0
 
     def delay(self, application: int) -> float:
         """The seconds after which an application begins, and reserves."""
@@ -70,7 +73,8 @@ class Run:
 class Request:
     """The run that is asked for: the number of nodes, the cables' Mb/s, and the exchange of each application.
 
-    ``size`` is bytes to each other node in each round.
+    ``size`` is bytes to each other node in each round. No run is repeated that would begin more than ``seconds`` after
+    the first one.
     """
 
     nodes: int
@@ -80,6 +84,7 @@ class Request:
     rounds: int
     repetitions: int
     runs: tuple[Run, ...]
+    seconds: float
 
     @classmethod
     def of(cls, found: dict[str, Any]) -> Request:
@@ -206,6 +211,22 @@ def _cable(end: str, half: str, request: Request) -> None:
     for direction, name in names.items():
         run(["tc", "filter", "add", "dev", end, direction, "matchall", "action", "mirred", "egress", "redirect",
              "dev", name])  # fmt: skip
+
+
+def schedulers(request: Request) -> list[str]:
+    """The devices whose schedulers are the cables."""
+    return [
+        f"{way}half{node}" for node in range(request.nodes) for way in ([""] if request.half_duplex else ["", "in"])
+    ]
+
+
+def rewire(request: Request, one: Run) -> None:
+    """Make the cables those of a run."""
+    rate = request.link * MARGIN * one.wider
+    # At a link every node has a flow to and from each other, of every application.
+    flows = 2 * (request.nodes - 1) * len(one.rates)
+    for name in schedulers(request):
+        run(rewired(name, rate, max(held(rate), one.frames * flows)).split())
 
 
 def applications(request: Request) -> int:

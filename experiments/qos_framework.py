@@ -6,88 +6,40 @@ On nodes of :mod:`experiments.cluster`, in a lab without the pool. Rates are the
 
 from __future__ import annotations
 
-import json
-import threading
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from experiments import paper
-from experiments.beside import Kept, Processors, Taken, keep
-from experiments.cluster import Played, of_json
+from experiments.beside import Kept
+from experiments.cluster import Played
+from experiments.measured import Measured, figures, measure
 from experiments.nodes import Request, Run
 from experiments.options import Options
-from experiments.result import Beside, Check, Point, Result, Series
-from lab.boot import Lab
-from lab.settings import from_environment
+from experiments.result import Check, Point, Result, Series
 
 # Times the paper's rates, by number of nodes: what one processor carries with something to spare, frame by frame. Eight
 # nodes at the paper's rates send 550,000 frames a second.
 SCALE: Final = 0.08
-SECONDS: Final = 1500
+# For all runs: no one is repeated later than at the first, and all have ended at the second.
+REPEATED: Final = 1200
+SECONDS: Final = 2400
 # What each flow sends in a round, bytes. Rates are scaled down and frames are not: with fewer of them in a round, what
 # it takes to send one again at the round's end would count for more than it does at the paper's rates.
 SIZE: Final = 200_000
 ROUNDS: Final = 3
+# Frames that a cable holds back for each of its flows at least. At the scale of eight nodes 40 ms are little more than
+# one for each (experiments/full_links.py shows what that costs); at the paper's rates they are 130.
+FRAMES: Final = 8
 # Mb/s in a MB/s.
 MEGABITS: Final = 8
 # Payload in a full frame's L2 bytes at an MTU of 1500, TCP with timestamps over IPv4.
 PAYLOAD: Final = 1448 / 1514
 # How far a completion time may be off, where the aim is that it does not change.
 WITHIN: Final = 0.05
-LAB_CODE: Final = {"PYTHONPATH": "/lark/run/code:/lark/run/source"}
-
-Samples = list[tuple[float, Processors]]
-# By run's name.
-Times = dict[str, Kept[Played]]
-
-
-def measure(request: Request, packages: Sequence[str] = (), seconds: float = SECONDS) -> Times:
-    """Play a request in a lab of its own, with these packages: what counts of each run's repetitions."""
-    with Lab.start(from_environment(), packages) as lab, watched() as processors:
-        answer = lab.run(
-            ["python3", "-m", "experiments.cluster"], timeout=seconds, stdin=json.dumps(asdict(request)), env=LAB_CODE
-        )
-    found: dict[str, list[dict[str, Any]]] = json.loads(answer.stdout)
-    return {name: keep(_beside(one, processors) for one in several) for name, several in found.items()}
-
-
-def _beside(one: dict[str, Any], processors: Samples) -> Taken[Played]:
-    """A measurement with this machine's processors meanwhile. The lab's clock is this machine's."""
-    before = max((each for each in processors if each[0] <= one["began"]), default=processors[0], key=_at)
-    after = min((each for each in processors if each[0] >= one["ended"]), default=processors[-1], key=_at)
-    outside, steal = before[1].shares(after[1])
-    return of_json(one, steal, outside)
-
-
-def _at(sample: tuple[float, Processors]) -> float:
-    return sample[0]
-
-
-@contextmanager
-def watched() -> Iterator[Samples]:
-    """Look at this machine's processors twice a second during the block: (seconds since 1970, what they have done)."""
-    found: Samples = []
-    over = threading.Event()
-
-    def watch() -> None:
-        while True:
-            found.append((time.time(), Processors.of(Path("/proc/stat").read_text())))
-            if over.wait(0.5):
-                return
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        over.set()
-        thread.join()
 
 
 def run(options: Options) -> tuple[Result, ...]:
@@ -135,8 +87,8 @@ def _of(nodes: int, options: Options) -> Iterable[Result]:
         ]
     for each in together:
         runs += [
-            Run(f"together {_named(each)}", tuple(rate * unit for rate in each)),
-            Run(f"free {_named(each)}", (None,) * len(each)),
+            Run(f"together {named(each)}", tuple(rate * unit for rate in each)),
+            Run(f"free {named(each)}", (None,) * len(each)),
         ]
     request = Request(
         nodes=nodes,
@@ -145,13 +97,14 @@ def _of(nodes: int, options: Options) -> Iterable[Result]:
         size=SIZE,
         rounds=ROUNDS,
         repetitions=options.fewer,
-        runs=tuple({one.name: one for one in runs}.values()),
+        runs=tuple({one.name: replace(one, frames=FRAMES) for one in runs}.values()),
+        seconds=REPEATED,
     )
-    times = measure(request)
-    yield against_allocation(nodes, alone, times, request, options)
+    times = measure(request, (), SECONDS)
+    made: list[Callable[[], Result]] = [partial(against_allocation, nodes, alone, times, request, options)]
     if noises:
-        yield with_background(nodes, reserved, noises, times, options)
-    yield at_once(nodes, together, times, options)
+        made.append(partial(with_background, nodes, reserved, noises, times, options))
+    yield from figures("qos-framework", [*made, partial(at_once, nodes, together, times, options)])
 
 
 def scale(nodes: int, options: Options) -> float:
@@ -159,11 +112,14 @@ def scale(nodes: int, options: Options) -> float:
     return SCALE / nodes * options.scale
 
 
-def _named(each: Sequence[float]) -> str:
+def named(each: Sequence[float]) -> str:
+    """The name of applications that run at the same time, by their allocations."""
     return "+".join(f"{rate:g}" for rate in each)
 
 
-def against_allocation(nodes: int, alone: Sequence[float], times: Times, request: Request, options: Options) -> Result:
+def against_allocation(
+    nodes: int, alone: Sequence[float], times: Measured, request: Request, options: Options
+) -> Result:
     """Figures 8 and 9: the more is reserved, the sooner the application ends."""
     found = tuple(_point(rate, times[f"alone {rate:g}"]) for rate in alone)
     payload = request.size * request.rounds
@@ -194,7 +150,7 @@ def against_allocation(nodes: int, alone: Sequence[float], times: Times, request
                 "the time is that of the bytes at the reserved rate, within 10 %", off, lambda part: 0.9 <= part <= 1.1
             ),
         ),
-        setting=_setting(nodes, options),
+        setting=setting(nodes, options),
         notes=(
             "The application is a program of ours: in every round each node sends as much to every other. The paper's "
             "applications, of which it says that their communication patterns differ, are not run.",
@@ -202,11 +158,11 @@ def against_allocation(nodes: int, alone: Sequence[float], times: Times, request
             f"{paper.flow_limit(nodes, options.rates.link_mbytes):g} MB/s can be reserved for each; more is refused.",
             "Links that are full duplex could reserve twice that: each direction has the capacity.",
         ),
-        beside=beside_all(times, "alone", "free"),
+        beside=times.beside("alone", "free"),
     )  # fmt: skip
 
 
-def with_background(nodes: int, reserved: float, noises: Sequence[int], times: Times, options: Options) -> Result:
+def with_background(nodes: int, reserved: float, noises: Sequence[int], times: Measured, options: Options) -> Result:
     """Figure 12: flows that send all the time beside the application."""
     free = (_point(0, times["free"]), *(_point(n, times[f"noise {n}"]) for n in noises))
     kept = (
@@ -236,23 +192,23 @@ def with_background(nodes: int, reserved: float, noises: Sequence[int], times: T
                 "{} to {} Mb/s, the least of each run",
             ),
         ),
-        setting=_setting(nodes, options),
+        setting=setting(nodes, options),
         notes=(
             "The background flows are TCP streams from the first node, one to each of the next nodes. They got, all "
             f"together: {'; '.join(_background(n, times) for n in noises)}.",
             f"The paper does not say what was reserved; {reserved:g} MB/s, four fifths of the most, is ours.",
         ),
-        beside=beside_all(times, f"alone {reserved:g}", "free", "noise", "reserved noise"),
+        beside=times.beside(f"alone {reserved:g}", "free", "noise", "reserved noise"),
     )
 
 
-def _least(noises: Sequence[int], times: Times) -> list[tuple[float, bool]]:
+def _least(noises: Sequence[int], times: Measured) -> list[tuple[float, bool]]:
     """The least Mb/s of a background flow in each run, and whether that is marked."""
     runs = [times[f"{name} {number}"] for number in noises for name in ("noise", "reserved noise")]
     return [(min(played.background), kept.marked) for kept in runs for played in kept.values]
 
 
-def _background(number: int, times: Times) -> str:
+def _background(number: int, times: Measured) -> str:
     """A part of a sentence about what so many background flows got, medians of Mb/s of L2 bytes."""
     free, kept = (
         median(sum(played.background) for played in times[f"{name} {number}"].values)
@@ -261,17 +217,17 @@ def _background(number: int, times: Times) -> str:
     return f"{number} flows {free:.2f} Mb/s beside flows without a reservation, {kept:.2f} beside reserved ones"
 
 
-def at_once(nodes: int, together: Sequence[Sequence[float]], times: Times, options: Options) -> Result:
+def at_once(nodes: int, together: Sequence[Sequence[float]], times: Measured, options: Options) -> Result:
     """Figure 13: applications at the same time, each with its own allocation."""
     alone, beside, free, off = [], [], [], []
     places: list[str] = []
     for each in together:
         for number, rate in enumerate(each):
-            places.append(f"{rate:g} of\n{_named(each)}")
-            single, joint = times[f"alone {rate:g}"], times[f"together {_named(each)}"]
+            places.append(f"{rate:g} of\n{named(each)}")
+            single, joint = times[f"alone {rate:g}"], times[f"together {named(each)}"]
             alone.append(_point(len(places), single))
             beside.append(_point(len(places), joint, number))
-            free.append(_point(len(places), times[f"free {_named(each)}"], number))
+            free.append(_point(len(places), times[f"free {named(each)}"], number))
             off.append((beside[-1].y / alone[-1].y, beside[-1].marked or alone[-1].marked))
     return Result(
         name=f"qos-figure-13-{nodes}-nodes",
@@ -285,7 +241,7 @@ def at_once(nodes: int, together: Sequence[Sequence[float]], times: Times, optio
             Series("at once, nothing reserved", tuple(free)),
         ),
         checks=(Check.of("within 5 % of the time alone", off, lambda part: abs(part - 1) <= WITHIN, "{} to {} of it"),),
-        setting=_setting(nodes, options),
+        setting=setting(nodes, options),
         notes=(
             "In the paper Integer Sort on four nodes takes "
             f"{paper.SORT_SECONDS_ALONE[5.0]:g} s at 5 MB/s and {paper.SORT_SECONDS_ALONE[8.0]:g} s at 8 MB/s alone, "
@@ -293,7 +249,7 @@ def at_once(nodes: int, together: Sequence[Sequence[float]], times: Times, optio
             "pairs and triples, of which its text has no values; all here but 5 and 8 MB/s on four nodes are ours.",
         ),
         places=tuple(places),
-        beside=beside_all(times, "alone", "together", "free"),
+        beside=times.beside("alone", "together", "free"),
     )
 
 
@@ -301,12 +257,8 @@ def _point(x: float, kept: Kept[Played], application: int = 0) -> Point:
     return Point.judged(x, kept, lambda played: played.seconds[application])
 
 
-def beside_all(times: Times, *names: str) -> Beside | None:
-    """The reference streams of the runs whose names begin so."""
-    return Beside.of(one for name, kept in times.items() if name.startswith(names) for one in kept.taken)
-
-
-def _setting(nodes: int, options: Options) -> dict[str, str | float | int | bool]:
+def setting(nodes: int, options: Options) -> dict[str, str | float | int | bool]:
+    """The setting of the results of exchanges."""
     return {
         "nodes": nodes,
         "rates of the paper times": scale(nodes, options),

@@ -17,7 +17,7 @@ from typing import Final
 
 from experiments import reference
 from experiments.beside import Kept, Taken, keep, repeat
-from experiments.cable import BUFFER_MS, FRAME_BITS, LEAST_PACKETS, MARGIN
+from experiments.cable import MARGIN, held
 from experiments.lark_latency import times
 from experiments.lark_start import settings
 from experiments.lark_wan import CMS, GATEWAY
@@ -97,7 +97,7 @@ def queues(device: str, rates: Mapping[str, float], wan: float) -> list[str]:
     ]
     for name, mark in MARKS.items():
         least, most = (rates[name], rates[name]) if name in rates else (rest, wan)
-        packets = max(round(most * 1e3 * BUFFER_MS / FRAME_BITS), LEAST_PACKETS)
+        packets = held(most)
         lines += [
             f"tc class add dev {device} parent 1:1 classid 1:{mark} htb rate {least:g}mbit ceil {most:g}mbit",
             f"tc qdisc add dev {device} parent 1:{mark} pfifo limit {packets}",

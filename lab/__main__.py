@@ -34,14 +34,18 @@ def main() -> int:
     """Run as a program."""
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
     parser.add_argument("action", choices=("build", "shell", "run"))
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="for run: what to run in the lab, with the pool up")
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        help="for run: what to run in the lab, with the pool up; for build: Debian packages beside the lab's own",
+    )
     parser.add_argument("--port", type=int, default=0, help="local port of the controller's page (default: a free one)")
     parser.add_argument("--keep", action="store_true", help="keep the run's directory, with every daemon's log")
     arguments = parser.parse_args()
     try:
         settings = from_environment()
         if arguments.action == "build":
-            for layer in rootfs.build(settings).layers:
+            for layer in rootfs.build(settings, arguments.command).layers:
                 print(layer)
             return 0
         began = time.monotonic()

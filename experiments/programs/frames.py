@@ -15,12 +15,11 @@ import threading
 import time
 
 from mpi4py import MPI
+from waiting import finish
 
 # Of what is promised and free, what is sent: TCP does not find the last tenth.
 PART = 0.85
 LEAST = 1000
-# Seconds between two looks whether a message has passed.
-PAUSE = 0.002
 END = b""
 
 
@@ -45,12 +44,6 @@ class Budget:
         while True:
             if self._reservation.changed(30):
                 self.rate = self._read()
-
-
-def finish(request: MPI.Request, status: MPI.Status | None = None) -> None:
-    """Wait for a message without taking the processor, as MPI's own waiting does."""
-    while not request.Test(status):
-        time.sleep(PAUSE)
 
 
 def send(comm: MPI.Intracomm, given: argparse.Namespace, budget: Budget | None) -> None:

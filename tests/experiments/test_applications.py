@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from experiments import paper, qos_applications
-from experiments.applications import Application, hpcc_seconds
+from experiments import adaptive, paper, qos_applications, sizes
+from experiments.applications import PROGRAMS, Application, hpcc_seconds, ranks
 from experiments.beside import Kept, Meanwhile, Taken, keep
 from experiments.cluster import Played, of_json
 from experiments.job_sockets import Job, job_socket
+from experiments.measured import Measured
 from experiments.nodes import Request, frozen
 from experiments.options import Options
 from experiments.result import Point, Result
@@ -21,6 +22,7 @@ from lab.namespaces import Net
 from lab.run import LabError, run
 from lark_mpi import service
 from tests.common.test_client import served
+from tests.fixtures.controllers import until
 from tests.fixtures.fake_controls import TOKENS
 from tests.fixtures.rest_app import Api
 
@@ -29,7 +31,7 @@ __all__ = ["served"]
 FINE = Meanwhile(1.0, 0.0, 0.5, 0.4)
 LATE = Meanwhile(0.8, 0.3, 1.0, 0.9)
 QUICK = Options(quick=True)
-LIMIT = paper.flow_limit(qos_applications.NODES)
+LIMIT = paper.flow_limit(sizes.NODES)
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def nodes(net: Net, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.ovs
 def test_ranks_on_nodes_sort_and_their_time_is_read(nodes: list[str], tmp_path: Path) -> None:
-    sort = Application("integer sort", nodes, tmp_path / "work", tmp_path, ("--keys", "2000", "--rounds", "2"))
+    sort = Application("integer sort", nodes, tmp_path / "work", tmp_path, ("--keys", "2000", "--passes", "3"))
     try:
         (seconds,) = sort.wait().values()
     finally:
@@ -71,6 +73,17 @@ def test_frames_are_shown_with_their_times_and_a_program_that_fails_says_why(nod
     failing = Application("frames, adapting", nodes, tmp_path / "work", tmp_path, few)
     with pytest.raises(LabError, match="no worker service of Lark is here"):
         failing.wait()
+
+
+@pytest.mark.ovs
+def test_ranks_that_outlive_their_program_are_ended(nodes: list[str], tmp_path: Path) -> None:
+    frames = Application("frames", nodes, tmp_path / "work", tmp_path, ("--seconds", "600"))
+    try:
+        until(lambda: len(ranks(tmp_path / "work")) >= len(nodes) + 1)
+        frames._process.kill()
+    finally:
+        frames.end()
+    until(lambda: not ranks(tmp_path / "work"))
 
 
 def test_a_jobs_socket_reserves_and_reads_back_for_that_job_alone(
@@ -101,6 +114,8 @@ def test_a_jobs_socket_reserves_and_reads_back_for_that_job_alone(
 
 HPCC = """\
 Begin of MPIRandomAccess section.
+Default number of updates (RECOMMENDED) = 262144
+Number of updates EXECUTED = 262144 (for a TIME BOUND of 60.00 secs)
 CPU time used = 0.069092 seconds
 Real time used = 2.807090 seconds
 Verification:  CPU time used = 0.000329 seconds
@@ -122,11 +137,22 @@ def test_the_seconds_of_hpcc_are_those_of_its_sections() -> None:
     assert hpcc_seconds(HPCC) == {"PTRANS": 0.55, "RandomAccess": 2.80709, "FFT": 0.016}
     with pytest.raises(LabError, match="no time of MPIFFT"):
         hpcc_seconds(HPCC.replace("Computing", "Nothing"))
+    # It makes fewer updates where it has no time for all.
+    assert hpcc_seconds(HPCC.replace("EXECUTED = 262144", "EXECUTED = 65536"))["RandomAccess"] == 4 * 2.80709
+
+
+def test_a_program_that_prints_no_times_fails_with_its_output(tmp_path: Path) -> None:
+    application = Application.__new__(Application)
+    application._program, application._folder = PROGRAMS["LAMMPS"], tmp_path
+    application._err = tmp_path / "errors"
+    application._err.write_text("ERROR: Lost atoms")
+    with pytest.raises(LabError, match=r"(?s)no times.*only this.*Lost atoms"):
+        application._read("only this")
 
 
 def test_a_request_and_what_was_played_survive_json() -> None:
     found = {
-        "nodes": 4, "link": 33.6, "half_duplex": True, "size": 1, "rounds": 1, "repetitions": 1,
+        "nodes": 4, "link": 33.6, "half_duplex": True, "size": 1, "rounds": 1, "repetitions": 1, "seconds": 60,
         "runs": [
             {"name": "a", "rates": [None, 5.0], "programs": ["x", "y"], "arguments": [["--a"], []], "floor": True},
         ],
@@ -146,7 +172,7 @@ def test_what_runs_at_the_same_time_can_be_reserved_and_has_names_of_its_own(opt
         # All share the first node's link, which flows come in by and go out by.
         flows = [3 if each.to_first and each.delay(number) else 6 for number in range(len(each.rates))]
         held = sum((rate or 0.0) * number for rate, number in zip(each.rates, flows, strict=True))
-        assert held <= paper.LINK_MBYTES - (3 * qos_applications.FRAMES_FLOOR if each.delays else 0)
+        assert held <= paper.LINK_MBYTES - (3 * adaptive.FRAMES_FLOOR if each.delays else 0)
     assert all(len(each.rates) == len(each.programs) for each in made)
     named = {each.name: each for each in made}
     assert all(named[each.name] == each for each in made)
@@ -167,7 +193,7 @@ def kept(*seconds: float, parts: tuple[str, ...] = ("",), meanwhile: Meanwhile =
 
 def times(
     options: Options, seconds: Callable[[float, str], float], meanwhile: Meanwhile = FINE
-) -> Mapping[str, Kept[Played]]:
+) -> dict[str, Kept[Played]]:
     """Measurements of every run: the seconds of each application by what it has reserved and the run's name."""
     found = {}
     for each in qos_applications.runs(options, qos_applications.rates(options), LIMIT, 1.0):
@@ -184,10 +210,11 @@ def shown(rate: float, begin: float = 0.0, end: float = 18.0) -> tuple[tuple[flo
 
 
 def expected(rate: float, name: str) -> float:
-    """Half a second of computing, and what is free where nothing is reserved or a floor."""
-    if "noise" in name and "reserved" not in name:
-        return 0.5 + 10 / (20.0 if "floor" in name else 10.0)
-    return 0.5 + 10 / (25.0 if "floor" in name or not rate else rate)
+    """Half a second of computing, but for hpcc, and what is free where nothing is reserved or a floor."""
+    computing = 0.1 if name.startswith("hpcc") else 0.5
+    if "noise" in name and "noise 0" not in name and "reserved" not in name:
+        return computing + 10 / (20.0 if "floor" in name else 10.0)
+    return computing + 10 / (25.0 if "floor" in name or not rate else rate)
 
 
 def verdicts(found: Result) -> list[str]:
@@ -197,11 +224,11 @@ def verdicts(found: Result) -> list[str]:
 @pytest.mark.parametrize("options", [Options(), QUICK])
 def test_figures_of_applications_are_met_missed_and_not_judged(options: Options) -> None:
     tried = qos_applications.rates(options)
-    found = {each.name: each for each in qos_applications.results(dict(times(options, expected)), tried, options)}
+    found = {each.name: each for each in qos_applications.results(Measured(times(options, expected)), tried, options)}
     assert {verdict for each in found.values() for verdict in verdicts(each)} == {"met"}
     names = {each.name for each in found["qos-applications-8"].series}
     assert ("hpcc's FFT" in names) == (not options.quick)
-    late = qos_applications.results(dict(times(options, expected, LATE)), tried, options)
+    late = qos_applications.results(Measured(times(options, expected, LATE)), tried, options)
     assert {verdict for each in late for verdict in verdicts(each)} == {"not judged"}
 
 
@@ -211,7 +238,40 @@ def test_a_floor_that_costs_time_and_a_program_without_a_knee_are_missed() -> No
     def slow(rate: float, name: str) -> float:
         return expected(rate, name) * (1.2 if "floor" in name else 1.0)
 
-    found = {each.name: each for each in qos_applications.results(dict(times(QUICK, slow)), tried, QUICK)}
+    found = {each.name: each for each in qos_applications.results(Measured(times(QUICK, slow)), tried, QUICK)}
     assert verdicts(found["qos-applications-floor"]) == ["missed"]
-    flat = qos_applications.against_allocation(dict(times(QUICK, lambda rate, name: 10 / (rate or 35.0))), tried, QUICK)
+    communicating = Measured(times(QUICK, lambda rate, name: 10 / (rate or 35.0)))
+    flat = qos_applications.against_allocation(communicating, tried, QUICK)
     assert verdicts(flat) == ["met", "missed"]
+
+
+def test_figures_are_made_of_what_was_measured_and_name_what_was_not() -> None:
+    options = Options()
+    tried = qos_applications.rates(options)
+    every = times(options, expected)
+    failing = {"LAMMPS 7", "POV-Ray, reserved, noise 2", "integer sort, floor, noise 3", "POV-Ray, light 20"}
+    failing |= {f"hpcc {rate:g}" for rate in tried[1:]} | {"frames, adapting"}
+    assert failing <= every.keys()
+    kept = {name: each for name, each in every.items() if name not in failing}
+    found = {
+        each.name: each
+        for each in qos_applications.results(Measured(kept, dict.fromkeys(failing, "it broke")), tried, options)
+    }
+    # The frames of one are nothing without the other's.
+    assert set(found) == {"qos-applications-8", "qos-applications-12", "qos-applications-floor", "qos-applications-13"}
+    assert {verdict for each in found.values() for verdict in verdicts(each)} == {"met"}
+    names = {each.name: len(each.points) for each in found["qos-applications-8"].series}
+    assert names == {"integer sort": 4, "LAMMPS": 3, "POV-Ray": 4}
+    assert "LAMMPS 7 (it broke)" in found["qos-applications-8"].notes[-1]
+    assert found["qos-applications-12"].places == (
+        "integer sort,\n3 flows",
+        "LAMMPS,\n3 flows",
+        "POV-Ray,\n3 flows",
+    )
+    assert "POV-Ray, reserved, noise 2 (it broke)" in found["qos-applications-12"].notes[-1]
+    assert "integer sort,\n3 flows" not in found["qos-applications-floor"].places
+    assert [each.split("\n")[0] for each in found["qos-applications-13"].places] == [
+        "integer sort 5", "POV-Ray 8", "integer sort 5", "POV-Ray 8",
+    ]  # fmt: skip
+    with pytest.raises(LabError, match="no figure was measured"):
+        list(qos_applications.results(Measured({}, dict.fromkeys(every, "it broke")), tried, options))

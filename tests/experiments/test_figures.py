@@ -10,6 +10,7 @@ import pytest
 from experiments import calibration, lark_host, lark_latency, lark_start, lark_wan, paper, qos_framework, rates, uploads
 from experiments.beside import Kept, Meanwhile, Taken, keep
 from experiments.cluster import Played
+from experiments.measured import Measured
 from experiments.options import Options
 from experiments.pool import Stream
 from experiments.result import Result
@@ -181,17 +182,17 @@ def test_figure_12_of_the_qos_framework_shows_what_the_background_flows_got() ->
         "free": played(1.0), "noise 2": played(1.6, 5.0, 3.0),
         "alone 28": played(1.2), "reserved noise 2": played(1.2, 0.5, 0.25),
     }  # fmt: skip
-    result = qos_framework.with_background(4, 28.0, [2], times, Options())
+    result = qos_framework.with_background(4, 28.0, [2], Measured(times), Options())
     assert verdicts(result) == ["met"] * 3
     assert "2 flows 8.00 Mb/s beside flows without a reservation, 0.75 beside reserved ones" in " ".join(result.notes)
     times["reserved noise 2"] = played(1.2, 0.5, 0.0)
-    assert verdicts(qos_framework.with_background(4, 28.0, [2], times, Options())) == ["met", "met", "missed"]
+    assert verdicts(qos_framework.with_background(4, 28.0, [2], Measured(times), Options())) == ["met", "met", "missed"]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(1.0, "met"), (1.06, "missed"), (0.94, "missed")])
 def test_figure_13_of_the_qos_framework_is_missed_where_an_application_is_faster_too(seconds: float, said: str) -> None:
     times = {"alone 5": played(1.0), "together 5": played(seconds), "free 5": played(0.5)}
-    assert verdicts(qos_framework.at_once(4, [(5.0,)], times, Options())) == [said]
+    assert verdicts(qos_framework.at_once(4, [(5.0,)], Measured(times), Options())) == [said]
 
 
 def test_calibration_says_where_no_scale_is_carried() -> None:

@@ -142,6 +142,9 @@ def test_a_pattern_that_cannot_be_leaves_the_whole_job_in_the_queue_until_it_can
     # HTCondor holds no parallel job for a hook: it takes the job back, and tries again, by now perhaps not once alone.
     # The startd of HTCondor 25.14 may end by a signal as it takes such a claim back; its master starts another.
     wait(is_back, limit=300)
+    # The job has the reason in the queue, and its user in the log.
+    for shown in (pool.access.run(f"condor_q {cluster} -af VacateReason"), pool.access.run("cat /home/alice/log")):
+        assert "Lark refused this job: RequestMpiBandwidth: a grid of 3x3 has 9 nodes, and the job has 2" in shown
     assert list(pool.lark.client.jobs(state="enforced")) == []
     pool.access.run(f"condor_qedit {cluster} RequestMpiBandwidth '\"neighbours 2 40\"'")
     wait(lambda: len(list(pool.lark.client.jobs(state="enforced"))) == 2, limit=120)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,15 @@ from lab.__main__ import NO_MIRROR
 from lab.boot import Lab
 from lab.settings import LabSettings, from_environment
 from tests.fixtures import own_network
+from tests.lab.packages import MPI
 from tests.lab.remains import Neighbour, remove, wait_until
 
 
 @contextmanager
-def booted(request: pytest.FixtureRequest, settings: LabSettings) -> Iterator[Lab]:
+def booted(request: pytest.FixtureRequest, settings: LabSettings, packages: Sequence[str] = ()) -> Iterator[Lab]:
     """A pool with two workers. A test leaves it as it found it: machines on, queue empty."""
     before = request.session.testsfailed
-    lab = Lab.start(settings)
+    lab = Lab.start(settings, packages)
     keep = True
     try:
         lab.start_pool()
@@ -32,22 +33,22 @@ def booted(request: pytest.FixtureRequest, settings: LabSettings) -> Iterator[La
         lab.stop(keep=keep)
 
 
-def built() -> tuple[int, str]:
+def built(packages: Sequence[str] = ()) -> tuple[int, str]:
     """Build the root file system, unless it is there: exit status and output of ``python3 -m lab build``.
 
     It comes from a mirror, and the tests' own network leads nowhere.
     """
-    done = own_network.run_outside([sys.executable, "-m", "lab", "build"])
+    done = own_network.run_outside([sys.executable, "-m", "lab", "build", *packages])
     return done.returncode, done.stdout.strip()
 
 
 @pytest.fixture(scope="session")
 def kernel_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """The lab of ``LAB_KIND``; by itself, native or User Mode Linux: the kernel forwards, with queues and delay."""
-    status, said = built()
+    status, said = built(MPI)
     if status:
         pytest.fail(f"the lab's root file system cannot be built: {said}")
-    with booted(request, from_environment()) as lab:
+    with booted(request, from_environment(), MPI) as lab:
         yield lab
 
 
