@@ -14,12 +14,14 @@ from lark_common.log import failure
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import Transition
-from lark_controller.policies.model import Policy
+from lark_controller.policies.model import GroupControl, Policy
+from lark_controller.qos.warnings import QueueMaker
+from lark_controller.qos.worker_queues import why_none
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PlacedSwitch
 from lark_controller.reconcile.pace import Pace
 from lark_controller.reconcile.packet_ins import Reactions
-from lark_controller.reconcile.queues import Queues
+from lark_controller.reconcile.queues import Queues, uplink_speeds
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
@@ -75,6 +77,19 @@ class PolicyChange:
             for state in self._loop.switches.values()
             if state.link is not None
         ]
+
+    def queue_makers(self, policy: Policy) -> list[QueueMaker]:
+        """The connected switches, each with what keeps it from making queues under another policy."""
+        found = []
+        for state in self._loop.switches.values():
+            if state.link is not None:
+                switch = placed_switch(policy, state.link)
+                queues = switch.group_control is GroupControl.QUEUES
+                why = self._queues.obstacle(state.link, policy)
+                if switch.is_edge and not why:
+                    why = why_none(uplink_speeds(switch))
+                found.append(QueueMaker(switch.name, switch.role, queues, why))
+        return sorted(found)
 
     async def adopt(self) -> int:
         """Bring the switches over to the prepared policy, one by one; returns how many flows were sent.

@@ -24,7 +24,8 @@ from lark_controller.reconcile.confirmations import (
     Translated,
 )
 from lark_controller.reconcile.gateways import NOT_YET, Gateways
-from lark_controller.reconcile.queues import BEING_MADE, Queues
+from lark_controller.reconcile.queue_obstacles import BEING_MADE
+from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState
 
