@@ -367,7 +367,7 @@ def test_jobs_of_a_worker_that_does_not_follow_are_not_shown_as_enforced(tmp_pat
 
 def test_upkeep_looks_for_workers_that_do_not_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PATIENCE", 0.0)
-    with running(tmp_path, POLICY, lease=0.5) as controller:
+    with running(tmp_path, POLICY, lease=12) as controller:
         job = post(controller, 1).job
         until(lambda: controller.workers.rules(HOST, "", 0).waiting)
         controller.workers.confirmed(HOST, controller.workers.rules(HOST, "", 0).revision, {})

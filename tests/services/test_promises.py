@@ -82,6 +82,38 @@ def test_switches_without_a_database_are_said_before_jobs_wait_for_their_queues(
         assert controller.jobs.detail(job.id).job.state is JobState.PENDING
 
 
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_job_that_a_new_policy_steers_waits_for_a_core_that_is_away(
+    tmp_path: Path, network: FakeNetwork, was_there: bool
+) -> None:
+    steered = POLICY + """  - wan: {when: 'Owner == "alice"', port: wan-fast}\n"""
+    with running(tmp_path) as controller:
+        core, edge = a_core(), an_edge()
+        connect(network, controller, edge)
+        if was_there:
+            connect(network, controller, core)
+            network.run(core.disconnect)
+            until(lambda: not controller.switches.find(f"{0xC0:016x}").connected)
+        jobs = [post(controller, number, owner).job for number, owner in ((1, "alice"), (2, "carol"))]
+        for job in jobs:
+            controller.jobs.confirm(job.id, 20)
+
+        def states() -> list[JobState]:
+            return [controller.jobs.detail(job.id).job.state for job in jobs]
+
+        assert states() == [JobState.ENFORCED] * 2
+        controller.policy.put(steered, "ops")
+        until(lambda: states() == [JobState.PENDING, JobState.ENFORCED])
+        assert "core1: " in controller.jobs.detail(jobs[0].id).job.reason
+        # Another policy, by which it needs no core, lets it wait for none.
+        controller.policy.put(POLICY, "ops")
+        until(lambda: states() == [JobState.ENFORCED] * 2)
+        controller.policy.put(steered, "ops")
+        until(lambda: states() == [JobState.PENDING, JobState.ENFORCED])
+        connect(network, controller, core)
+        until(lambda: states() == [JobState.ENFORCED] * 2)
+
+
 def test_queues_that_stand_without_effect_keep_no_group(
     tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
