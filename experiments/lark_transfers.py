@@ -176,7 +176,7 @@ def rates(found: Mapping[str, Runs], batch: Batch, options: Options, lab: str) -
                 f"{max(ran.most for ran in kept.values)} at once)"
                 for place, (_, kept) in places.items()
             )
-            + ".",
+            + f"; the paper's for {paper.INPUT_MINUTES['no queue']:g} min, without the queue.",
             "HTCondor's queue has 100 transfers at a time by default, half of the paper's slots; so here half of the "
             "slots. Sandboxes below 100 MiB do not wait there by default; here all do "
             "(`BYTES_REQUIRED_TO_QUEUE_FOR_TRANSFER`).",
@@ -206,7 +206,8 @@ def far_rates(found: Mapping[str, Runs], batch: Batch, options: Options, lab: st
         setting={**_setting(batch, options, lab), "ms of round trip": ROUND_TRIP_MS},
         notes=(
             "The same, with netem on the access point's cable and HTCondor's transfer queue off. The paper's way had "
-            "100 Gb/s for one of its workers and 10 Gb/s for each of four; it found 60 Gb/s.",
+            "100 Gb/s for one of its workers and 10 Gb/s for each of four; it found 60 Gb/s, and its median input was "
+            f"on its way for {paper.INPUT_MINUTES['wan']:g} min.",
         ),
         places=KINDS,
         beside=Beside.of(each for kept in found[""].values() for each in kept.taken),
@@ -275,7 +276,7 @@ def _papers(minutes: Sequence[float], batch: Batch, options: Options) -> Series:
     """The paper's jobs an hour, as they would be of sandboxes of this size on a link of this rate."""
     scale = (link_of(options) * 1e6 / batch.size) / (paper.TRANSFER_LINK * 1e6 / paper.TRANSFER_BYTES)
     points = (Point(place, scale * 60 * paper.TRANSFER_JOBS / each) for place, each in enumerate(minutes, 1))
-    return Series("by link and sandbox", tuple(points), paper=True)
+    return Series("the paper's minutes, by link and sandbox", tuple(points), paper=True)
 
 
 def _setting(batch: Batch, options: Options, lab: str) -> dict[str, str | float | int | bool]:

@@ -37,6 +37,8 @@ LINK_MBYTES: Final = 210.0
 # QoS framework, section VI.E, Fig. 13a: Integer Sort on four nodes, MB/s a flow -> seconds, alone and in a pair.
 SORT_SECONDS_ALONE: Final = {5.0: 0.1404, 8.0: 0.0925}
 SORT_SECONDS_PAIR: Final = {5.0: 0.1404, 8.0: 0.09175}
+# QoS framework, section VI.C: what is sufficient for its extraction of isosurfaces on four nodes, MB/s a flow.
+ISOSURFACE_MBYTES: Final = 15.0
 
 # HTCondor data movement, sections II and III: jobs of one submission, bytes of each input, slots, the link in Mb/s.
 TRANSFER_JOBS: Final = 10_000
@@ -45,12 +47,21 @@ TRANSFER_SLOTS: Final = 200
 TRANSFER_LINK: Final = 100_000.0
 # Minutes for all jobs: without HTCondor's transfer queue and with its defaults (section III); over 58 ms (section IV).
 TRANSFER_MINUTES: Final = {"no queue": 32.0, "queue": 64.0, "wan": 49.0}
+# Minutes for which its median input was on its way.
+INPUT_MINUTES: Final = {"no queue": 2.6, "wan": 3.3}
 
 
-# SuperFacility, Tables II (iperf), III (GridFTP, to LBNL) and IV (a web server, the second after tuning): a host that
-# is connected directly, and compute nodes with external addresses.
+# SuperFacility, Tables II (iperf), III (GridFTP, from LBNL) and IV (a web server at CERN, with larger buffers): a host
+# that is connected directly, and compute nodes with external addresses.
 DIRECT: Final = {"Table II": (34.7, "Gb/s"), "Table III": (750.0, "MB/s"), "Table IV": (20.0, "MB/s")}
 MAPPED: Final = {"Table II": (25.8, "Gb/s"), "Table III": (550.0, "MB/s"), "Table IV": (25.0, "MB/s")}
+# The same tables' compute nodes by the way before (RSIP), and what else they have, in words.
+RSIP: Final = {"Table II": 4.5, "Table III": 540.0, "Table IV": 0.2}
+BESIDES: Final = {
+    "Table II": "",
+    "Table III": " From CERN it has 19.5 MB/s directly, 13 through its routers and 13 by RSIP.",
+    "Table IV": " That is with larger TCP buffers on a test system; by default it is 1 MB/s.",
+}
 
 
 def flow_limit(nodes: int, link: float = LINK_MBYTES) -> float:

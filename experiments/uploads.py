@@ -298,6 +298,7 @@ def table_3(managed: Uploads, unmanaged: Uploads, options: Options) -> Result:
                     ("its upload alone", "", programs, fair),
                 )
             ),
+            _enough(managed, unmanaged),
         ),
         setting=_setting(options),
         notes=(
@@ -315,6 +316,13 @@ def table_3(managed: Uploads, unmanaged: Uploads, options: Options) -> Result:
         ),
         beside=Beside.of(_taken(managed, unmanaged)),
     )  # fmt: skip
+
+
+def _enough(*found: Uploads) -> Check:
+    """Hold the number of uploads that count to what is wanted, beside each number of others."""
+    sound = [0 if kept.marked else len(kept.values) for uploads in found for kept in uploads.values()]
+    aim = f"at least {LEAST_REPETITIONS} sound uploads of each kind beside every number of others"
+    return Check(aim, f"{min(sound)} to {max(sound)}", min(sound) >= LEAST_REPETITIONS, marked=not any(sound))
 
 
 def _theirs(numbers: Iterable[int], table: Mapping[int, float]) -> tuple[Series, ...]:

@@ -138,6 +138,7 @@ class Controller:
             retention=retention_days * 86400,
             datapaths=checks.datapaths,
             check=checks.check,
+            note_late=checks.note_late,
         )
         self.jobs = Jobs(
             store,

@@ -80,7 +80,7 @@ class SwitchPlan:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A policy file's changes on the running pool. ``refusals`` are the reasons why it could not be put in force,
-    ``warnings`` its refusals of jobs to come."""
+    ``warnings`` its refusals of jobs to come, and what it promises that nothing keeps."""
 
     digest: Annotated[str, "SHA-256 of the policy's text"]
     jobs_examined: Annotated[int, "Jobs looked at"]
@@ -89,7 +89,7 @@ class Plan:
     jobs: Annotated[tuple[JobChange, ...], "Those jobs"] = ()
     switches: Annotated[tuple[SwitchPlan, ...], "The switches that would change"] = ()
     refusals: Annotated[tuple[str, ...], "Reasons why it could not be put in force"] = ()
-    warnings: Annotated[tuple[str, ...], "Refusals of jobs to come"] = ()
+    warnings: Annotated[tuple[str, ...], "Refusals of jobs to come, and promises that nothing keeps"] = ()
 
 
 class PolicyControls(Protocol):
@@ -121,7 +121,10 @@ class PolicyControls(Protocol):
         """Every mistake in a policy text; empty where it is valid."""
 
     def warnings(self, text: str) -> tuple[str, ...]:
-        """Warns where a valid policy text refuses every job that asks for bandwidth. Raises PolicyError."""
+        """Warns where a valid policy text refuses every job that asks for bandwidth, or promises what nothing keeps.
+
+        Raises PolicyError.
+        """
 
     def plan(self, text: str) -> Plan:
         """The changes that a policy text would make. Raises PolicyError."""

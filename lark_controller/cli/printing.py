@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lark_common.log import printable_json
+from lark_controller.cli import decision_words
 
 Answer = Mapping[str, Any]
 
@@ -100,16 +101,13 @@ def job(found: Answer) -> None:
         ("addresses", _addresses(found) or "none"),
         ("attached", f"{found['network_type']}, {_place(found)}"),
         ("lease until", found["lease_until"]),
-        ("policy", _decision(decision)),
+        ("policy", decision_words.words(decision, found)),
         ("used", _used(found["usage"])),
         *_transferred(found["usage"]),
         *_moved_under(found),
-        ("confirmed by", " ".join(found["confirmed"]) or "no switch"),
+        ("confirmed by", " ".join(decision_words.confirmed(found)) or "no switch"),
     ]
-    # What is at no switch, the worker does itself.
-    pairs += [
-        ("waits for", f"{each['datapath'] or 'worker ' + found['host']}: {each['reason']}") for each in found["waiting"]
-    ]
+    pairs += [("waits for", decision_words.waited_for(each, found)) for each in found["waiting"]]
     _pairs(pairs)
     for because in decision["because"]:
         values = ", ".join(f"{name} = {value}" for name, value in because["values"].items())
@@ -439,23 +437,6 @@ def explanation(found: Answer) -> None:
 
 def _addresses(found: Answer) -> str:
     return " ".join(each["address"] for each in found["addresses"])
-
-
-def _decision(decision: Answer) -> str:
-    words = [word for word, true in (("quarantined", decision["quarantine"]), ("blocked", decision["blocked"])) if true]
-    if decision["slice"]:
-        words.append(f"slice {decision['slice']['value']}")
-    if decision["wan"]:
-        words.append(f"WAN rule {decision['wan']}")
-    words += [f"no {way} connections" for way in ("inbound", "outbound") if not decision[way]]
-    if bandwidth := decision["bandwidth"]:
-        words.append(f"bandwidth as a {bandwidth['mode']}")
-    if decision["group"]:
-        words.append(f"group {decision['group']}")
-    # A controller before this version has none.
-    if mark := decision.get("scitag"):
-        words.append(f"SciTag {mark['experiment']}, {mark['activity']}")
-    return ", ".join(words) or "nothing special"
 
 
 def _yes(value: bool) -> str:

@@ -37,7 +37,7 @@ from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.tables import Core, combine
 from lark_controller.flows.wan import ip_fields, local_networks, wan_flows
 from lark_controller.policies.model import GroupControl, Policy, WanAction, WanRule
-from lark_controller.qos.groups import GroupPlan, GroupPort, GroupRemark, group_plan, notices, treatments
+from lark_controller.qos.groups import GroupPlan, GroupPort, GroupRemark, group_plan, notices, told, treatments
 from lark_controller.qos.groups import shortcomings as qos_shortcomings
 
 
@@ -199,7 +199,7 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
     """The demands of the policy that a core or an access point's switch cannot meet, in sentences for the operator."""
     if switch.is_edge:
         return ()
-    sentences = list(map(str, qos_shortcomings(policy, switch.max_meter, switch.group_control)))
+    sentences = list(told(qos_shortcomings(policy, switch.max_meter, switch.group_control)))
     if not switch.is_core:
         return (*sentences, *access_point.shortcomings(switch, policy))
     for rule in policy.wans:
@@ -216,7 +216,7 @@ def remarks(switch: Switch, policy: Policy) -> tuple[str, ...]:
     if switch.is_edge:
         return ()
     seeming = (*notices(policy, switch.group_control), *queue_plan(switch, policy).short)
-    return (*shortcomings(switch, policy), *map(str, seeming))
+    return (*shortcomings(switch, policy), *told(seeming))
 
 
 def unkept(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:

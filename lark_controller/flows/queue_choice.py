@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lark_common.runs import Network
 from lark_controller.flows import tables as t
-from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, Action, Flow, SetField, SetQueue, flow_of
+from lark_controller.flows.cookies import Category, parse
+from lark_controller.flows.model import (
+    ETH_IPV4,
+    ETH_IPV6,
+    Action,
+    Flow,
+    FlowData,
+    FlowKey,
+    SetField,
+    SetQueue,
+    flow_of,
+)
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.tables import Edge
 from lark_controller.flows.wan import ip_fields
@@ -42,6 +53,25 @@ def queue_flows(placed: Placed, local: tuple[Network, ...], mark: int, dscp: int
             yield _flow(placed, _WAN, fields, mark, dscp, chosen)
         for network in local:
             yield _flow(placed, _LOCAL, ip_fields(network, "dst"), mark, dscp, own)
+
+
+def job_and_queue(data: FlowData) -> tuple[int | None, int]:
+    """The number of the job whose own flow this is, and the queue that it chooses."""
+    parts = parse(data.cookie)
+    for action in data.actions:
+        if isinstance(action, SetQueue) and parts.category == Category.JOB:
+            return parts.number, action.queue
+    return None, 0
+
+
+def groups_that_choose(flows: Mapping[FlowKey, FlowData]) -> frozenset[int]:
+    """The groups, by DSCP, that have a flow that chooses their queue of the controller's."""
+    found = set()
+    for data in flows.values():
+        parts = parse(data.cookie)
+        if parts.category == Category.GROUP and SetQueue(parts.number) in data.actions:
+            found.add(parts.number)
+    return frozenset(found)
 
 
 def _flow(

@@ -20,7 +20,7 @@ LEAST_RATE: Final = 0.1
 _REFUSED: Final = {
     "port": (
         "a WAN port: transfers leave by the worker's own address, which shows no core whose they are",
-        "port of the group that group names",
+        "no port: the site's routers choose by which they leave",
     ),
     "ceiling": ("a ceiling, which is a group's on the WAN: a rule of transfers limits on workers", "rate, group_rate"),
     "guarantee": (

@@ -6,7 +6,7 @@ Rates are Mb/s of L2 frame bytes, as queues and meters count them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -151,12 +151,8 @@ def notices(policy: Policy, control: GroupControl) -> Iterator[GroupRemark]:
         return
     by_name = {group.name.lower(): group for group in policy.groups if group.when is None}
     for group in policy.groups:
-        if control is GroupControl.METERS and group.queue is None and group.guarantee is not None:
-            yield GroupRemark(
-                group.name,
-                f"guarantee {group.guarantee:g} Mb/s is not given, because a meter can only limit; "
-                f"groups_by: queues can",
-            )
+        if control is GroupControl.METERS and group.queue is None:
+            yield from _of_meter(group)
         parent = by_name.get(group.name.lower().rpartition(".")[0])
         if parent is not None and group.when is None and parent.ceiling is not None:
             yield GroupRemark(
@@ -164,6 +160,29 @@ def notices(policy: Policy, control: GroupControl) -> Iterator[GroupRemark]:
                 f"what it sends is not counted in the ceiling of {parent.name} ({parent.ceiling:g} Mb/s), because the "
                 f"queues and meters of this switch have one level",
             )
+
+
+def _of_meter(group: GroupSpec) -> Iterator[GroupRemark]:
+    """The promises to a group that no meter keeps."""
+    if group.guarantee is not None:
+        yield GroupRemark(
+            group.name,
+            f"guarantee {group.guarantee:g} Mb/s is not given, because a meter can only limit; groups_by: queues can",
+        )
+    if group.priority:
+        yield GroupRemark(group.name, "priority is without effect, because a meter can only limit")
+
+
+def told(remarks: Iterable[GroupRemark]) -> Iterator[str]:
+    """The remarks as sentences; of groups with the same remark one, with their names."""
+    names: dict[str, list[str]] = {}
+    for remark in remarks:
+        names.setdefault(remark.text, []).append(remark.group)
+    for text, groups in names.items():
+        if len(groups) == 1:
+            yield str(GroupRemark(groups[0], text))
+        else:
+            yield f"groups {', '.join(groups[:-1])} and {groups[-1]}: {text}"
 
 
 def is_policed(group: GroupSpec, control: GroupControl = GroupControl.METERS) -> bool:

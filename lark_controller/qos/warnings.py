@@ -1,15 +1,16 @@
-"""Warnings about valid policies: which of them refuse every job that asks for bandwidth, and why; and what of external
-addresses no job can have. Pure."""
+"""Warnings about valid policies: which of them refuse every job that asks for bandwidth, and why; which rates of groups
+no switch keeps; and what of external addresses no job can have. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_common.errors import PathError
-from lark_controller.policies.model import HostSpec, Policy, Reserves, TopologySpec
+from lark_controller.policies.model import MAX_GROUPS, HostSpec, Policy, Reserves, SwitchRole, TopologySpec
 from lark_controller.policies.topology import is_wan
+from lark_controller.qos.groups import has_queue, notices, shortcomings, told
 from lark_controller.qos.topology import Topology
 
 # Limit on the warnings of one kind, for readability.
@@ -18,8 +19,27 @@ MOST: Final = 20
 
 def policy_warnings(policy: Policy) -> tuple[str, ...]:
     """The reasons why every job that asks for bandwidth is refused, anywhere or at the hosts concerned, as far as the
-    policy alone decides; and what of external addresses no job can have."""
-    return (*_bandwidth_warnings(policy), *islice(_external_warnings(policy), MOST))
+    policy alone decides; the rates of groups that its switches do not keep; and what of external addresses no job can
+    have."""
+    return (
+        *_bandwidth_warnings(policy),
+        *islice(_group_warnings(policy), MOST),
+        *islice(_external_warnings(policy), MOST),
+    )
+
+
+def _group_warnings(policy: Policy) -> Iterator[str]:
+    """The rates of groups that the declared switches do not keep, by the means that the policy gives them alone."""
+    if any(map(has_queue, policy.groups)) and not any(
+        spec.role is SwitchRole.CORE for spec in policy.switches.values()
+    ):
+        yield "groups: no switch is declared as a core, so nothing keeps the rates of what jobs send and receive"
+    for spec in policy.switches.values():
+        if spec.role is not SwitchRole.EDGE:
+            control = spec.group_control
+            # How many meters a switch has is known once it has connected.
+            remarks = (*shortcomings(policy, MAX_GROUPS, control), *notices(policy, control))
+            yield from (f"switch {spec.name}: {sentence}" for sentence in told(remarks))
 
 
 def _external_warnings(policy: Policy) -> Iterator[str]:
@@ -84,6 +104,36 @@ def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iter
         return ()
     first, why = next(iter(refusing.items()))
     return (f"{_whose(policy)} is refused at {len(refusing)} of {len(known)} workers of this pool; at {first}: {why}",)
+
+
+class QueueMaker(NamedTuple):
+    """A connected switch: its name and role, whether groups have queues there, and the reason why it makes none
+    (``""``: it makes them)."""
+
+    name: str
+    role: SwitchRole
+    for_groups: bool
+    obstacle: str
+
+
+def queue_warnings(policy: Policy, switches: Iterable[QueueMaker]) -> tuple[str, ...]:
+    """The connected switches that make none of the queues that a policy needs."""
+    workers, at = 0, dict[str, list[str]]()
+    found = []
+    for switch in switches:
+        workers += switch.role is SwitchRole.EDGE
+        if not switch.obstacle:
+            continue
+        if switch.role is SwitchRole.EDGE:
+            at.setdefault(switch.obstacle, []).append(switch.name)
+        elif switch.for_groups and any(map(has_queue, policy.groups)):
+            found.append(f"switch {switch.name}: no group has a queue: {switch.obstacle}")
+    for why, names in at.items() if policy.bandwidths else ():
+        found.append(
+            f"{_whose(policy)} stays pending at {len(names)} of {workers} switches of workers, which can make no"
+            f" queues; at {names[0]}: {why}"
+        )
+    return tuple(found[:MOST])
 
 
 def _whose(policy: Policy) -> str:

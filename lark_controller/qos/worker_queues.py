@@ -109,14 +109,9 @@ def worker_queue_plan(
         return QueuePlan()
     short: dict[Claim, str] = {}
     ports: dict[str, PortQueues] = {}
-    unknown = sorted(name for name, speed in uplinks.items() if speed is None)
     known = [speed for speed in uplinks.values() if speed is not None]
-    for name in unknown:
-        for each, _ in limited:
-            short[each.claim] = f"the speed of uplink {name} is not known; the policy can say it (speed)"
-    if not uplinks:
-        for each, _ in limited:
-            short[each.claim] = "the worker has no uplink as the policy describes them"
+    if why := why_none(uplinks):
+        short |= {each.claim: why for each, _ in limited}
     for name, speed in uplinks.items():
         if speed is not None:
             ports[name] = _uplink(jobs, limited, name, speed, short)
@@ -124,6 +119,14 @@ def worker_queue_plan(
     link = min(known, default=None)
     ports |= _inbound(jobs, link, short, inbound)
     return QueuePlan(MappingProxyType(ports), MappingProxyType(short))
+
+
+def why_none(uplinks: Mapping[str, float | None]) -> str:
+    """The reason why nothing can be promised at these uplinks of a worker; ``""`` where something can."""
+    if not uplinks:
+        return "the worker has no uplink as the policy describes them"
+    unknown = max((name for name, speed in uplinks.items() if speed is None), default=None)
+    return "" if unknown is None else f"the speed of uplink {unknown} is not known; the policy can say it (speed)"
 
 
 def carried(

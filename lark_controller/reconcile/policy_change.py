@@ -6,7 +6,7 @@ For the reconcile loop's thread, which turns to other work between portions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -14,12 +14,15 @@ from lark_common.log import failure
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import Transition
-from lark_controller.policies.model import Policy
+from lark_controller.policies.model import GroupControl, Policy, SwitchRole
+from lark_controller.qos.warnings import QueueMaker
+from lark_controller.qos.worker_queues import why_none
+from lark_controller.reconcile.confirmations import FlowsAt
 from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PlacedSwitch
 from lark_controller.reconcile.pace import Pace
 from lark_controller.reconcile.packet_ins import Reactions
-from lark_controller.reconcile.queues import Queues
+from lark_controller.reconcile.queues import Queues, uplink_speeds
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
@@ -76,6 +79,19 @@ class PolicyChange:
             if state.link is not None
         ]
 
+    def queue_makers(self, policy: Policy) -> list[QueueMaker]:
+        """The connected switches, each with what keeps it from making queues under another policy."""
+        found = []
+        for state in self._loop.switches.values():
+            if state.link is not None:
+                switch = placed_switch(policy, state.link)
+                queues = switch.group_control is GroupControl.QUEUES
+                why = self._queues.obstacle(state.link, policy)
+                if switch.is_edge and not why:
+                    why = why_none(uplink_speeds(switch))
+                found.append(QueueMaker(switch.name, switch.role, queues, why))
+        return sorted(found)
+
     async def adopt(self) -> int:
         """Bring the switches over to the prepared policy, one by one; returns how many flows were sent.
 
@@ -111,6 +127,7 @@ class PolicyChange:
         for what, follow in (
             ("external addresses are not judged anew", self._judge_external),
             ("workers are not told of the policy", self._update_workers),
+            ("jobs do not wait for cores that are away", lambda: self._await_cores(changed)),
             ("accounts are not grouped anew", lambda: self._counters.regroup(changed)),
             ("decisions of the policy before are not forgotten", self._forget_decisions),
         ):
@@ -126,6 +143,22 @@ class PolicyChange:
 
     async def _update_workers(self) -> None:
         self._workers.policy_changed()
+
+    async def _await_cores(self, changed: Mapping[int, Placed]) -> None:
+        """Let jobs wait for cores that are away and are to treat their traffic by this policy, and others for none."""
+        loop, pace = self._loop, Pace()
+        cores = [each for each, spec in loop.desired.policy.switches.items() if spec.role is SwitchRole.CORE]
+        away = [(FlowsAt(each), why) for each in cores if (why := loop.why_away(each))]
+        for count, (number, placed) in enumerate(changed.items() if away else ()):
+            if loop.desired.placed.get(number) is placed and not placed.job.external:
+                for core, why in away:
+                    if loop.desired.is_classed(placed):
+                        loop.confirmations.blocked(number, core, why)
+                    elif loop.confirmations.awaits(number, core):
+                        loop.confirmations.confirmed(number, core)
+                loop.dirty.job(number)
+            if count % _LOOKED_AT == 0:
+                await pace.step()
 
     async def _forget_decisions(self) -> None:
         for datapath, keys in self._reactions.forget_all().items():

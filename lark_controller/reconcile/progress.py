@@ -24,7 +24,8 @@ from lark_controller.reconcile.confirmations import (
     Translated,
 )
 from lark_controller.reconcile.gateways import NOT_YET, Gateways
-from lark_controller.reconcile.queues import BEING_MADE, Queues
+from lark_controller.reconcile.queue_obstacles import BEING_MADE
+from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState
 
@@ -54,7 +55,7 @@ class Progress:
             cores.update(dp for dp, spec in loop.desired.policy.switches.items() if spec.role is SwitchRole.CORE)
         for datapath in sorted(cores):
             if not loop.connected(datapath):
-                seen.blocked(job.number, FlowsAt(datapath), self._why_away(datapath))
+                seen.blocked(job.number, FlowsAt(datapath), loop.why_away(datapath))
         if job.network_type is not NetworkType.OVS_BRIDGE:
             return
         if placed.datapath is None:
@@ -62,7 +63,7 @@ class Progress:
             return
         seen.confirmed(job.number, NO_SWITCH)
         if not loop.connected(placed.datapath):
-            seen.blocked(job.number, FlowsAt(placed.datapath), self._why_away(placed.datapath))
+            seen.blocked(job.number, FlowsAt(placed.datapath), loop.why_away(placed.datapath))
         elif placed.port is None:
             why = loop.desired.switches[placed.datapath].why_no_job_port(job.port)
             seen.blocked(job.number, FlowsAt(placed.datapath), why)
@@ -141,10 +142,6 @@ class Progress:
             self._loop.confirmations.blocked(placed.job.number, FlowsAt(state.datapath), state.reason)
         for number in self._loop.confirmations.lost(FlowsAt(state.datapath), state.reason):
             self._loop.dirty.job(number)
-
-    def _why_away(self, datapath: int) -> str:
-        state = self._loop.switches.get(datapath)
-        return "has not connected yet" if state is None else state.reason
 
     def _moves(self, what: Awaited, why: str) -> bool:
         """True while a job's confirmation is under way: a barrier reply of a switch, or queues."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Protocol
 
 from lark_common.log import WARNING, event
 from lark_controller.accounting.queue_sums import JobQueue, Place, QueueSums
 from lark_controller.accounting.readings import QueueReading
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
-from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.model import FlowData, FlowKey, SetQueue
+from lark_controller.flows.model import FlowData, FlowKey
 from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.queue_choice import groups_that_choose, job_and_queue
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import GroupControl, InboundShares
+from lark_controller.policies.model import GroupControl, InboundShares, Policy
 from lark_controller.qos.queues import (
     DEFAULT_QUEUE,
     FIRST_JOB_QUEUE,
@@ -42,6 +42,7 @@ from lark_controller.qos.worker_queues import (
     worker_queue_plan,
 )
 from lark_controller.reconcile.confirmations import QueuesAt
+from lark_controller.reconcile.queue_obstacles import BEING_MADE, NO_DATABASE, group_obstacles, obstacle
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import dpid_text
@@ -52,9 +53,6 @@ from lark_controller.switches.ovsdb.driver import (
     OvsdbOptions,
     Report,
 )
-
-NO_DATABASE: Final = "the address of its database is not set (LARK_OVSDB)"
-BEING_MADE: Final = "its queues are being made"
 
 
 class Driver(Protocol):
@@ -109,9 +107,9 @@ class Queues:
         state.requested = False
         switch = self._loop.desired_of(link.datapath).switches[link.datapath]
         if switch.group_control is GroupControl.QUEUES:
-            self._loop.pair.set_group_queues(link.datapath, _groups_that_choose(flows))
+            self._loop.pair.set_group_queues(link.datapath, groups_that_choose(flows))
         for data in flows.values():
-            number, queue = _chosen(data)
+            number, queue = job_and_queue(data)
             placed = None if number is None else self._loop.desired_of(link.datapath).placed.get(number)
             if placed is None or placed.datapath != link.datapath or queue in state.numbers.values():
                 continue
@@ -292,6 +290,19 @@ class Queues:
         state = self._states.get(datapath)
         return {} if state is None or state.report is None else state.report.dropped
 
+    def obstacle(self, link: SwitchLink, policy: Policy) -> str:
+        """The reason why a connected switch would make no queue under a policy; ``""`` where none is known."""
+        spec, state = policy.switches.get(link.datapath), self._states.get(link.datapath)
+        address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
+        return obstacle(address, None if state is None or state.address != address else state.report)
+
+    def group_obstacles(self, datapath: int) -> dict[int, str]:
+        """The groups, by DSCP, whose queues on a core are without effect, each with the reason."""
+        state, stand = self._states.get(datapath), self._loop.desired_of(datapath).group_queues.get(datapath)
+        if state is None:
+            return {}
+        return group_obstacles(state.plan.ports, stand or frozenset(), state.requested, state.report)
+
     def problems(self, datapath: int) -> tuple[SwitchProblem, ...]:
         """The present problems with the queues of a switch."""
         state = self._states.get(datapath)
@@ -358,7 +369,7 @@ class Queues:
         # Without a bandwidth rule for jobs, nothing that comes in is limited.
         inbound = desired.policy.edge_inbound if desired.policy.bandwidths else InboundShares.OPEN
         host = next((placed.job.host for placed in desired.jobs_at(datapath)), switch.name)
-        return worker_queue_plan(demands, carried(_speeds(switch), desired.policy, host, demands), inbound)
+        return worker_queue_plan(demands, carried(uplink_speeds(switch), desired.policy, host, demands), inbound)
 
     def _request(self, datapath: int, state: _State) -> None:
         state.requested = bool(state.address)
@@ -443,7 +454,8 @@ def _serves(held: Queue | None, queue: Queue, demand: QueueDemand) -> bool:
     return held.least >= min(queue.least, bits(demand.rate)) and held._replace(least=queue.least) == queue
 
 
-def _speeds(switch: Switch) -> dict[str, float | None]:
+def uplink_speeds(switch: Switch) -> dict[str, float | None]:
+    """The speed of each uplink of a worker's switch by its name, Mb/s; None where it is not known."""
     names = {number: name for name, number in switch.ports.items()}
     return {names[number]: switch.speeds.get(number) for number in switch.uplinks}
 
@@ -470,22 +482,3 @@ def _free(claim: Claim, taken: set[int]) -> int:
 def _claims(job: Job) -> list[Claim]:
     """The claims of a job to queues at its worker: its bandwidth, and the reserved flows that it sends."""
     return [Claim.of_job(job.number), *(Claim.of_flow(each.number) for each in job.reserved if not each.incoming)]
-
-
-def _groups_that_choose(flows: Mapping[FlowKey, FlowData]) -> frozenset[int]:
-    """The groups, by DSCP, that have a flow that chooses their queue of the controller's."""
-    found = set()
-    for data in flows.values():
-        parts = parse(data.cookie)
-        if parts.category == Category.GROUP and SetQueue(parts.number) in data.actions:
-            found.add(parts.number)
-    return frozenset(found)
-
-
-def _chosen(data: FlowData) -> tuple[int | None, int]:
-    """The number of the job whose own flow this is, and the queue that it chooses."""
-    parts = parse(data.cookie)
-    for action in data.actions:
-        if isinstance(action, SetQueue) and parts.category == Category.JOB:
-            return parts.number, action.queue
-    return None, 0

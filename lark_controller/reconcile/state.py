@@ -58,3 +58,10 @@ class LoopState:
         """True while a switch is connected and takes changes."""
         state = self.switches.get(datapath)
         return state is not None and state.compared
+
+    def why_away(self, datapath: int) -> str:
+        """The reason why a switch takes no changes; ``""`` while it does."""
+        if self.connected(datapath):
+            return ""
+        state = self.switches.get(datapath)
+        return "has not connected yet" if state is None else state.reason

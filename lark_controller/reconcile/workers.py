@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,6 +21,10 @@ from lark_controller.reconcile.confirmations import RulesAt, Waiter
 from lark_controller.reconcile.state import LoopState
 
 NOT_YET: Final = "has not put the job's rules in place yet"
+# Seconds for which a worker may be behind its rules until its jobs are no longer shown as enforced. One that is there
+# takes a second or two.
+PATIENCE: Final = 30.0
+LATE: Final = f"has not confirmed its rules for {PATIENCE:g} s and more, and may have those of before"
 _COUNT: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -49,6 +54,16 @@ class Workers:
         ruled.take()
         for host in ruled.hosts():
             self.states.changed(host, ())
+
+    def note_late(self, now: float) -> None:
+        """Let the jobs wait of workers that have been behind their rules for too long (``now`` is monotonic): what was
+        decided meanwhile may not hold there."""
+        for host in self.states.late(now - PATIENCE):
+            numbers = self._loop.desired.ruled.numbers(host)
+            self.states.need(host, numbers)
+            for number in numbers:
+                self._loop.confirmations.blocked(number, RulesAt(host), LATE)
+                self._loop.dirty.job(number)
 
     def confirmed(
         self,
@@ -109,10 +124,11 @@ class Workers:
 @dataclass(slots=True)
 class _State:
     """One host. ``reached`` is the last revision that it has confirmed; ``needs`` has for each job the revision from
-    which on its own rules are in force."""
+    which on its own rules are in force. It has been behind ``since`` that monotonic time, None where that was noted."""
 
     revision: int = 0
     reached: int = 0
+    since: float | None = None
     needs: dict[int, int] = field(default_factory=dict)
     waiters: list[Waiter] = field(default_factory=list)
 
@@ -133,6 +149,8 @@ class WorkerStates:
     def changed(self, host: str, numbers: Iterable[int]) -> None:
         """Begin a revision of a host's rules, with new rules for these jobs; waiters are called."""
         state = self._states.setdefault(host, _State())
+        if state.reached == state.revision:
+            state.since = time.monotonic()
         state.revision += 1
         for number in numbers:
             state.needs[number] = state.revision
@@ -152,7 +170,8 @@ class WorkerStates:
         reached = int(count)
         if reached > state.revision:
             return []
-        state.reached = max(state.reached, reached)
+        if reached > state.reached:
+            state.reached, state.since = reached, time.monotonic()
         done = [number for number, needed in state.needs.items() if needed <= reached and number not in late]
         for number in done:
             del state.needs[number]
@@ -162,6 +181,23 @@ class WorkerStates:
         """True while a worker has not confirmed the last revision of its rules."""
         state = self._states.get(host)
         return state is not None and state.reached < state.revision
+
+    def late(self, before: float) -> list[str]:
+        """The hosts that have been behind since then or longer; each is named once, until it confirms anything."""
+        found = [
+            host
+            for host, state in self._states.items()
+            if state.reached < state.revision and state.since is not None and state.since <= before
+        ]
+        for host in found:
+            self._states[host].since = None
+        return found
+
+    def need(self, host: str, numbers: Iterable[int]) -> None:
+        """Let these jobs need the last revision of their host's rules."""
+        state = self._states[host]
+        for number in numbers:
+            state.needs[number] = state.revision
 
     def needs(self, host: str, number: int) -> bool:
         """True while a job's own rules are not confirmed."""

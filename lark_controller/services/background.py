@@ -38,8 +38,9 @@ class Upkeep:
 
     ``check`` compares one switch in full. ``datapaths`` gives those that there are, with the monotonic time of the last
     full comparison, None for one that nothing but its marker vouches for; every switch is checked once in
-    ``check_seconds`` (0: never), and one that was compared as it connected has had its check. Ended jobs and the audit
-    trail are kept for ``retention`` seconds (0: for ever).
+    ``check_seconds`` (0: never), and one that was compared as it connected has had its check. ``note_late`` looks for
+    workers that are behind their rules. Ended jobs and the audit trail are kept for ``retention`` seconds (0: for
+    ever).
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Upkeep:
         retention: float,
         datapaths: Callable[[], Mapping[int, float | None]],
         check: Callable[[int], object],
+        note_late: Callable[[], object],
     ) -> None:
         self._store = store
         self._registration = registration
@@ -66,6 +68,7 @@ class Upkeep:
         self._retention = retention
         self._datapaths = datapaths
         self._check = check
+        self._note_late = note_late
         self._clock = registration.clock
         self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._writing = StoppableThread("lark-states", self._write_states, wake=lambda: self._states.put(None))
@@ -138,6 +141,7 @@ class Upkeep:
             if self._clock.was_set and not anew:
                 event("the machine's clock was set; all leases begin anew", level=WARNING)
                 anew = True
+            self._attempts.succeed(self._note_late, "workers that are behind")
             # SQLite goes on with a file that has been deleted: nothing but this check finds that.
             if not self._attempts.succeed(self._store.ping, "the database itself"):
                 continue

@@ -106,12 +106,14 @@ class Drops:
                     share = packets * weight / sum(weights)
                     estimated = several and (not counted or at[job.datapath, inward] > 1)
                     yield _drop(job, name, dropping, reason, share, inward, estimated)
+        bandwidth = placed.decision.bandwidth
+        limited = bandwidth is not None and bandwidth.rate(job.bandwidth) is not None
+        # What is sent to jobs that nothing limits is divided among them, so that guarantees hold.
+        most = "its rate" if limited else "its part of what no job has requested"
         for inward, packets in ((False, rate.rate_out), (True, rate.rate_in)):
             if packets:
-                queue = (
-                    "its own queue is full: it sends faster than its rate"
-                    if not inward
-                    else ("its own queue is full: more is sent to it than its rate")
+                queue = "its own queue is full: " + (
+                    f"more is sent to it than {most}" if inward else "it sends faster than its rate"
                 )
                 yield _drop(job, name, dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
 

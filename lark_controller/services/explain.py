@@ -35,6 +35,7 @@ from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.external import WITH_PORTS, External, Opening
 from lark_controller.jobs.job import Directory, Job, JobState
 from lark_controller.policies.model import Because
+from lark_controller.reconcile.workers import LATE, NOT_YET
 
 # A MAC that is in use nowhere stands for an unknown station (locally administered).
 SOMEBODY: Final = 0x02FFFFFFFFFF
@@ -153,7 +154,19 @@ def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) ->
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job), *_translated(desired, ends)]
     ruled = _ruled(ends, steps)
     verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
+    if late := _late(ends, verdict):
+        verdict, reason = "unknown", f"by the rules that should be there: {verdict}, {reason}; {late}"
     return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
+
+
+def _late(ends: Ends, verdict: str) -> str:
+    """The job whose worker may have other rules for it than those by which this is the verdict, in words. Of a job that
+    has no rules yet nothing passes."""
+    unsure = (LATE, NOT_YET) if verdict == "forwarded" else (LATE,)
+    for placed in (ends.src_job, ends.dst_job):
+        if placed is not None and placed.job.network_type in RULED and placed.job.reason.endswith(unsure):
+            return f"job {placed.job.called} waits: {placed.job.reason}"
+    return ""
 
 
 def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:

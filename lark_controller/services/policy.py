@@ -32,7 +32,7 @@ from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
 from lark_controller.policies.reach import Deciding, Reach, reach
-from lark_controller.qos.warnings import policy_warnings, worker_warnings
+from lark_controller.qos.warnings import policy_warnings, queue_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services import policy_plan as planning
@@ -120,7 +120,7 @@ class PolicyInForce:
             return ()
 
     def warnings(self, text: str) -> tuple[str, ...]:
-        """The reasons why a valid policy text refuses every job with a bandwidth. Raises PolicyError, BusyError."""
+        """The promises of a valid policy text that nothing keeps, as far as it shows. Raises PolicyError, BusyError."""
         with _one_of(self._checks, _CHECKING):
             return policy_warnings(self._load(text))
 
@@ -132,8 +132,9 @@ class PolicyInForce:
             pace = planning.Pace(planning.MAX_SECONDS)
             with self._lock:
                 old = self.policy
-                jobs, switches = self._loop.call(
-                    lambda: (self._reconciler.jobs(), self._reconciler.policy_change.placed_switches(new))
+                change = self._reconciler.policy_change
+                jobs, switches, makers = self._loop.call(
+                    lambda: (self._reconciler.jobs(), change.placed_switches(new), change.queue_makers(new))
                 )
             names = needed_attributes(new)
             if not self._covers(names):
@@ -141,7 +142,14 @@ class PolicyInForce:
             made = planning.plan(old, new, jobs, switches, pace)
             capacities = self._store.reservations.worker_capacities()
             hosts = {*capacities, *(job.host for job in jobs)}
-            return replace(made, warnings=(*policy_warnings(new), *worker_warnings(new, capacities, hosts)))
+            warnings = (
+                *policy_warnings(new),
+                *worker_warnings(new, capacities, hosts),
+                *made.warnings,
+                *queue_warnings(new, makers),
+            )
+            # A switch that is there and declared has some of them twice.
+            return replace(made, warnings=tuple(dict.fromkeys(warnings)))
 
     def put(self, text: str, actor: str, instead_of: str | None = None, file_of: str | None = None) -> PolicyVersion:
         """Put a policy in force; with ``instead_of`` only in place of the one with that digest. ``file_of`` is the

@@ -82,6 +82,7 @@ def plan(
         )
     ]
     plans = []
+    warnings: list[str] = []
     refusals = [
         f"job {placed.job.called}: {why}"
         for host in after.ruled.hosts()
@@ -100,11 +101,19 @@ def plan(
             refusals.append(
                 f"switch {switch.name} has no connection tracking, which one-way connectivity of its jobs needs"
             )
-        refusals += [f"switch {switch.name}: {sentence}" for sentence in core.shortcomings(switch, new)]
+        # A switch that does not keep all of a policy has it in force all the same.
+        warnings += [f"switch {switch.name}: {sentence}" for sentence in core.remarks(switch, new)]
         if changes:
             plans.append(_switch_plan(switch, changes, program, there))
     return Plan(
-        new.digest, len(jobs), len(changed), _effects(changed), tuple(changed[:MAX_JOBS]), tuple(plans), tuple(refusals)
+        new.digest,
+        len(jobs),
+        len(changed),
+        _effects(changed),
+        tuple(changed[:MAX_JOBS]),
+        tuple(plans),
+        tuple(refusals),
+        tuple(warnings),
     )
 
 

@@ -1,4 +1,5 @@
-"""The periodic full check of a switch: its flows, the guarantees of its queues, the drops at a core.
+"""The periodic full check of a switch: its flows, the guarantees of its queues, the drops at a core; and of workers
+that do not follow their rules.
 
 Called by a thread of :mod:`.background`.
 """
@@ -47,6 +48,16 @@ class SwitchCheck:
             missed = self._openflow.call(self._guarantees.look(datapath)).result(LOOP_TIMEOUT)
             record_missed(self._trail, missed)
             self._openflow.call(self._core_drops.look(datapath)).result(LOOP_TIMEOUT)
+
+    def note_late(self) -> None:
+        """Let the jobs wait of workers that have been behind their rules for too long."""
+
+        def note() -> None:
+            self._reconciler.workers.note_late(time.monotonic())
+            self._reconciler.act()
+
+        with suppress(FutureTimeoutError, CancelledError):
+            self._openflow.call(note).result(LOOP_TIMEOUT)
 
 
 def record_missed(trail: Trail, missed: Iterable[Missed]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lark_common.runs import NetworkType
@@ -151,19 +151,13 @@ class Accounts:
     def groups(self) -> tuple[GroupStatus, ...]:
         """The groups of the policy in force: their live jobs, what these send and receive now and have since this
         start, and what cores dropped of them."""
-        policy, jobs, switches = self._loop.call(
+        policy, jobs, unkept = self._loop.call(
             lambda: (
                 self._reconciler.desired.policy,
                 self._reconciler.desired.groups.copy(),
-                [switch for switch in self._reconciler.desired.switches.values() if not switch.is_edge],
+                list(self._unkept()),
             )
         )
-        unkept = [(f"{switch.name}: ", remark) for switch in switches for remark in core.unkept(switch, policy)]
-        if not switches and not any(spec.role is SwitchRole.CORE for spec in policy.switches.values()):
-            limited = (group.name for group in policy.groups if has_queue(group))
-            unkept = [
-                ("", GroupRemark(name, "the policy declares no core switch, so nothing keeps it")) for name in limited
-            ]
         rates, sums, dropped = self._ledger.rates(), self._ledger.sums(), self._core_drops.by_group()
         return tuple(
             GroupStatus(
@@ -182,6 +176,25 @@ class Accounts:
             )
             for group in policy.groups
         )
+
+    def _unkept(self) -> Iterator[tuple[str, GroupRemark]]:
+        """The rates of groups that are not kept, each with the switch. On the loop."""
+        desired, queues = self._reconciler.desired, self._reconciler.queues
+        limited = [group for group in desired.policy.groups if has_queue(group)]
+        for datapath, spec in desired.policy.switches.items():
+            switch = desired.switches.get(datapath)
+            if switch is None and spec.role is not SwitchRole.EDGE:
+                text = "has not connected since this controller's start, so it is not known what it keeps"
+                yield from ((f"{spec.name} ", GroupRemark(group.name, text)) for group in limited)
+            elif switch is not None and not switch.is_edge:
+                yield from ((f"{switch.name}: ", remark) for remark in core.unkept(switch, desired.policy))
+                lacking = queues.group_obstacles(datapath)
+                for group in limited:
+                    if why := lacking.get(group.dscp):
+                        yield f"{switch.name}: ", GroupRemark(group.name, f"its queue is without effect: {why}")
+        if not any(spec.role is SwitchRole.CORE for spec in desired.policy.switches.values()):
+            text = "the policy declares no core switch, so nothing keeps it for what jobs send and receive"
+            yield from (("", GroupRemark(group.name, text)) for group in limited)
 
     def access_points(self) -> tuple[AccessPointStatus, ...]:
         """The access points for whose transfers the policy in force has a capacity, and what these move now."""

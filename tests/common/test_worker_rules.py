@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +31,8 @@ from lark_controller.flows.worker_rules import permits, unsupported
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
+from lark_controller.reconcile import workers
+from lark_controller.reconcile.workers import LATE, NOT_YET, PATIENCE
 from lark_controller.services import explain, switches
 from tests.fixtures.controllers import running, until
 from tests.flows.test_desired import (
@@ -229,6 +232,11 @@ def post(
     return controller.jobs.register(*parse_post("\n".join(lines).encode(), "text/plain"), "test")
 
 
+def confirmed(controller: Controller) -> None:
+    """The worker has its rules in place as they are now."""
+    controller.workers.confirmed(HOST, controller.workers.rules(HOST, "", 0).revision, {})
+
+
 def state(controller: Controller, job: Job) -> tuple[str, str]:
     found = controller.jobs.detail(job.id).job
     return found.state.value, found.reason
@@ -321,6 +329,52 @@ def test_a_new_policy_reaches_the_workers(tmp_path: Path) -> None:
         assert state(controller, job) == ("enforced", "")
 
 
+@pytest.mark.parametrize("kind", ["nat", "bridge"])
+def test_jobs_of_a_worker_that_does_not_follow_are_not_shown_as_enforced(tmp_path: Path, kind: str) -> None:
+    """What a new policy decides does not hold where the worker service is gone: the rules of before stay there."""
+    with ruling(tmp_path) as controller:
+        job, other = post(controller, 1, kind).job, post(controller, 2, kind).job
+
+        def told(seconds: float) -> None:
+            def note() -> None:
+                controller._reconciler.workers.note_late(time.monotonic() + seconds)
+                controller._reconciler.act()
+
+            controller._loop.call(note)
+
+        until(lambda: len(controller.workers.rules(HOST, "", 0).waiting) == 2)
+        before = controller.workers.rules(HOST, "", 0).revision
+        assert controller.workers.confirmed(HOST, before, {}).waiting == ()
+        told(1e6)
+        assert state(controller, job) == ("enforced", "")
+        controller.policy.put(POLICY.replace("mallory", "alice"), "test")
+        told(PATIENCE - 1)
+        assert state(controller, job) == ("enforced", "")
+        told(PATIENCE + 1)
+        assert state(controller, job) == state(controller, other) == ("pending", f"worker worker1: {LATE}")
+        # It may be as it was: nobody says that the packet is dropped.
+        said = controller.switches.explain(job.id, other.id, 5)
+        assert (said.verdict, said.reason.endswith(LATE)) == ("unknown", True)
+        # What was late is not enough, and what is confirmed is.
+        assert controller.workers.confirmed(HOST, before, {}).waiting == (job.id, other.id)
+        now = controller.workers.rules(HOST, "", 0).revision
+        assert controller.workers.confirmed(HOST, now, {}).waiting == ()
+        assert state(controller, job) == ("enforced", "")
+        assert controller.switches.explain(job.id, other.id, 5).verdict == "dropped"
+        told(1e6)
+        assert state(controller, job) == ("enforced", "")
+
+
+def test_upkeep_looks_for_workers_that_do_not_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 0.0)
+    with running(tmp_path, POLICY, lease=12) as controller:
+        job = post(controller, 1).job
+        until(lambda: controller.workers.rules(HOST, "", 0).waiting)
+        controller.workers.confirmed(HOST, controller.workers.rules(HOST, "", 0).revision, {})
+        controller.policy.put(POLICY.replace("mallory", "alice"), "test")
+        until(lambda: state(controller, job) == ("pending", f"worker worker1: {LATE}"))
+
+
 def test_it_is_explained_what_a_worker_does(tmp_path: Path) -> None:
     with ruling(tmp_path) as controller:
         alice, bob, other = post(controller, 1).job, post(controller, 2, owner="bob").job, post(controller, 3).job
@@ -332,6 +386,10 @@ def test_it_is_explained_what_a_worker_does(tmp_path: Path) -> None:
         assert "nothing passes" in controller.switches.explain(mallory.id, "192.0.2.1", 5).reason
         told = controller.switches.explain(alice.id, bridged.id, 5)
         assert (told.verdict, told.reason.partition(":")[0]) == ("dropped", f"worker {HOST} drops it")
+        # Of a job that has no rules yet nothing passes.
+        waiting = controller.switches.explain(alice.id, other.id, 5)
+        assert (waiting.verdict, waiting.reason.endswith(NOT_YET)) == ("unknown", True)
+        confirmed(controller)
         assert controller.switches.explain(alice.id, other.id, 5).verdict == "forwarded"
         outside = controller.switches.explain("192.0.2.1", alice.id, 5)
         assert (outside.verdict, "behind its NAT" in outside.reason) == ("dropped", True)
@@ -391,6 +449,7 @@ def test_a_job_that_leaves_while_it_is_explained_is_explained_as_it_was(
     with ruling(tmp_path) as controller:
         alice = post(controller, 1).job
         until(lambda: controller.workers.rules(HOST, "", 0).waiting)
+        confirmed(controller)
         real = explain.explain
 
         def ended_first(*args: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,6 +17,7 @@ from experiments.options import Options
 from experiments.pool import Stream
 from experiments.result import Result
 from experiments.uploads import Upload
+from lab.run import LabError
 
 T = TypeVar("T")
 LATE = Meanwhile(0.8, 0.3, 1.0, 0.9)
@@ -91,6 +94,11 @@ def test_table_3_stands_beside_the_papers_and_figure_12_leaves_out_what_is_not_s
     assert [(point.y, point.marked) for point in table.series[0].points] == [(2.0, False), (88 / 9, True)]
     theirs = next(each for each in table.series if each.paper)
     assert [point.y for point in theirs.points] == [paper.SPEED_UP[1], paper.SPEED_UP[15]]
+    # Of what is marked nothing counts.
+    assert (table.checks[-1].found, table.checks[-1].met, table.checks[-1].marked) == ("0 to 1", False, False)
+    whole = {1: kept(*[Upload(4.4, 45.0, 4.2, 5.0)] * 5)}
+    assert uploads.table_3(whole, whole, Options()).checks[-1].met
+    assert not uploads.table_3(whole, {1: kept(*whole[1].values[:4])}, Options()).checks[-1].met
     assert table.setting["MB of each upload"] == uploads.PART * 1000 / 20
     assert "(5.7 against 4.5; at 15: 25.2 against 14.4)" in " ".join(table.notes)
 
@@ -109,7 +117,7 @@ def test_management_that_gives_too_much_is_missed_like_too_little(
     unmanaged = {1: kept(Upload(seconds + 1, 25.0, seconds, 25.0))}
     figure = uploads.figure_12(managed, unmanaged, Options())
     table = uploads.table_3(managed, unmanaged, Options())
-    assert [verdicts(figure)[2], *verdicts(table)] == said
+    assert [verdicts(figure)[2], *verdicts(table)[:2]] == said
 
 
 def test_the_papers_table_does_not_stand_beside_other_allocations() -> None:
@@ -141,6 +149,30 @@ def test_a_first_packet_that_is_lost_counts() -> None:
     assert (lost.checks[2].found, lost.checks[2].met) == ("19 of 20", False)
     late = kept([1.0] * 9, meanwhile=LATE)
     assert verdicts(latency(first=late, decided=late))[2] == "not judged"
+
+
+@dataclass
+class Asked:
+    """A pool whose controller counts so many questions for each ping, and a job that pings."""
+
+    rises: list[int]
+    count: float = 0.0
+
+    def counted(self, _: str) -> float:
+        return self.count
+
+    def run(self, *_: object) -> SimpleNamespace:
+        self.count += self.rises.pop(0)
+        return SimpleNamespace(stdout="64 bytes: time=12.5 ms\n")
+
+
+def test_a_first_packet_counts_as_decided_about_where_the_controller_was_asked_for_it() -> None:
+    asked: Any = Asked([2, 1] * (lark_latency.DESTINATIONS // 2))
+    assert lark_latency.decided_about(asked, asked) == [12.5] * lark_latency.DESTINATIONS
+    # Two questions for each of the others, an answer's among them, make up for none in the sum alone.
+    asked = Asked([2] * 7 + [0, 2, 2])
+    with pytest.raises(LabError, match=r"the first packet to 10\.0\.9\.8 did not come to the controller"):
+        lark_latency.decided_about(asked, asked)
 
 
 def took(batch: float, meanwhile: Meanwhile = FINE, asked: tuple[int, int] = (0, 0)) -> Kept[Mapping[str, float]]:

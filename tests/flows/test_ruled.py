@@ -123,8 +123,8 @@ SLICED = (
     "address is"
 )
 STEERS = (
-    "wan rule 2 steers to wan-fast, which no core can do by the address of a job behind NAT; give the job's group that "
-    "port instead"
+    "wan rule 2 steers to wan-fast, which no core can do by the address of a job behind NAT; jobs of NetworkType "
+    "ovs_bridge and bridge can be steered"
 )
 
 

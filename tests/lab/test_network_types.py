@@ -8,15 +8,20 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from experiments.pool import FRAME, PAYLOAD
 from lab import controller, jobs, submit
 from lab.boot import Lab
 from lab.inside.topology import BY_NAME, LEASES, NAT_NETWORKS, WAN_ADDRESSES
 from lab.jobs import Running, Wish, running
-from tests.lab import stage
+from tests.lab import beside, stage
+from tests.lab.remains import wait_until
 from tests.lab.trials import configured
 
 WORKER = "worker1"
 ON_WORKER = {"requirements": f'Machine == "{WORKER}.lab.test"'}
+CAPPED = "  - bandwidth: {mode: cap}\n"
+RATE = 20.0
+PORT = 5601
 
 
 @pytest.fixture
@@ -138,6 +143,31 @@ def test_jobs_behind_nat_leave_as_their_worker_and_are_called_by_nobody(nat: Lab
         assert cast["alice1"].reach([("tcp", inside["alice2"]), ("tcp", inside["bob"])]) == ["echo", ""]
         assert jobs.reach_from(nat, "wan1", [("tcp", inside["alice1"])], 1) == [""]
         assert jobs.reach_from(nat, "central", [("tcp", inside["alice1"])], 1) == [""]
+
+
+@pytest.mark.usefixtures("policy_restored")
+def test_a_job_behind_nat_has_the_rate_that_it_requests_both_ways_and_no_more(nat: Lab) -> None:
+    """Here the kernel is the machine's own: User Mode Linux has no packet filter by which such jobs have queues."""
+    before = nat.on("controller", "cat", "/etc/lark/policy.yaml").stdout
+    speed = "edge: {speed: 500Mbit}\n" if "\nedge:" not in before else ""
+    controller.api(nat, "/v1/policy", "PUT", before.replace("policies:\n", f"{speed}policies:\n{CAPPED}", 1))
+    controller.wait_in_sync(nat)
+    nat.on("dhcp", "sh", "-c", f"ss -Hltn sport = :{PORT} | grep -q . || iperf3 --server --daemon --port {PORT}")
+    with running(nat, [Wish("alice", {"+RequestBandwidth": f"{RATE:g}"}, WORKER)]) as (job,):
+        wait_until(lambda: controller.api(nat, f"/v1/jobs/{job.id}")["state"] == "enforced", 30, "it has its queues")
+        assert controller.api(nat, f"/v1/jobs/{job.id}")["network_type"] == "nat"
+        for back in ("", " --reverse"):
+
+            def measure(back: str = back) -> list[float]:
+                client = f"iperf3 --client {BY_NAME['dhcp'].address} --port {PORT} --time 6 --omit 2 --json{back}"
+                found = json.loads(job.run(client, 40).stdout)
+                return [found["end"]["sum_received"]["bits_per_second"] / 1e6 * FRAME / PAYLOAD]
+
+            got = beside.measured(nat, beside.site(), 6, measure, [RATE])
+            assert got.have([RATE]), (back, got)
+            assert got.found[0] <= beside.MOST * RATE, (back, got)
+    # Nothing is left of it on the worker's way out.
+    assert "htb" not in nat.on(WORKER, "tc", "qdisc", "show").stdout
 
 
 def test_a_job_behind_nat_that_policy_steers_is_refused_with_the_reason(nat: Lab) -> None:

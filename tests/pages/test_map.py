@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -57,6 +58,19 @@ def test_a_worker_whose_jobs_are_at_no_switch_is_drawn_as_well(reader: Reader, s
     expect(panel(page, "Switches")).to_contain_text(
         "Worker natworker.example: has not put the job's rules in place yet"
     )
+    decision = panel(page, "Decision")
+    expect(decision).to_contain_text(
+        "It may call, and be called by jobs of its slice behind the same worker’s NAT, and by nobody else."
+    )
+    site.lark.put_policy(POLICY.replace("policies:\n", "policies:\n  - bandwidth: {mode: guarantee}\n", 1))
+    expect(decision).to_contain_text("It requests no bandwidth, and shares what is promised to no job.")
+    site.lark.put_policy(POLICY.replace("policies:\n", "policies:\n  - bandwidth: {default: 5, mode: guarantee}\n", 1))
+    expect(decision).to_contain_text("It has 5.00 Mb/s guaranteed once it is enforced, and may use what is free.")
+    site.lark.put_policy(POLICY)
+    host = "/v1/hosts/natworker.example/rules"
+    there = json.dumps({"revision": site.lark.get(host)["revision"]})
+    assert site.lark.request("PUT", host, there, "application/json").status == 200
+    expect(panel(page, "Switches")).to_contain_text("Worker natworker.example has confirmed")
 
 
 def test_a_thousand_workers_are_one_picture_of_the_same_size(reader: Reader, site: Site) -> None:

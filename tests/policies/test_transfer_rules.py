@@ -234,7 +234,7 @@ def test_a_rule_is_refused_word_by_word() -> None:
         load(f"version: 1\npolicies:\n  - transfers: {text}\n")
     found = {each.key.rpartition(".")[2]: each.accepted for each in caught.value.mistakes}
     assert found == {
-        "port": "port of the group that group names",
+        "port": "no port: the site's routers choose by which they leave",
         "ceiling": "rate, group_rate",
         "guarantee": "guarantee of the group that group names",
         "rate": "one of rate and block",

@@ -20,6 +20,7 @@ from lark_controller.qos.groups import (
     is_policed,
     notices,
     shortcomings,
+    told,
     treatments,
 )
 from lark_controller.qos.queues import Queue, bits
@@ -234,6 +235,16 @@ def test_what_takes_a_queue_or_a_meter() -> None:
 
 def said(remarks: Iterable[GroupRemark]) -> list[str]:
     return list(map(str, remarks))
+
+
+def test_a_remark_that_several_groups_have_is_one_sentence() -> None:
+    remarks = [GroupRemark(name, text) for name, text in (("a", "x"), ("b", "y"), ("c", "x"), ("d", "x"), ("", "z"))]
+    assert list(told(remarks)) == ["groups a, c and d: x", "group b: y", "z"]
+    assert list(told(remarks[:1])) == ["group a: x"]
+    first = load(groups("a: {priority: 2, dscp: 1}", "b: {priority: -1, queue: 3, dscp: 2}"))
+    without = "group a: priority is without effect, because a meter can only limit"
+    assert list(told(notices(first, GroupControl.METERS))) == [without]
+    assert list(told(notices(first, GroupControl.QUEUES))) == []
 
 
 def test_sentences_about_groups_word_by_word() -> None:

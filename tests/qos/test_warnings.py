@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lark_controller.policies.file import load
-from lark_controller.qos.warnings import policy_warnings, worker_warnings
+from lark_controller.policies.model import Policy, SwitchRole
+from lark_controller.qos.warnings import QueueMaker, policy_warnings, queue_warnings, worker_warnings
+
+ROOT = Path(__file__).parents[2]
 
 HEAD = "version: 1\nnetworks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}\n"
 WAN = "links: {internet: {between: [core1, wan], capacity: 1000}}"
@@ -73,6 +78,94 @@ def test_a_policy_says_whom_it_refuses(text: str, said: list[str]) -> None:
     assert len(found) == len(said), found
     for sentence, part in zip(found, said, strict=True):
         assert part in sentence
+
+
+CORE = 'core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2}'
+ACCESS_POINT = 'submit1: {datapath: "00000000000000a0", role: access-point, ports: {uplink: eth0}'
+EDGE = 'w1: {datapath: "00000000000000e1", role: edge, ports: {uplink: eth0}}'
+PROMISED = "groups: {cms: {guarantee: 5, ceiling: 9, dscp: 1}, atlas: {priority: 2, dscp: 2}, low: {dscp: 3}}"
+NOT_GIVEN = "group cms: guarantee 5 Mb/s is not given, because a meter can only limit; groups_by: queues can"
+NO_ORDER = "group atlas: priority is without effect, because a meter can only limit"
+NO_CORE = "groups: no switch is declared as a core, so nothing keeps the rates of what jobs send and receive"
+
+
+def switched(*switches: str, groups: str = PROMISED, rules: str = "") -> Policy:
+    return load(f"{HEAD}switches: {{{', '.join(switches)}}}\n{f'policies: [{rules}]' if rules else ''}\n{groups}\n")
+
+
+@pytest.mark.parametrize(
+    ("switches", "said"),
+    [
+        # A guarantee by a meter, which is what a core has where the policy does not say.
+        ([CORE + "}"], [f"switch core1: {NOT_GIVEN}", f"switch core1: {NO_ORDER}"]),
+        ([CORE + ", groups_by: queues}"], []),
+        (
+            [CORE + ", groups_by: preprovisioned}"],
+            ["switch core1: group cms: it has no rates on this switch, because it names no queue (groups_by)"],
+        ),
+        (
+            [CORE + ", groups_by: queues}", ACCESS_POINT + "}"],
+            [f"switch submit1: {NOT_GIVEN}", f"switch submit1: {NO_ORDER}"],
+        ),
+        ([ACCESS_POINT + ", groups_by: queues}"], [NO_CORE]),
+        ([EDGE], [NO_CORE]),
+        ([], [NO_CORE]),
+    ],
+)
+def test_rates_of_groups_that_nothing_keeps_are_said(switches: list[str], said: list[str]) -> None:
+    assert list(policy_warnings(switched(*switches))) == said
+    # Groups that mark packets alone promise nothing.
+    assert policy_warnings(switched(*switches, groups="groups: {cms: {dscp: 1}, default: {}}")) == ()
+
+
+def test_a_ceiling_by_a_meter_and_a_queue_that_an_administrator_made_are_kept() -> None:
+    kept = "groups: {cms: {ceiling: 9}, atlas: {guarantee: 3, queue: 7}}"
+    assert policy_warnings(switched(CORE + "}", groups=kept)) == ()
+
+
+EDGES = [
+    QueueMaker("w1", SwitchRole.EDGE, False, "userspace"),
+    QueueMaker("w2", SwitchRole.EDGE, False, ""),
+    QueueMaker("w3", SwitchRole.EDGE, False, "userspace"),
+    QueueMaker("w4", SwitchRole.EDGE, False, "no database"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rules", "whose"),
+    [
+        ("bandwidth: {mode: cap}", "every job that asks for bandwidth"),
+        ("bandwidth: {default: 5}", "every job, since bandwidth has a default,"),
+    ],
+)
+def test_switches_that_make_no_queues_are_named_where_jobs_would_wait_for_them(rules: str, whose: str) -> None:
+    assert queue_warnings(switched(EDGE, rules=rules), EDGES) == (
+        f"{whose} stays pending at 2 of 4 switches of workers, which can make no queues; at w1: userspace",
+        f"{whose} stays pending at 1 of 4 switches of workers, which can make no queues; at w4: no database",
+    )
+    assert queue_warnings(switched(EDGE), EDGES) == ()
+    assert queue_warnings(switched(EDGE, rules=rules), EDGES[1:2]) == ()
+
+
+@pytest.mark.parametrize(
+    ("groups", "for_groups", "why", "said"),
+    [
+        (PROMISED, True, "userspace", ["switch core1: no group has a queue: userspace"]),
+        (PROMISED, True, "", []),
+        (PROMISED, False, "userspace", []),
+        ("groups: {cms: {dscp: 1}}", True, "userspace", []),
+    ],
+)
+def test_a_core_that_makes_no_queues_is_named_where_groups_need_them(
+    groups: str, for_groups: bool, why: str, said: list[str]
+) -> None:
+    makers = [QueueMaker("core1", SwitchRole.CORE, for_groups, why)]
+    assert list(queue_warnings(switched(CORE + ", groups_by: queues}", groups=groups), makers)) == said
+
+
+def test_the_example_of_a_policy_promises_nothing_that_is_not_kept() -> None:
+    for path in ("etc/policy.yaml", "demo/policy.yaml"):
+        assert policy_warnings(load((ROOT / path).read_text())) == (), path
 
 
 def test_the_workers_of_the_pool_are_looked_at() -> None:

@@ -187,7 +187,7 @@ def test_a_group_has_the_rates_that_no_core_keeps(tmp_path: Path, network: FakeN
         }
         # Edges mark the groups' packets, and that is all.
         controller.policy.put("version: 1\nnetworks: {local: [10.0.0.0/8]}\n" + groups, "test")
-        nobody = ("the policy declares no core switch, so nothing keeps it",)
+        nobody = ("the policy declares no core switch, so nothing keeps it for what jobs send and receive",)
         assert [group.unkept for group in controller.usage.groups()] == [nobody, nobody]
 
 

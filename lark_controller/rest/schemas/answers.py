@@ -385,7 +385,9 @@ class PolicyCheckSchema(Schema):
 
     valid = a_flag("No mistake was found")
     mistakes = _many(MistakeSchema, "Every mistake, in file order")
-    warnings = fields.List(fields.String(), required=True, metadata=meta("Refusals by the policy, though it is valid"))
+    warnings = fields.List(
+        fields.String(), required=True, metadata=meta("Refusals by the policy, and promises that nothing keeps")
+    )
 
 
 PastPolicySchema = schema_of(PastPolicy, "PastPolicySchema")

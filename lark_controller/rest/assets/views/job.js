@@ -2,7 +2,7 @@
 
 import { get, remove } from "../api.js";
 import { h } from "../dom.js";
-import { count, moment, several, since } from "../format.js";
+import { count, moment, rate, several, since } from "../format.js";
 import { recent } from "../history.js";
 import { closed, facts, folded, groupLink, headed, jobState, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
 import { eventList } from "./events.js";
@@ -148,14 +148,31 @@ function about(job) {
     ["Running for", job.ended || job.state === "refused" ? null : since(job.created)]);
 }
 
+function connections({ network_type: network, decision: { slice, inbound, outbound } }) {
+  // Whatever the rules: the addresses behind a worker's NAT are its own.
+  const callers = network !== "nat" ? "" : slice ? " by jobs of its slice behind the same worker’s NAT, and by nobody else" : " by jobs behind the same worker’s NAT, and by nobody else";
+  if (inbound && outbound) return callers ? `It may call, and be called${callers}.` : "It may call and be called.";
+  return inbound ? `It may be called${callers}, but not call.` : outbound ? "It may call, but not be called." : "It may neither call nor be called.";
+}
+
+// What its bandwidth rule means for this job: of what it requests the policy's maximum counts, and its default where it requests nothing.
+function bandwidthOf(job) {
+  const { mode, default: unasked, maximum, ceiling } = job.decision.bandwidth;
+  const wanted = job.bandwidth || unasked;
+  if (!wanted) return "It requests no bandwidth, and shares what is promised to no job.";
+  const counted = rate(maximum === null ? wanted : Math.min(wanted, maximum));
+  const later = job.state === "registering" || job.state === "pending" ? " once it is enforced" : "";
+  if (mode === "cap") return `It gets ${counted} at most${later}.`;
+  return `It has ${counted} guaranteed${later}, and may use ${ceiling === null ? "what is free" : `up to ${rate(ceiling)}`}.`;
+}
+
 function decision(job) {
-  const { blocked, slice, inbound, outbound, bandwidth, transfers, because } = job.decision;
+  const { blocked, slice, bandwidth, transfers, because } = job.decision;
   const words = job.network_type === "none" ? ["It has no network: nothing passes, whatever the rules."]
     : blocked ? ["It is blocked: nothing passes."] : [
     slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
-    inbound && outbound ? "It may call and be called." : inbound ? "It may be called, but not call." : outbound ? "It may call, but not be called."
-      : "It may neither call nor be called.",
-    bandwidth && (bandwidth.mode === "cap" ? "The bandwidth that it requests is the most that it gets." : "The bandwidth that it requests is guaranteed."),
+    connections(job),
+    bandwidth && bandwidthOf(job),
     transfers && `What HTCondor moves for it: ${transfers.words}${!job.transfers || job.transfers.enforced ? "" : ` (pending: ${job.transfers.reason})`}.`,
     job.decision.group && ["It is accounted to the group ", groupLink(job.decision.group), "."],
   ];
@@ -172,8 +189,12 @@ function decision(job) {
 
 function confirmations(job, names) {
   const name = (datapath) => names.get(datapath) || datapath;
-  if (!job.confirmed.length && !job.waiting.length) return h("p", { class: "empty" }, job.state === "ended" ? "It has ended." : ["bridge", "nat"].includes(job.network_type) && job.state === "enforced" ? `Worker ${job.host} has confirmed` : "No switch is concerned.");
+  // What is at no switch of a job that has a port on one is a switch that nobody knows, or a gateway: the reason names it.
+  const ruled = ["bridge", "nat"].includes(job.network_type);
+  const byWorker = ruled && job.state !== "ended" && job.state !== "refused" && job.waiting.every((each) => each.datapath);
+  if (!job.confirmed.length && !job.waiting.length && !byWorker) return h("p", { class: "empty" }, job.state === "ended" ? "It has ended." : "No switch is concerned.");
   return h("ul", { class: "plain" },
+    byWorker && h("li", { key: "worker" }, `Worker ${job.host} has confirmed`),
     job.confirmed.map((datapath) => h("li", { key: datapath }, switchLink(datapath, name(datapath)), " has confirmed")),
-    job.waiting.map((each) => h("li", { key: each.datapath }, each.datapath ? switchLink(each.datapath, name(each.datapath)) : `Worker ${job.host}`, ": ", h("span", { class: "poor-text" }, each.reason))));
+    job.waiting.map((each) => h("li", { key: each.datapath }, each.datapath ? [switchLink(each.datapath, name(each.datapath)), ": "] : ruled && `Worker ${job.host}: `, h("span", { class: "poor-text" }, each.reason))));
 }

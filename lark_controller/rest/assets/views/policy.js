@@ -165,7 +165,7 @@ function planContent(plan) {
   return [
     plan.refusals.length > 0 && h("div", { class: "note bad", role: "alert" }, h("strong", {}, "This policy cannot be put in force."),
       h("ul", {}, plan.refusals.map((each) => h("li", { key: each }, each)))),
-    plan.warnings.length > 0 && h("div", { class: "note", role: "status" }, h("strong", {}, "What it refuses"),
+    plan.warnings.length > 0 && h("div", { class: "note", role: "status" }, h("strong", {}, "What it refuses, and what nothing keeps"),
       h("ul", {}, plan.warnings.map((each) => h("li", { key: each }, each)))),
     headed("What would change", null, h("p", {}, summary(plan)), plan.effects.length > 0 && table("Effects on jobs", [
       { head: "Jobs", number: true, cell: (each) => count(each.jobs) },
