@@ -414,7 +414,7 @@ class Pool:
         users' priorities. Those begin at the same for all. Raises LabError where the worker does not come back with it.
         """
         # What the slot has left is less while it still holds the claim of a job that is over.
-        before = self._advertised(worker, "ifThenElse(isUndefined(TotalSlotBandwidth),Bandwidth,TotalSlotBandwidth)")
+        before = self._advertised(worker, "TotalSlotBandwidth")
         self.configure(worker, f"MACHINE_RESOURCE_INVENTORY_Bandwidth = {INVENTORY} {UPLINK} {rate}\n{NO_LEFTOVERS}")
         self._lab.on("central", "condor_userprio", "-resetall")
         self._restart(worker, str(rate))
