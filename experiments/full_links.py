@@ -67,7 +67,7 @@ def variants(options: Options) -> tuple[Variant, ...]:
 
 
 def rates(options: Options) -> tuple[float, ...]:
-    """What each exchange reserves for a flow, MB/s."""
+    """The reservations of the exchanges for a flow, MB/s."""
     return shares(NODES, options)[-1]
 
 

@@ -21,7 +21,7 @@ class Losses:
     timeouts: int = 0
 
     def since(self, before: Losses) -> Losses:
-        """What has been lost since an earlier count."""
+        """The losses since an earlier count."""
         return Losses(self.dropped - before.dropped, self.again - before.again, self.timeouts - before.timeouts)
 
 

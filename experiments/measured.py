@@ -37,13 +37,13 @@ class NotMeasuredError(LabError):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of each run, by its name, and why nothing was of the ``failed`` ones."""
+    """The measurements of each run, by its name, and the reasons of those that ``failed`` each time."""
 
     kept: Mapping[str, Kept[Played]]
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Kept[Played]:
-        """What counts of a run. Raises NotMeasuredError."""
+        """The measurements of a run. Raises NotMeasuredError."""
         try:
             return self.kept[name]
         except KeyError:
