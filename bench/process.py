@@ -106,6 +106,11 @@ class Lark:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def is_active(self) -> bool:
+        """True if it serves, by its log, since its last start."""
+        return self.running and _RUNNING.search(self.log()) is not None
+
+    @property
     def pid(self) -> int:
         """The process's id."""
         assert self._process is not None
