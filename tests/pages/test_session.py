@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from playwright.sync_api import expect
@@ -89,7 +90,10 @@ def test_the_overview_shows_the_controllers_where_there_are_several(reader: Read
     expect(rows).to_have_count(3)
     expect(rows.nth(1)).to_contain_text("active")
     expect(rows.nth(1)).to_contain_text("since")
-    expect(rows.nth(2)).to_contain_text(re.compile("lark2.*standby"))
+    expect(rows.nth(2)).to_contain_text(re.compile("lark2.*standby.*none"))
+    place.copied("b1", time.time() - 40.0)
+    expect(rows.nth(2)).to_contain_text(re.compile(r"4\d s old"))
+    expect(page.get_by_text(re.compile("Last takeover: .*, first"))).to_be_visible()
 
 
 def test_the_overview_follows_jobs_that_come_and_go(reader: Reader, site: Site) -> None:
