@@ -79,7 +79,8 @@ class Lark:
         started = time.perf_counter()
         while not (found := line.search(self.log())):
             if not self.running or time.perf_counter() - started > START_SECONDS:
-                raise RuntimeError(f"lark run did not start: {self.log()[-2000:]}")
+                state = f"after {time.perf_counter() - started:.0f} s, " + ("running" if self.running else "ended")
+                raise RuntimeError(f"lark run did not get to {line.pattern!r} ({state}): {self.log()[-2000:]}")
             time.sleep(0.01)
         return found
 
