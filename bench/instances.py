@@ -12,6 +12,7 @@ import itertools
 import re
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -188,24 +189,27 @@ async def _shares(every: list[Lark], seconds: float) -> list[float]:
 
 
 async def _change(run: Scale, made: list[int], done: asyncio.Event) -> None:
-    """Start jobs and end each after its short life, until it is done; the changes are counted."""
-    client = Client(run.controller.rest, run.token)
+    """Start jobs and end each after its short life, until it is done; the changes are counted. Where they take longer
+    than they should there are fewer, and no more under way at a time."""
+    standing: deque[tuple[float, Job]] = deque()
+    begins = itertools.count()
+    first = time.perf_counter()
 
-    async def one(job: Job) -> None:
-        posted = await post_one(client, job, time.perf_counter(), 0.0)
-        made[0] += posted.status == 201
-        await asyncio.sleep(LIFE)
-        ended = await client.request("DELETE", f"/v1/jobs/{job.id}")
-        made[0] += ended.status == 200
+    async def hook() -> None:
+        client = Client(run.controller.rest, run.token)
+        while not done.is_set():
+            await asyncio.sleep(max(0.0, first + next(begins) / STARTS - time.perf_counter()))
+            job = next(run.fresh)
+            posted = await post_one(client, job, time.perf_counter(), 0.0)
+            made[0] += posted.status == 201
+            standing.append((time.perf_counter(), job))
+            while standing and standing[0][0] + LIFE < time.perf_counter():
+                ended = await client.request("DELETE", f"/v1/jobs/{standing.popleft()[1].id}")
+                made[0] += ended.status == 200
+        client.close()
 
-    due = time.perf_counter()
-    tasks = []
-    while not done.is_set():
-        tasks.append(asyncio.create_task(one(next(run.fresh))))
-        due += 1 / STARTS
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-    await asyncio.gather(*tasks)
-    client.close()
+    await asyncio.gather(*(hook() for _ in range(HOOKS)))
+    await _end(run, [job for _, job in standing])
 
 
 async def _ages(run: Scale, standby: Lark, ages: list[float], done: asyncio.Event) -> None:
