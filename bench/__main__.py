@@ -1,6 +1,9 @@
 """``python -m bench``: measure, write JSON to bench/results, and the table into docs/benchmarks.md.
 
-``--quick`` takes under two minutes and leaves the documentation alone; ``--only NAME`` measures one subject.
+``--quick`` takes some minutes and leaves the documentation alone; ``--only NAME`` measures one subject. Those that have
+a section of their own in the page are measured where they are named, or quickly. Takeovers and instances write their
+figures after each step, so that a run that is interrupted has those that it found, and take other sizes (``--jobs``,
+``--connected``, ``--kills``, ``--minutes``); then the documentation stays as it is, too.
 """
 
 from __future__ import annotations
@@ -10,32 +13,50 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench import changes, external, hostile, ovsdb, posts, reactive, report, scale, takeovers, usage, views
+from bench import (
+    changes,
+    external,
+    hostile,
+    instances,
+    instances_report,
+    ovsdb,
+    posts,
+    reactive,
+    report,
+    scale,
+    takeovers,
+    usage,
+    views,
+)
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 
-SUBJECTS: Final = (
-    "reactive",
-    "posts",
-    "calculated",
-    "whole",
-    "views",
-    "usage",
-    "ovsdb",
-    "scale",
-    "hostile",
-    "external",
-    "takeovers",
-)
+JOBS_A_WORKER: Final = 64
+# Those of the page's first table, which take a quarter of an hour, and all.
+TABLE: Final = ("reactive", "posts", "calculated", "whole", "views", "usage", "ovsdb")
+SUBJECTS: Final = (*TABLE, "scale", "hostile", "external", "takeovers", "instances")
+
+# Tables of their own in the page: what writes each, and the marks between which it stands.
+SECTIONS: Final = {
+    "hostile": (report.attacked, report.HOSTILE_BEGIN, report.HOSTILE_END),
+    "external": (report.translated, report.EXTERNAL_BEGIN, report.EXTERNAL_END),
+    "takeovers": (report.taken_over, report.TAKEOVERS_BEGIN, report.TAKEOVERS_END),
+    "instances": (instances_report.several, instances_report.BEGIN, instances_report.END),
+}
 
 
-def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
-    """The measurement of each name."""
+def measurements(
+    quick: bool, sized: argparse.Namespace, keep: Callable[[str, Any], None]
+) -> dict[str, Callable[[], Any]]:
+    """The measurement of each name; those of hours have the sizes of the command line, and ``keep`` their figures."""
+    taking = partial(keep, "takeovers")
+    asking = partial(keep, "instances")
     if quick:
         return {
             "reactive": lambda: reactive.measure(1, 1.5),
@@ -48,7 +69,8 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
             "scale": lambda: scale.measure(2_000, 32, 5.0, day_seconds=10.0),
             "hostile": lambda: hostile.measure(1.0, 4),
             "external": lambda: external.measure(1, 0.5, 500),
-            "takeovers": lambda: takeovers.measure(2_000, 32, 2, 1.0),
+            "takeovers": lambda: takeovers.measure(2_000, 32, 2, 1.0, keep=taking),
+            "instances": lambda: instances.measure(2_000, 2.0, keep=asking),
         }
     return {
         "reactive": lambda: reactive.measure(3, 3.0),
@@ -69,45 +91,56 @@ def measurements(quick: bool) -> dict[str, Callable[[], Any]]:
         "scale": scale.measure,
         "hostile": lambda: hostile.measure(8.0, 16),
         "external": external.measure,
-        "takeovers": takeovers.measure,
+        "takeovers": lambda: takeovers.measure(
+            size := sized.jobs or 200_000,
+            max(1, size // JOBS_A_WORKER),
+            sized.kills or 100,
+            connected=sized.connected,
+            bound=60 * (sized.minutes or 180),
+            keep=taking,
+        ),
+        "instances": lambda: instances.measure(sized.jobs or 20_000, keep=asking),
     }
 
 
 def main() -> None:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the controller.")
-    parser.add_argument("--quick", action="store_true", help="small sizes, under two minutes; docs stay as they are")
+    parser.add_argument("--quick", action="store_true", help="small sizes, some minutes; docs stay as they are")
     parser.add_argument("--only", choices=SUBJECTS, action="append", help="measure this alone (may be repeated)")
+    parser.add_argument("--jobs", type=int, help="jobs of the pool, 64 for each worker (takeovers, instances)")
+    parser.add_argument("--connected", type=int, help="workers whose switches are played (takeovers; all)")
+    parser.add_argument("--kills", type=int, help="takeovers after a kill (100)")
+    parser.add_argument("--minutes", type=float, help="minutes after which none is killed any more (180)")
     chosen = parser.parse_args()
+    other = any(each is not None for each in (chosen.jobs, chosen.connected, chosen.kills, chosen.minutes))
     RESULTS.mkdir(exist_ok=True)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     path = RESULTS / f"{stamp}{'-quick' if chosen.quick else ''}.json"
     found: dict[str, Any] = {"machine": report.machine(), "quick": chosen.quick}
-    for name, measure in measurements(chosen.quick).items():
-        if chosen.only and name not in chosen.only:
+
+    def keep(name: str, value: Any) -> None:
+        found[name] = value
+        path.write_text(json.dumps(found, indent=1) + "\n")
+
+    for name, measure in measurements(chosen.quick, chosen, keep).items():
+        if name not in (chosen.only or (SUBJECTS if chosen.quick else TABLE)):
             continue
         started = time.monotonic()
         print(f"{name} …", flush=True)
-        found[name] = measure()
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        keep(name, measure())
         print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
     table = report.table(found)
     print(f"\n{table}\n{path}")
     if not chosen.quick and not chosen.only:
         report.replace(PAGE, table)
         print(PAGE)
-    if "hostile" in found and not chosen.quick:
-        attacked = report.attacked(found["machine"], found["hostile"])
-        report.replace(PAGE, attacked, report.HOSTILE_BEGIN, report.HOSTILE_END)
-        print(attacked)
-    if "external" in found and not chosen.quick:
-        translated = report.translated(found["machine"], found["external"])
-        report.replace(PAGE, translated, report.EXTERNAL_BEGIN, report.EXTERNAL_END)
-        print(translated)
-    if "takeovers" in found and not chosen.quick:
-        taken_over = report.taken_over(found["machine"], found["takeovers"])
-        report.replace(PAGE, taken_over, report.TAKEOVERS_BEGIN, report.TAKEOVERS_END)
-        print(taken_over)
+    for name, (written, begins, ends) in SECTIONS.items():
+        if name in found:
+            text = written(found["machine"], found[name])
+            print(text)
+            if not chosen.quick and not other:
+                report.replace(PAGE, text, begins, ends)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import insert
+from sqlalchemy import text as text_of
 
 from bench.percentiles import median
 from bench.population import CORE, STARTED, WORKERS, ads, jobs, policy_text, ports, switches
@@ -131,6 +132,9 @@ def sqlite_in(directory: Path) -> str:
     return f"sqlite:///{directory / 'lark.db'}"
 
 
+_COUNTED: Final = "SELECT setval(pg_get_serial_sequence('runs', 'number'), (SELECT max(number) FROM runs))"
+
+
 def fill(url: str, text: str, chosen: Iterable[Job]) -> str:
     """Write a store as a controller leaves it that has these live jobs; returns its URL."""
     store = Store.open(url)
@@ -155,6 +159,9 @@ def fill(url: str, text: str, chosen: Iterable[Job]) -> str:
             connection.execute(insert(run_ads), ad_rows)
 
         database.write(write)
+    if not database.is_sqlite:
+        # A run that is given its number leaves the sequence behind, and the next ones would get the same.
+        database.write(lambda connection: connection.execute(text_of(_COUNTED)))
     database.close()
     return url
 

@@ -4,8 +4,8 @@ They keep and check every flow (:mod:`fake_switch.stored`), connect again when t
 lines on the standard input say, each answered by a line of JSON: ``connect`` begins to connect them; ``counts`` tells
 how many are connected, what they hold and what they were sent since ``forget``; ``digests N ...`` tells digests of what
 these hold; ``port P`` is where the controller listens from now on; ``busy`` lets flows' counters grow; ``masters``
-tells when (``time.monotonic``) each has got a master since ``forget``. PORTS are those of several controllers, with
-commas between them.
+tells when (``time.monotonic``) each has got a master since ``forget``; ``unmarked`` tells how many workers'
+switches have no marker. PORTS are those of several controllers, with commas between them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bench.population import CORE, FIRST_PORT
 from bench.switches import Switches
 from fake_switch.stored import StoredSwitch
 from lark_controller.cli.open_files import raise_open_files
+from lark_controller.flows.marker import MARKERS
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.switches.openflow.replies import PortInfo
 
@@ -124,6 +125,18 @@ class Fleet:
         """The time at which each of them got a master, since the counts were forgotten; 0 where it has none yet."""
         return {"at": [switch.mastered for switch in self.switches.values()]}
 
+    def unmarked(self) -> dict[str, int]:
+        """The number of workers' switches that have no marker."""
+        cookie, mask = MARKERS
+        return {
+            "edges": sum(
+                # A marker is the last flow that a switch was given.
+                not any((value[0] ^ cookie) & mask == 0 for value in reversed(switch.flows.values()))
+                for number, switch in self.switches.items()
+                if number not in CORES
+            )
+        }
+
     def forget(self) -> None:
         """Count from now on."""
         for switch in self.switches.values():
@@ -154,6 +167,8 @@ async def serve(ports: list[int], workers: int, job_ports: int) -> None:
             fleet.ports = [int(arguments[0])]
         elif command == "masters":
             found = fleet.masters()
+        elif command == "unmarked":
+            found = fleet.unmarked()
         elif command == "digests":
             found = {number: fleet.switches[int(number)].digest() for number in arguments}
         print(json.dumps(found), flush=True)

@@ -79,7 +79,8 @@ class Lark:
         started = time.perf_counter()
         while not (found := line.search(self.log())):
             if not self.running or time.perf_counter() - started > START_SECONDS:
-                raise RuntimeError(f"lark run did not start: {self.log()[-2000:]}")
+                state = f"after {time.perf_counter() - started:.0f} s, " + ("running" if self.running else "ended")
+                raise RuntimeError(f"lark run did not get to {line.pattern!r} ({state}): {self.log()[-2000:]}")
             time.sleep(0.01)
         return found
 
@@ -104,6 +105,11 @@ class Lark:
     def running(self) -> bool:
         """True if the process is there."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_active(self) -> bool:
+        """True if it serves, by its log, since its last start."""
+        return self.running and _RUNNING.search(self.log()) is not None
 
     @property
     def pid(self) -> int:

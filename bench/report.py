@@ -101,6 +101,9 @@ def taken_over(about: dict[str, Any], found: dict[str, Any]) -> str:
         "changed": ("flow-mods that changed what a switch does", ""),
         "processor": ("processor time of the controller that takes over", "s"),
         "memory": ("its memory", "MiB"),
+        "copy_memory": ("its memory before, while it stood by", "MiB"),
+        "unmarked": ("workers' switches without a marker at the kill", ""),
+        "cycle": ("from one kill to the next", "s"),
     }
     lines = [
         f"Machine: {about['cores']} cores, Linux {about['kernel']}, Python {about['python']}; load average "
@@ -156,7 +159,7 @@ def _reactive(found: dict[str, Any]) -> Iterator[Row]:
         one, other = row["lark"], row["learning"]
         spread = f"{min(row['ratios']):.1f} to {max(row['ratios']):.1f}"
         yield (
-            f"reactive decisions, {_many(row['switches'], 'switch', 'switches')}, {row['window']} under way on each",
+            f"reactive decisions, {many(row['switches'], 'switch', 'switches')}, {row['window']} under way on each",
             f"learning switch: {other['per_second']:,.0f}/s, p50 {other['p50']:.2f} ms, p99 {other['p99']:.2f} ms",
             f"{one['per_second']:,.0f}/s, p50 {one['p50']:.2f} ms, p99 {one['p99']:.2f} ms",
             f"{row['ratio']:.1f} × ({spread} in {len(row['ratios'])} rounds)",
@@ -413,5 +416,6 @@ def _each(values: list[float], digits: int) -> str:
     return ", ".join(f"{value:,.{digits}f}" for value in values)
 
 
-def _many(number: int, one: str, more: str) -> str:
+def many(number: int, one: str, more: str) -> str:
+    """A number with its noun."""
     return f"{number} {one if number == 1 else more}"

@@ -167,9 +167,9 @@ async def _empty(run: Scale) -> None:
     """All switches come empty; the first hundred that jobs wait for must not wait for all others."""
     run.switches.tell("connect")
     chosen = [job for job in itertools.islice(run.fresh, 3 * run.workers) if job.number % 7 == 0][:100]
-    waited = asyncio.create_task(_posts(run, chosen, rate=100.0, wait=30.0))
+    waited = asyncio.create_task(steady_posts(run, chosen, rate=100.0, wait=30.0))
     run.say("sync_seconds", await run.all_in_sync())
-    run.say("first_jobs", _summary(await waited))
+    run.say("first_jobs", summary(await waited))
     run.say("flows", run.switches.tell("counts"))
     run.say("memory_in_sync", run.controller.memory() / MIB)
 
@@ -177,14 +177,14 @@ async def _empty(run: Scale) -> None:
 async def _steady(run: Scale, seconds: float) -> None:
     for rate in (50.0, 100.0):
         chosen = list(itertools.islice(run.fresh, int(rate * seconds)))
-        run.say(f"posts_at_{rate:g}", _summary(await _posts(run, chosen, rate=rate, wait=10.0)))
+        run.say(f"posts_at_{rate:g}", summary(await steady_posts(run, chosen, rate=rate, wait=10.0)))
     run.say("posts_at_most", await _throughput(run, seconds))
 
 
 async def _reload(run: Scale, name: str, text: str) -> None:
     """Put another policy in force while jobs are posted at 50 a second."""
     done = asyncio.Event()
-    poster = asyncio.create_task(_posts(run, run.fresh, rate=50.0, wait=10.0, until=done))
+    poster = asyncio.create_task(steady_posts(run, run.fresh, rate=50.0, wait=10.0, until=done))
     client = Client(run.controller.rest, run.token)
     run.switches.tell("forget")
     started = time.perf_counter()
@@ -193,7 +193,7 @@ async def _reload(run: Scale, name: str, text: str) -> None:
     await run.all_in_sync()
     in_force = time.perf_counter() - started
     done.set()
-    posts = _summary(await poster)
+    posts = summary(await poster)
     client.close()
     if answer.status != 200:
         raise RuntimeError(f"the policy was not taken: {answer.status} {answer.body!r}")
@@ -273,13 +273,13 @@ async def _returning(run: Scale, started: float, *, posting: bool) -> dict[str, 
     done, poster = asyncio.Event(), None
     found: dict[str, Any] = {}
     if posting:
-        first = await _posts(run, list(itertools.islice(run.fresh, 1)), rate=100.0, wait=0.0)
+        first = await steady_posts(run, list(itertools.islice(run.fresh, 1)), rate=100.0, wait=0.0)
         found |= {"first_post": time.perf_counter() - started, "status": first[0].status}
-        poster = asyncio.create_task(_posts(run, run.fresh, rate=50.0, wait=10.0, until=done))
+        poster = asyncio.create_task(steady_posts(run, run.fresh, rate=50.0, wait=10.0, until=done))
     await run.all_in_sync()
     found["in_sync"] = time.perf_counter() - started
     done.set()
-    return found if poster is None else found | {"posts": _summary(await poster)}
+    return found if poster is None else found | {"posts": summary(await poster)}
 
 
 # -- posts -----------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Post:
     confirmed: bool
 
 
-async def _posts(
+async def steady_posts(
     run: Scale, chosen: Iterator[Job] | list[Job], *, rate: float, wait: float, until: asyncio.Event | None = None
 ) -> list[Post]:
     """Post jobs at a steady rate whatever became of those before."""
@@ -304,7 +304,7 @@ async def _posts(
     for job in chosen:
         if until is not None and until.is_set():
             break
-        tasks.append(asyncio.create_task(_post(client, job, due, wait)))
+        tasks.append(asyncio.create_task(post_one(client, job, due, wait)))
         due += 1 / rate
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
     done = list(await asyncio.gather(*tasks))
@@ -312,7 +312,8 @@ async def _posts(
     return done
 
 
-async def _post(client: Client, job: Job, due: float, wait: float) -> Post:
+async def post_one(client: Client, job: Job, due: float, wait: float) -> Post:
+    """Post a job that was due then."""
     answer = await client.request("POST", f"/v1/jobs?wait={wait:g}", ads(job).encode())
     took = (time.perf_counter() - due) * 1000
     return Post(took, answer.status, answer.status == 201 and not answer.json["waiting"])
@@ -330,7 +331,7 @@ async def _throughput(run: Scale, seconds: float) -> dict[str, Any]:
         nonlocal confirmed
         client = Client(run.controller.rest, run.token)
         while time.perf_counter() < end and len(taken) < most:
-            post = await _post(client, next(run.fresh), time.perf_counter(), 10.0)
+            post = await post_one(client, next(run.fresh), time.perf_counter(), 10.0)
             taken.append(post.milliseconds)
             confirmed += post.confirmed
         client.close()
@@ -347,7 +348,8 @@ async def _throughput(run: Scale, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _summary(posts: list[Post]) -> dict[str, Any]:
+def summary(posts: list[Post]) -> dict[str, Any]:
+    """The number of posts, how many were confirmed, and their latency in milliseconds."""
     ordered = sorted(post.milliseconds for post in posts)
     return {
         "posts": len(posts), "confirmed": sum(post.confirmed for post in posts),

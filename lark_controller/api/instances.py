@@ -95,6 +95,11 @@ class Instance:
     started: Annotated[At, "Time when it started"]
     beat_age: Annotated[float, "Seconds since its last sign of life"]
     tokens: Annotated[str, "Digest of the tokens in its LARK_TOKENS_FILE, to compare; empty where not known"] = ""
+    copy_age: Annotated[
+        float | None,
+        "Seconds since its copy of the directory was as the database had it; null where it has none, or does not "
+        "stand by",
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,24 @@ def show(found: Answer) -> None:
             found["since"] if each["id"] == found["active"] else each["started"],
             found["generation"] if each["id"] == found["active"] else "",
             f"{each['beat_age']:.1f}",
+            _copy(each),
         )
         for each in found["instances"]
     ]
-    printing.table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT"), rows)
+    printing.table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT", "COPY"), rows)
     if apart := _different_tokens(found):
         words = "differ: a token may be refused after a takeover. Copy the file to each."
         print(f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} {words}", file=sys.stderr)
     if found["since"]:
         print(f"last takeover: {found['since']}, {found['why']}, generation {found['generation']}")
+
+
+def _copy(instance: Answer) -> str:
+    """The seconds since the copy of one that stands by was right; others need none."""
+    if instance["state"] != "standby":
+        return ""
+    age = instance.get("copy_age")
+    return "none" if age is None else f"{age:.1f}"
 
 
 def _different_tokens(found: Answer) -> list[str]:

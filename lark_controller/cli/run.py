@@ -168,7 +168,7 @@ class Service:
             self.server = Server(app, settings, known_callers(tokens, self.identities), self._origin)
             self._copy = None
             if not settings.database_url.startswith("sqlite"):
-                self._copy = DirectoryCopy(self.store, self.metrics)
+                self._copy = DirectoryCopy(self.store, self.metrics, me.id)
             self.member.me = replace(me, url=settings.instance_url or _own_url(settings, self.server.addresses[0]))
         except BaseException:
             self.store.close()

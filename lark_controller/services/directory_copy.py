@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -59,10 +60,12 @@ class _Copy:
     server: str
     prepared: PreparedDirectory
     holdings: Holdings
+    at: float
     versions: dict[int, int] = field(default_factory=dict)
 
     def follow(self, found: Difference) -> None:
         """Take in what has changed. What jobs give up is free before others have it."""
+        self.at = found.at
         directory, desired = self.prepared.directory, self.prepared.desired
         changed = []
         for each in found.changed:
@@ -104,10 +107,14 @@ class _Copy:
 
 
 class DirectoryCopy:
-    """Follows the database on a thread, from :meth:`start` to :meth:`take` or :meth:`stop`."""
+    """Follows the database on a thread, from :meth:`start` to :meth:`take` or :meth:`stop`. ``instance`` is the id of
+    the one that stands by: all see in its row how old its copy is."""
 
-    def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: Store, metrics: Metrics, instance: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
         self._store = store
+        self._instance = instance
         self._metrics = metrics
         self._clock = clock
         self._copy: _Copy | None = None
@@ -156,6 +163,8 @@ class DirectoryCopy:
                 # A takeover loads all without it.
                 self._copy = None
                 self._show(None)
+                with suppress(StoreError):
+                    self._store.instances.copied(self._instance, None)
                 failure("the copy of the directory is given up, and made anew", error)
             pause = max(SECONDS, REST * (time.monotonic() - began) if self._copy is not None else 0.0)
 
@@ -173,6 +182,8 @@ class DirectoryCopy:
             else:
                 copy.follow(found)
         self._show(copy)
+        if copy is not None or self._store.schema_version() == self._store.newest_schema():
+            self._store.instances.copied(self._instance, None if copy is None else copy.at)
 
     def _made(self) -> _Copy | None:
         """A copy by the newest policy; None where there is none yet, or the tables are of another release."""
@@ -199,7 +210,7 @@ class DirectoryCopy:
         copied |= {each.job.number: each for each in found.changed}
         policy = load(latest.text)
         prepared = PreparedDirectory(Directory(), Decider(policy), Desired(policy))
-        copy = _Copy(latest.digest, found.server, prepared, Holdings(policy))
+        copy = _Copy(latest.digest, found.server, prepared, Holdings(policy), found.at)
         prepared.desired.load(self._by_portions(copy.fill(copied[number] for number in sorted(copied))))
         gc.freeze()
         return copy

@@ -26,7 +26,9 @@ _PAGE: Final = (
 _ROWS: Final = select(*_COLUMNS).where(LIVE, runs.c.number.in_(bindparam("numbers", expanding=True)))
 _VERSIONS: Final = text("SELECT number, xmin::text::bigint FROM runs WHERE live")
 _POLICY: Final = select(policy_versions.c.digest).order_by(policy_versions.c.version.desc()).limit(1)
-_SERVER: Final = text("SELECT pg_postmaster_start_time()::text")
+_SERVER: Final = text(
+    "SELECT pg_postmaster_start_time()::text, extract(epoch FROM clock_timestamp())::double precision"
+)
 _ROWS_AT_ONCE: Final = 2_000
 
 
@@ -41,9 +43,11 @@ class Copied(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The changes since the versions that were known: ``server`` is the run of the database server that has shown
-    it, ``policy`` the digest of the newest version of the policy (``""``: there is none)."""
+    it, ``at`` the time of that by the server's clock, ``policy`` the digest of the newest version of the policy
+    (``""``: there is none)."""
 
     server: str
+    at: float
     policy: str
     changed: tuple[Copied, ...]
     gone: tuple[int, ...]
@@ -57,7 +61,7 @@ def page(connection: Connection, after: int, most: int) -> list[Copied]:
 def difference(connection: Connection, known: Mapping[int, int]) -> Difference:
     """The live runs whose rows have other versions than those that are known by number, and the numbers of which none
     lives any more."""
-    server = str(connection.execute(_SERVER).scalar_one())
+    server, at = connection.execute(_SERVER).one()
     digest = connection.execute(_POLICY).scalar_one_or_none()
     rows = connection.execute(_VERSIONS).all()
     now: dict[int, int] = {row[0]: row[1] for row in rows}
@@ -65,7 +69,7 @@ def difference(connection: Connection, known: Mapping[int, int]) -> Difference:
     changed: list[Copied] = []
     for first in range(0, len(other), _ROWS_AT_ONCE):
         changed += _rows(connection, other[first : first + _ROWS_AT_ONCE])
-    return Difference(server, digest or "", tuple(changed), tuple(known.keys() - now.keys()))
+    return Difference(str(server), float(at), digest or "", tuple(changed), tuple(known.keys() - now.keys()))
 
 
 def _rows(connection: Connection, numbers: Collection[int]) -> list[Copied]:

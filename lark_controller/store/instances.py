@@ -7,9 +7,10 @@ All times are the database's clock.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Float,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     inspect,
     literal,
     literal_column,
+    null,
     select,
     text,
     update,
@@ -31,6 +33,9 @@ STARTING: Final = "starting"
 STANDBY: Final = "standby"
 STOPPED: Final = "stopped"
 _LOST: Final = "lost"
+
+# Columns of ``instances`` that the tables of earlier releases do not have.
+LATER: Final = frozenset({instances.c.tokens.name, instances.c.copied_at.name})
 
 # The class of the session lock by which others see that the holder of a term lives: "term" in ASCII. The lock's own
 # number is the generation's last 31 bits.
@@ -105,10 +110,9 @@ def register(connection: Connection, me: Identity) -> None:
         connection.execute(insert(instances).values(fresh))
 
 
-def has_tokens(connection: Connection) -> bool:
-    """True if the tables are new enough for the digest of each instance's tokens: one that stands by does not change
-    tables that an older release uses."""
-    return any(each["name"] == instances.c.tokens.name for each in inspect(connection).get_columns(instances.name))
+def later_columns(connection: Connection) -> frozenset[str]:
+    """Those of :data:`LATER` that are there: one that stands by does not change tables that an older release uses."""
+    return LATER & {each["name"] for each in inspect(connection).get_columns(instances.name)}
 
 
 def beat(connection: Connection, me: Identity, state: str, tokens: str | None = None) -> None:
@@ -121,6 +125,12 @@ def beat(connection: Connection, me: Identity, state: str, tokens: str | None = 
     found = connection.execute(change.values(beat=instances.c.beat + 1, state=state, at=now, **more))
     if not found.rowcount:
         register(connection, me)
+
+
+def copied(connection: Connection, instance: str, at: float | None) -> None:
+    """Write down when an instance's copy of the directory was as the database had it; None where it has none."""
+    _keep_brief(connection)
+    connection.execute(update(instances).where(instances.c.id == instance).values(copied_at=at))
 
 
 def has_keys(connection: Connection) -> bool:
@@ -223,23 +233,31 @@ def leave(connection: Connection, me: Identity) -> None:
     connection.execute(update(instances).where(instances.c.id == me.id).values(state=STOPPED))
 
 
-def all_of(connection: Connection, with_tokens: bool = False) -> Instances:
-    """All instances and the term, the active one first, then by name; with the digest of each one's tokens where
-    :func:`has_tokens`."""
+def all_of(connection: Connection, later: frozenset[str] = frozenset()) -> Instances:
+    """All instances and the term, the active one first, then by name; with those of the :func:`later_columns` that are
+    there."""
     now = _NOW[connection.dialect.name]
     present = connection.execute(select(term)).one()
-    columns = [each for each in instances.c if each is not instances.c.tokens]
-    tokens = instances.c.tokens if with_tokens else literal("").label("tokens")
-    rows = connection.execute(
-        select(*columns, tokens, now.label("now")).order_by(instances.c.name, instances.c.started_at)
-    )
+    columns = [each if each.name not in LATER or each.name in later else _absent(each) for each in instances.c]
+    rows = connection.execute(select(*columns, now.label("now")).order_by(instances.c.name, instances.c.started_at))
     found = []
     for row in rows:
         age = max(0.0, float(row.now) - row.at)
         state = row.state if row.state == STOPPED or age < AWAY_SECONDS else _LOST
-        found.append(Instance(row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3), row.tokens))
+        copy_age = None
+        if state == STANDBY and row.copied_at is not None:
+            copy_age = round(max(0.0, float(row.now) - row.copied_at), 3)
+        found.append(
+            Instance(
+                row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3), row.tokens, copy_age
+            )
+        )  # fmt: skip
     found.sort(key=lambda each: each.id != present.holder)
     return Instances(present.generation, present.holder or None, present.since or None, present.why, tuple(found))
+
+
+def _absent(column: Column[Any]) -> ColumnElement[Any]:
+    return (null() if column.nullable else literal("")).label(column.name)
 
 
 def user_of(connection: Connection) -> str:

@@ -15,13 +15,14 @@ from lark_controller.store.database import Database
 
 
 class Instances:
-    """Operations for one thread, but for :meth:`all`. Each raises StoreError where the database cannot be reached."""
+    """Operations for one thread, but for :meth:`all` and :meth:`copied`. Each raises StoreError where the database
+    cannot be reached."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         # PostgreSQL: the session of the holder of a term, for as long as it holds it.
         self._session: Connection | None = None
-        self._has_tokens = False
+        self._later: frozenset[str] = frozenset()
         self._has_keys = False
 
     def prepare(self) -> bool:
@@ -37,13 +38,13 @@ class Instances:
 
     def meet(self, me: Identity, state: str, tokens: str = "") -> Look:
         """Give a sign of life, with the digest of this instance's tokens, and look at the term."""
-        if not self._has_tokens:
-            self._has_tokens = self._database.read(instances.has_tokens)
+        if self._later != instances.LATER:
+            self._later = self._database.read(instances.later_columns)
         if not self._has_keys:
             self._has_keys = self._database.read(instances.has_keys)
 
         def work(connection: Connection) -> Look:
-            instances.beat(connection, me, state, tokens if self._has_tokens else None)
+            instances.beat(connection, me, state, tokens if "tokens" in self._later else None)
             return instances.look(connection, self._has_keys)
 
         if self._session is None:
@@ -118,7 +119,12 @@ class Instances:
 
     def all(self) -> AllInstances:
         """All instances and the present term; from any thread."""
-        return self._database.read(partial(instances.all_of, with_tokens=self._has_tokens))
+        return self._database.read(partial(instances.all_of, later=self._later))
+
+    def copied(self, instance: str, at: float | None) -> None:
+        """Write down when an instance's copy of the directory was as the database had it, by the database's clock, None
+        where it has none; from any thread, and only where the tables are of this release."""
+        self._database.write(partial(instances.copied, instance=instance, at=at), unguarded=True)
 
     def _end_session(self) -> None:
         session, self._session = self._session, None

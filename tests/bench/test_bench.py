@@ -16,6 +16,8 @@ from bench import (
     changes,
     external,
     hostile,
+    instances,
+    instances_report,
     load,
     ovsdb,
     posts,
@@ -27,11 +29,13 @@ from bench import (
     views,
 )
 from bench.changes import Calculated
-from bench.fleet import CORES
+from bench.fleet import CORES, Fleet
 from bench.population import CORE
 from fake_switch import switchside
+from lark_controller.flows.marker import Marker
 from lark_controller.flows.model import FlowKey, match
 from lark_controller.flows.tables import Edge
+from lark_controller.switches.openflow import wire
 
 
 def test_every_answer_of_lark_and_of_the_reference_is_a_flow_and_a_packet() -> None:
@@ -227,12 +231,45 @@ def test_a_whole_pool_is_measured_and_its_switches_hold_what_is_calculated_anew(
 
 
 def test_switches_have_a_master_again_after_each_kill_and_nothing_is_changed() -> None:
-    found = takeovers.measure(200, 6, 2, 0.0)
+    kept: list[int] = []
+    found = takeovers.measure(200, 6, 2, 0.0, keep=lambda figures: kept.append(figures["kills"]))
     assert (found["kills"], found["jobs"]) == (2, 200)
+    # A run that is interrupted has the figures of the kills so far.
+    assert kept == [1, 2]
+    assert all(each["copied"] + each["in_sync"] <= each["cycle"] for each in found["each"])
     assert 0 < found["first"]["p50"] <= found["last"]["p50"] <= found["in_sync"]["worst"]
     assert found["changed"]["worst"] == 0
     about = {"cores": 2, "kernel": "6.1", "python": "3.11", "load": 0.1}
     assert "| until all have |" in report.taken_over(about, found)
+
+
+def test_a_switch_is_unmarked_until_its_controller_has_marked_it() -> None:
+    fleet = Fleet([0], 2, 4)
+    assert fleet.unmarked() == {"edges": 2}
+    marker = Marker(1, 2, normal=True, tracks=False).flow(9)
+    fleet.switches[1].data_received(wire.flow_add(1, marker))
+    assert fleet.unmarked() == {"edges": 1}
+
+
+def test_one_and_two_instances_are_asked_the_same_and_nothing_that_was_acknowledged_is_missing() -> None:
+    kept: list[int] = []
+    found = instances.measure(256, 1.0, range(1, 3), keep=lambda figures: kept.append(len(figures["rows"])))
+    assert kept == [1, 2]
+    one, two = found["rows"]
+    assert "standby" not in one
+    for row, asked in ((one, "active"), (two, "active"), (two, "standby")):
+        assert row[asked]["most"]["statuses"] == row[asked]["steady"]["statuses"] == [201]
+        assert row[asked]["per_second"] > 0
+    assert one["changes"]["per_second"] > 0
+    assert len(two["changes"]["busy"]) == len(two["memory"]) == 2
+    assert 0.0 <= two["changes"]["age_p50"] <= two["changes"]["age_worst"]
+    assert two["lost"]["acknowledged"] == two["lost"]["posts"] > 0
+    assert two["lost"]["missing"] == 0
+    about = {"cores": 2, "kernel": "6.1", "python": "3.11", "load": 0.1}
+    table = instances_report.several(about, found)
+    assert "| what | 1 instance | 2 instances |" in table
+    assert all(line.count("|") == 4 for line in table.splitlines() if line.startswith("|"))
+    assert "| memory of each that is left; at most | – |" in table
 
 
 def test_a_measurement_whose_time_is_over_has_the_figures_that_it_found(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Two controllers on a PostgreSQL that Patroni looks after: its servers die, come back, and change places in order.
 
-What a post was answered stands, since Patroni replicates synchronously here.
+What a post was answered stands, since Patroni replicates synchronously here; whether it was asked at the active
+controller or at the one that stands by.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ def test_servers_that_die_and_change_places_lose_nothing_and_no_controller(patro
         until(a.is_active)
         b.start()
         until(b.stands_by)
-        posted = {a.post(1)}
+        posted = {a.post(1), b.post(11)}
 
         def goes_on(number: int) -> None:
-            # Requests get 503 until the promotion; then it goes on by itself.
+            # Requests get 503 until the promotion, asked at either; then both go on by themselves.
             until(a.is_active)
             posted.add(a.post(number))
-            assert a.live() == posted
+            until(lambda: b.ask("/v1/overview")[0] == 200)
+            posted.update((b.post(number), b.post(10 + number)))
+            assert a.live() == b.live() == posted
 
         lost = patroni.leader()
         patroni.kill(lost)
@@ -55,8 +58,13 @@ def test_servers_that_die_and_change_places_lose_nothing_and_no_controller(patro
         assert patroni.leader() == lost
         goes_on(4)
         # The database's own trouble is no reason for a takeover.
-        assert len(took_over(a)) == 1
+        assert len(took_over(a)) == len(took_over(b)) == 1
         assert b.stands_by()
+        # And one that follows such a database takes over from one that dies: all that was answered stands.
+        a.stop()
+        until(b.is_active)
+        assert b.live() == posted
+        assert len(took_over(b)) == 2
     finally:
         for each in (a, b):
             if each.process is not None and each.process.poll() is None:

@@ -176,6 +176,10 @@ def test_killed_stopped_and_drained(two: tuple[Instance, Instance]) -> None:
 
     # It has the directory beforehand, and what was posted since.
     until(lambda: "directory copied" in b.log.read_text())
+    # Either shows how old that is, of the one that stands by.
+    until(lambda: copy_ages(a).get("b") is not None)
+    assert copy_ages(b).keys() == {"a", "b"}
+    assert copy_ages(b)["a"] is None
     posted.add(a.post(len(posted) + 1))
     a.stop()
     follows(b, "ended")
@@ -201,6 +205,10 @@ def test_killed_stopped_and_drained(two: tuple[Instance, Instance]) -> None:
     assert [each["name"] for each in b.ask("/v1/instances")[1]["instances"]].count("b") == 1
     assert generations == sorted(set(generations))
     assert [each["detail"].split(":")[0].split(",")[0] for each in took_over(b)] == ["b", "b", "a", "b", "a"]
+
+
+def copy_ages(instance: Instance) -> dict[str, float | None]:
+    return {each["name"]: each["copy_age"] for each in instance.ask("/v1/instances")[1]["instances"]}
 
 
 # Everything that the active one alone can answer.

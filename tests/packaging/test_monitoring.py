@@ -25,6 +25,7 @@ FUNCTIONS = {
     "rate",
     "increase",
     "sum",
+    "count",
     "min",
     "max",
     "topk",
@@ -115,6 +116,80 @@ def test_prometheus_takes_every_rule_and_every_expression_of_the_dashboard(tmp_p
     written = tmp_path / "rules.yml"
     written.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": records}]}))
     promtool("check", "rules", written)
+
+
+TWO = {"a": "1x20", "b": "0x20"}
+COPIED = {"a": "0x20", "b": "0+60x20"}
+TAKEN = {"a": "0x20", "b": "0x20"}
+UP = {"a": "1x20", "b": "1x20"}
+OLD = {"LarkCopyOld": [{"job": "lark", "instance": "b"}]}
+
+
+# Values of each minute: which one is active, when its copy was right, its takeovers from one that was lost, which ones
+# answer.
+@pytest.mark.parametrize(
+    ("active", "copy", "taken", "up", "fired"),
+    [
+        pytest.param(TWO, COPIED, TAKEN, UP, {}, id="one stands by"),
+        pytest.param({"a": "1x20"}, {"a": "0x20"}, {"a": "0x20"}, {"a": "1x20"}, {}, id="one is all there is"),
+        pytest.param(
+            {"a": "1x9 _x10", "b": "0x9 1x10"}, {"a": "0x20", "b": "0+60x9 0x10"}, {"a": "0x20", "b": "0x9 1x10"},
+            {"a": "1x9 0x10", "b": "1x20"},
+            {"LarkTookOver": [{"job": "lark", "instance": "b", "reason": "silent"}], "LarkNoneStandsBy": [{}]},
+            id="one is lost",
+        ),
+        pytest.param(TWO, {"a": "0x20", "b": "0x20"}, TAKEN, UP, OLD, id="no copy"),
+        pytest.param(TWO, {"a": "0x20", "b": "0+60x2 120x18"}, TAKEN, UP, OLD, id="an old copy"),
+    ],
+)  # fmt: skip
+def test_alerts_of_several_controllers_fire_where_they_should(
+    tmp_path: Path,
+    active: dict[str, str],
+    copy: dict[str, str],
+    taken: dict[str, str],
+    up: dict[str, str],
+    fired: dict[str, list[dict[str, str]]],
+) -> None:
+    series = [
+        {"series": f'{name}{{job="lark",instance="{one}"{more}}}', "values": values}
+        for name, more, each in (
+            ("lark_instance_active", "", active),
+            ("lark_directory_copy_timestamp_seconds", "", copy),
+            ("lark_instance_takeovers_total", ',reason="silent"', taken),
+            ("up", "", up),
+        )
+        for one, values in each.items()
+    ]
+    expected = [
+        {
+            "eval_time": "18m",
+            "alertname": rule["alert"],
+            "exp_alerts": [
+                {
+                    "exp_labels": labels | rule["labels"],
+                    "exp_annotations": {key: _filled(text, labels) for key, text in rule["annotations"].items()},
+                }
+                for labels in fired.get(rule["alert"], [])
+            ],
+        }
+        for rule in rules()
+        if rule["alert"] in ("LarkTookOver", "LarkNoneStandsBy", "LarkCopyOld")
+    ]
+    written = tmp_path / "test.yml"
+    written.write_text(
+        yaml.safe_dump(
+            {
+                "rule_files": [str(ROOT / "etc/prometheus/lark.rules.yml")],
+                "evaluation_interval": "1m",
+                "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": expected}],
+            }
+        )
+    )
+    promtool("test", "rules", written)
+
+
+def _filled(text: str, labels: dict[str, str]) -> str:
+    return re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], text)
 
 
 def test_the_dashboard_goes_into_any_grafana() -> None:

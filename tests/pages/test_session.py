@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from playwright.sync_api import expect
+from sqlalchemy import text
 
 from lark_controller.api.instances import Identity
 from tests.fixtures.browser import VIEWS, Reader, Site
@@ -85,11 +87,17 @@ def test_the_overview_shows_the_controllers_where_there_are_several(reader: Read
     assert page.get_by_role("heading", name="Controllers").count() == 0
     place = site.lark.service.store.instances
     place.register(Identity("b1", "lark2", "https://lark2.example:8443", "0.2.0"))
+    # It gives no further sign of life, and is not to be lost for that while this test looks at it.
+    later = text("UPDATE instances SET at = at + 3600 WHERE id = 'b1'")
+    site.lark.service.store._database.write(lambda connection: connection.execute(later), unguarded=True)
     rows = page.get_by_role("table", name="Controllers").get_by_role("row")
     expect(rows).to_have_count(3)
     expect(rows.nth(1)).to_contain_text("active")
     expect(rows.nth(1)).to_contain_text("since")
-    expect(rows.nth(2)).to_contain_text(re.compile("lark2.*standby"))
+    expect(rows.nth(2)).to_contain_text(re.compile("lark2.*standby.*none"))
+    place.copied("b1", time.time() - 36_000.0)
+    expect(rows.nth(2)).to_contain_text(re.compile("10 h.* old"))
+    expect(page.get_by_text(re.compile("Last takeover: .*, first"))).to_be_visible()
 
 
 def test_the_overview_follows_jobs_that_come_and_go(reader: Reader, site: Site) -> None:

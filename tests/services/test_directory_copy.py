@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from lab.postgres import PostgresServer
 from lark_common.runs import NetworkType
+from lark_controller.api.instances import Identity
 from lark_controller.api.metrics import Metrics
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL
@@ -260,6 +261,37 @@ def test_it_follows_by_itself_and_stops_at_once(store: Store) -> None:
     found = taken(store, copy)
     assert found is not None
     assert len(found.prepared.directory) == 28
+
+
+def test_each_instance_shows_how_old_its_copy_is(store: Store) -> None:
+    here, there = (Identity(name, name, f"http://{name}", "0.2.0") for name in "ab")
+
+    def ages() -> list[float | None]:
+        return [each.copy_age for each in store.instances.all().instances]
+
+    for each in (here, there):
+        store.instances.meet(each, "standby")
+    assert ages() == [None, None]
+    copy = DirectoryCopy(store, Metrics(), here.id)
+    copy.follow()
+    first, second = ages()
+    assert first is not None
+    assert 0.0 <= first < 60.0
+    assert second is None
+    # By the database's clock alone, whatever this machine's shows.
+    store._database.write(
+        lambda connection: connection.execute(text("UPDATE instances SET copied_at = copied_at - 100"))
+    )
+    assert (ages()[0] or 0.0) > 100.0
+    copy.follow()
+    assert (ages()[0] or 0.0) < 60.0
+    # One that is active has the directory itself.
+    store.instances.meet(here, "active")
+    assert ages() == [None, None]
+    store.instances.meet(here, "standby")
+    put_policy(store, POLICY + "# another\n")
+    copy.follow()
+    assert ages() == [None, None]
 
 
 def test_a_mistake_of_its_own_costs_the_copy_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from fake_switch.switch import FakeNetwork
 from lark_common.classads.ads import parse_post
-from lark_common.errors import AddressError, AdError
+from lark_common.errors import AddressError, AdError, StoreError
 from lark_controller.api.jobs import Registered
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Directory, Job
@@ -202,6 +202,37 @@ def test_a_clock_that_is_back_for_a_moment_ends_no_job_and_frees_no_address(
     found = store.runs.find(job.id)
     assert found is not None
     assert found.live
+
+
+def test_a_database_that_is_away_for_half_a_day_ends_no_job_that_goes_on(
+    registered: tuple[Store, Registration, Job], ahead: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, registration, job = registered
+    # Time passes, and is not set.
+    registration.clock = clock = LeaseClock(lambda: time.time() + ahead[0], lambda: time.monotonic() + ahead[0])
+    lost = a_place(registration, 7).job
+
+    def away(*_: object) -> None:
+        raise StoreError("the database is away")
+
+    with monkeypatch.context() as patched:
+        for name in ("carry_out", "renew_many", "expired"):
+            patched.setattr(store.runs, name, away)
+        while ahead[0] < 12 * 3600:
+            ahead[0] += 300.0
+            # Its worker is answered as ever.
+            assert registration.renew(job.id).lease_until > clock()
+            with pytest.raises(StoreError):
+                registration.expire(clock())
+        with pytest.raises(StoreError):
+            a_place(registration, 8)
+    # What was heard meanwhile is written first; the other one's lease had run out in the first quarter of an hour.
+    assert registration.expire(clock()) == 1
+    assert [each.id for each in store.runs.live()] == [job.id]
+    assert not (found := store.runs.find(lost.id)) or not found.live
+    assert a_place(registration, 8).job.addresses
+    with pytest.raises(AddressError):
+        a_post(registration, "bob")
 
 
 def test_a_clock_that_is_slewed_was_not_set(ahead: list[float]) -> None:

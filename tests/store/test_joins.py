@@ -240,10 +240,7 @@ def test_one_that_stands_by_leaves_the_tables_of_an_older_release_as_they_are(st
     me = Identity("0a", "a", "http://a", "1")
     store.instances.register(me)
 
-    def down(connection: object) -> None:
-        command.downgrade(migrate.configuration(connection), "0010_transfers")  # type: ignore[arg-type]
-
-    store._database.write(down)
+    downgrade(store, "0010_transfers")
     store.instances.meet(me, "standby", "digest")
     assert [(each.name, each.tokens) for each in store.instances.all().instances] == [("a", "")]
     assert store.joins.changes(0) is None
@@ -251,6 +248,27 @@ def test_one_that_stands_by_leaves_the_tables_of_an_older_release_as_they_are(st
     store.instances.meet(me, "standby", "digest")
     assert [(each.name, each.tokens) for each in store.instances.all().instances] == [("a", "digest")]
     assert changes(store, 0).whole
+
+
+def test_one_that_stands_by_needs_no_column_for_the_age_of_its_copy(store: Store) -> None:
+    me = Identity("0a", "a", "http://a", "1")
+    store.instances.register(me)
+    downgrade(store, "0016_term_keys")
+    store.instances.meet(me, "standby", "digest")
+    (found,) = store.instances.all().instances
+    assert (found.tokens, found.copy_age) == ("digest", None)
+    store.migrate()
+    store.instances.meet(me, "standby", "digest")
+    store.instances.copied(me.id, 0.0)
+    (found,) = store.instances.all().instances
+    assert found.copy_age is not None
+
+
+def downgrade(store: Store, revision: str) -> None:
+    def down(connection: object) -> None:
+        command.downgrade(migrate.configuration(connection), revision)  # type: ignore[arg-type]
+
+    store._database.write(down)
 
 
 def foreign(digit: str = "d", made: float = NOW, host: str = HOST) -> ForeignJoin:

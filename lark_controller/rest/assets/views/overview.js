@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
-import { count, moment, rate, several } from "../format.js";
+import { count, duration, moment, rate, several } from "../format.js";
 import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, userLink } from "../parts.js";
 import { dropSum, dropTable } from "./drops.js";
 import { eventList } from "./events.js";
@@ -75,7 +75,9 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
           { head: "Controller", cell: (one) => one.name },
           { head: "State", cell: (one) => [state(one.state), one.id === controllers.active ? h("span", { class: "reason" }, "since ", moment(controllers.since)) : ""] },
           { head: "Version", narrow: false, cell: (one) => one.version },
-        ], instances, { key: (one) => one.id })),
+          { head: "Copy", narrow: false, cell: (one) => one.state !== "standby" ? "" : one.copy_age === null ? "none" : `${duration(one.copy_age)} old` },
+        ], instances, { key: (one) => one.id }),
+        controllers.since && h("p", { class: "reason" }, "Last takeover: ", moment(controllers.since), `, ${controllers.why}`)),
         headed("Events", link("All events", "events"), eventList(events)))),
   ];
 }
