@@ -199,7 +199,7 @@ def unsupported(policy: Policy, job: Job, decision: Decision) -> str:
     if job.network_type is NetworkType.NAT and decision.wan in steering:
         return (
             f"wan rule {decision.wan} steers to {steering[decision.wan]}, which no core can do by the address of a job "
-            "behind NAT; give the job's group that port instead"
+            "behind NAT"
         )
     return ""
 

@@ -25,7 +25,7 @@ _REFUSED: Final = {
     "ceiling": ("a ceiling, which is a group's on the WAN: a rule of transfers limits on workers", "rate, group_rate"),
     "guarantee": (
         "a guarantee, which is a group's: what has the group's mark shares it",
-        "group: a group that only rules of transfers name, with the guarantee",
+        "group: a group with the guarantee, and with when: false if it is for transfers alone",
     ),
 }
 

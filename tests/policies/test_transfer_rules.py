@@ -15,6 +15,8 @@ from lark_controller.policies.decide import decide
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy, TransferTerms
 from lark_controller.policies.transfers import LEAST_RATE, MOST_RATE
+from lark_controller.qos.groups import GroupPort, group_plan
+from lark_controller.qos.queues import bits
 from lark_controller.services.treatments import UNHEARD, Said, Treatments, treatment
 from tests.fixtures.databases import a_run
 
@@ -273,10 +275,38 @@ def test_every_mark_and_group_has_a_dscp_of_its_own_or_the_policy_is_refused(cou
         assert (mistake.line, mistake.key.rpartition(".")[2]) == (5, "port")
         return
     policy = ports_of(text, groups)
-    found = [each.dscp for each in (*policy.groups, *policy.transfer_marks)]
+    found = [*(group.dscp for group in policy.groups), *(mark.dscp for mark in policy.transfer_marks)]
     assert len(set(found)) == needed
     assert min(found) >= 1
     assert max(found) <= 63
+
+
+def test_a_group_without_jobs_has_a_guarantee_for_transfers_alone_and_it_counts_at_the_port() -> None:
+    text = """
+version: 1
+switches:
+  core1:
+    datapath: "00000000000000c0"
+    role: core
+    groups_by: queues
+    ports: {lan: 1, wan: {port: 2, speed: 6Gbit}}
+policies:
+  - transfers: {when: 'AcctGroup =?= "cms"', group: cms_files}
+groups:
+  cms: {guarantee: 2Gbit}
+  cms_files: {when: false, guarantee: 3Gbit}
+"""
+    policy = load(text)
+    # A user who names that group is not in it.
+    assert decide(facts("mallory", "cms_files"), policy).group == ""
+    found = decide(facts("alice", "cms"), policy)
+    assert (found.group, found.transfers) == ("cms", TransferTerms("cms_files"))
+    plan = group_plan(policy, {"wan": GroupPort("wan", 6000.0), "lan": GroupPort(None, 6000.0)})
+    for port in plan.ports.values():
+        assert {bits(2000.0), bits(3000.0)} <= {queue.least for queue in port.queues.values()}
+    with pytest.raises(PolicyError) as caught:
+        load(text.replace("3Gbit", "5Gbit"))
+    assert caught.value.mistakes[0].problem == "7000 Mb/s are guaranteed on port wan of core1, which has 6000"
 
 
 def test_a_wan_port_needs_the_networks_that_are_not_the_wan() -> None:
@@ -311,6 +341,6 @@ def test_a_rule_is_refused_word_by_word() -> None:
     assert found == {
         "port": "one of port and block",
         "ceiling": "rate, group_rate",
-        "guarantee": "group: a group that only rules of transfers name, with the guarantee",
+        "guarantee": "group: a group with the guarantee, and with when: false if it is for transfers alone",
         "rate": "one of rate and block",
     }
