@@ -84,7 +84,7 @@ def measure(lab: Lab, cases: Sequence[Limits], batch: Batch, link: float) -> lis
     found = []
     with before_the_input(lab), limited(lab, link):
         with ruled(lab, "rate: 100Gbit"):
-            _learn(lab)
+            learn(lab)
         for case in cases:
             # Without any rule in the policy, workers would not ask about the next case's jobs for a while.
             rule = case.rule or "when: 'Owner == \"nobody\"', rate: 1"
@@ -103,7 +103,7 @@ def moved(spans: Sequence[tuple[float, float]], size: int) -> Moved:
     return Moved(sandboxes.at_once(spans), each, len(spans) * size * 8e-6 / seconds, seconds)
 
 
-def _learn(lab: Lab) -> None:
+def learn(lab: Lab) -> None:
     """Let both workers take up that the policy has rules of transfers: a job on each, until its rule is in place."""
     jobs = [
         submit.submit(lab, sandboxes.USER, "sleep 600", {"requirements": f'Machine == "{worker}.{DOMAIN}"'})
@@ -146,13 +146,17 @@ def before_the_input(lab: Lab) -> Iterator[None]:
 @contextmanager
 def ruled(lab: Lab, rule: str) -> Iterator[None]:
     """A rule of transfers during the block."""
-    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
-    added = f"policies:\n  - transfers: {{{rule}}}\n"
-    controller.api(lab, "/v1/policy", "PUT", before.replace("policies:\n", added))
+    put_rule(lab, rule)
     try:
         yield
     finally:
-        controller.api(lab, "/v1/policy", "PUT", before)
+        controller.api(lab, "/v1/policy", "PUT", lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout)
+
+
+def put_rule(lab: Lab, rule: str) -> None:
+    """Put the lab's policy with a rule of transfers in force."""
+    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
+    controller.api(lab, "/v1/policy", "PUT", before.replace("policies:\n", f"policies:\n  - transfers: {{{rule}}}\n"))
 
 
 def table(found: Mapping[str, Any]) -> str:

@@ -16,18 +16,33 @@ from lab import controller, submit
 from lab.boot import Lab
 from lab.inside.topology import WAN_ADDRESSES
 
-pytestmark = pytest.mark.usefixtures("policy_restored")
-
 PORT = 8098
 SIZE, RATE = 30_000_000, 40
 CONFIG = "/etc/condor/config.d/90-trial.conf"
 WORKER = "worker1"
+# As long as there is any rule, workers ask about each new job at once.
+ANY = "rate: 100Gbit"
 RULE = f"policies:\n  - transfers: {{rate: {RATE}Mbit, port: wan-fast}}\n"
 FAST = 'wan-fast: {port: 3, next_hop: "02:00:00:00:00:02"'
 # Of a limit for each job: all its inputs together may have a second's worth and 512 KiB more, and what came before the
 # rule did.
 BATCH = Batch(4, 6_000_000, 4)
 LINK, EACH = 40.0, 4.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def learned(lab: Lab) -> Iterator[None]:
+    """Workers have taken up that there are rules of transfers: the first one of a policy may take them minutes."""
+    with transfer_limits.ruled(lab, ANY):
+        transfer_limits.learn(lab)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def restored(lab: Lab, learned: None) -> Iterator[None]:
+    """The policy of before the test, after it."""
+    yield
+    transfer_limits.put_rule(lab, ANY)
 
 
 @contextmanager
@@ -131,6 +146,33 @@ def test_a_limit_by_number_and_one_by_rate_hold_beside_each_other(lab: Lab) -> N
     for limited in (rate, both):
         assert limited.each < 1.5 * EACH, limited
     assert both.together < 2 * EACH < rate.together
+
+
+def test_the_transfer_queue_follows_what_is_left(lab: Lab) -> None:
+    """docs/how-to/transfers.md, "HTCondor's transfer queue"."""
+    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
+    capacity = f"transfer_capacity: {{access_points: {{{scheduler(lab, 'Name')}: 1Gbit}}}}\n"
+    controller.api(lab, "/v1/policy", "PUT", before.replace("policies:\n", RULE) + f"\n{capacity}")
+    shares = "/etc/condor/config.d/90-shares.conf"
+    lines = 'TRANSFER_QUEUE_USER_EXPR = strcat("Group_", ifThenElse(AcctGroup is undefined, "none", AcctGroup))'
+    lab.write(sandboxes.ACCESS_POINT, shares, f"{lines}\nBYTES_REQUIRED_TO_QUEUE_FOR_TRANSFER = 1\n")
+    ask = "sh /lark/run/source/scripts/lark-transfer-queue 50 2 15"
+    try:
+        lab.on("central", "sh", "-c", f"until {ask}; do sleep 2; done", timeout=180)
+        wait_for(lambda: scheduler(lab, "TransferQueueMaxUploading") == "15")
+        lab.on("central", "sh", "-c", ask.replace("50 2 15", "400 1"))
+        wait_for(lambda: scheduler(lab, "TransferQueueMaxUploading") == "2")
+        jobs = submit.submit(lab, "alice", "true", {"transfer_input_files": "/usr/bin/python3"})
+        submit.wait(lab, jobs)
+        wait_for(lambda: "Group_none" in lab.on("central", "condor_status", "-schedd", "-l").stdout)
+    finally:
+        lab.on("central", "rm", "-f", shares, "/etc/condor/config.d/52-lark-transfer-queue.conf")
+        lab.on("central", "condor_reconfig")
+
+
+def scheduler(lab: Lab, attribute: str) -> str:
+    """An attribute of the access point's ad."""
+    return lab.on("central", "condor_status", "-schedd", "-af", attribute).stdout.strip()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
