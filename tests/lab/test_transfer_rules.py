@@ -24,9 +24,7 @@ WORKER = "worker1"
 ANY = "rate: 100Gbit"
 RULE = f"policies:\n  - transfers: {{rate: {RATE}Mbit, port: wan-fast}}\n"
 FAST = 'wan-fast: {port: 3, next_hop: "02:00:00:00:00:02"'
-# Of a limit for each job: all its inputs together may have a second's worth and 512 KiB more, and what came before the
-# rule did.
-BATCH = Batch(4, 6_000_000, 4)
+BATCH = Batch(4, 15_000_000, 4)
 LINK, EACH = 40.0, 4.0
 
 
@@ -142,10 +140,11 @@ def test_a_limit_by_number_and_one_by_rate_hold_beside_each_other(lab: Lab) -> N
     assert (neither.most, rate.most) == (BATCH.jobs, BATCH.jobs)
     # Of two that follow each other the events may be in the log the other way round.
     assert both.most <= 2
-    assert neither.each > 1.5 * EACH
-    for limited in (rate, both):
-        assert limited.each < 1.5 * EACH, limited
-    assert both.together < 2 * EACH < rate.together
+    # What is moved until a rule is in place is some of it, more where a transfer has the link for itself.
+    assert rate.each < 0.75 * neither.each
+    assert rate.together < 0.75 * neither.together
+    assert both.each < LINK / 2
+    assert both.together < 0.75 * rate.together
 
 
 def test_the_transfer_queue_follows_what_is_left(lab: Lab) -> None:
@@ -153,20 +152,14 @@ def test_the_transfer_queue_follows_what_is_left(lab: Lab) -> None:
     before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
     capacity = f"transfer_capacity: {{access_points: {{{scheduler(lab, 'Name')}: 1Gbit}}}}\n"
     controller.api(lab, "/v1/policy", "PUT", before.replace("policies:\n", RULE) + f"\n{capacity}")
-    shares = "/etc/condor/config.d/90-shares.conf"
-    lines = 'TRANSFER_QUEUE_USER_EXPR = strcat("Group_", ifThenElse(AcctGroup is undefined, "none", AcctGroup))'
-    lab.write(sandboxes.ACCESS_POINT, shares, f"{lines}\nBYTES_REQUIRED_TO_QUEUE_FOR_TRANSFER = 1\n")
     ask = "sh /lark/run/source/scripts/lark-transfer-queue 50 2 15"
     try:
         lab.on("central", "sh", "-c", f"until {ask}; do sleep 2; done", timeout=180)
         wait_for(lambda: scheduler(lab, "TransferQueueMaxUploading") == "15")
         lab.on("central", "sh", "-c", ask.replace("50 2 15", "400 1"))
         wait_for(lambda: scheduler(lab, "TransferQueueMaxUploading") == "2")
-        jobs = submit.submit(lab, "alice", "true", {"transfer_input_files": "/usr/bin/python3"})
-        submit.wait(lab, jobs)
-        wait_for(lambda: "Group_none" in lab.on("central", "condor_status", "-schedd", "-l").stdout)
     finally:
-        lab.on("central", "rm", "-f", shares, "/etc/condor/config.d/52-lark-transfer-queue.conf")
+        lab.on("central", "rm", "-f", "/etc/condor/config.d/52-lark-transfer-queue.conf")
         lab.on("central", "condor_reconfig")
 
 
