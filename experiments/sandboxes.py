@@ -113,15 +113,16 @@ def prepare(lab: Lab, batch: Batch) -> None:
 
 
 @contextmanager
-def queue(lab: Lab, most: int | None) -> Iterator[None]:
+def queue(lab: Lab, most: int | None, more: Sequence[str] = ()) -> Iterator[None]:
     """Let HTCondor's transfer queue at the access point have ``most`` transfers at a time in each direction (None: no
-    limit), and the job logs fractions of a second."""
+    limit), and the job logs fractions of a second; ``more`` are other lines of its configuration."""
     limit = most or 0
     lines = (
         "DEFAULT_USERLOG_FORMAT_OPTIONS = ISO_DATE, SUB_SECOND",
         f"MAX_CONCURRENT_UPLOADS = {limit}",
         f"MAX_CONCURRENT_DOWNLOADS = {limit}",
         f"BYTES_REQUIRED_TO_QUEUE_FOR_TRANSFER = {LEAST_QUEUED}",
+        *more,
     )
     lab.write(ACCESS_POINT, TRIAL, "\n".join(lines) + "\n")
     lab.on(ACCESS_POINT, "condor_reconfig")
@@ -175,21 +176,8 @@ def times(log: str, jobs: int) -> tuple[float, float, int, int]:
 
     Raises LabError where it has other than one good end a job, or no input of one.
     """
-    begun: dict[str, float] = {}
-    spans: list[tuple[float, float]] = []
-    submitted: list[float] = []
-    ended: list[float] = []
-    for code, process, day, clock, text in _EVENT.findall(log):
-        form = "%Y-%m-%d %H:%M:%S.%f" if "." in clock else "%Y-%m-%d %H:%M:%S"
-        at = datetime.strptime(f"{day} {clock}", form).replace(tzinfo=UTC).timestamp()
-        if code == _SUBMITTED:
-            submitted.append(at)
-        elif code == _ENDED:
-            ended.append(at)
-        elif code == _MOVING and text.startswith("Started transferring input"):
-            begun[process] = at
-        elif code == _MOVING and text.startswith("Finished transferring input"):
-            spans.append((begun[process], at))
+    spans, events = inputs(log), list(_events(log))
+    submitted, ended = ([event.at for event in events if event.code == code] for code in (_SUBMITTED, _ENDED))
     good = log.count(_GOOD_END)
     if (len(submitted), len(ended), good) != (jobs,) * 3 or len(spans) < jobs:
         raise LabError(
@@ -197,6 +185,34 @@ def times(log: str, jobs: int) -> tuple[float, float, int, int]:
         )
     moving = median(end - begin for begin, end in spans)
     return max(ended) - min(submitted), moving, at_once(spans), len(spans) - jobs
+
+
+def inputs(log: str) -> list[tuple[float, float]]:
+    """The times of each input's beginning and end, by a batch's log, in the order of their ends."""
+    begun: dict[str, float] = {}
+    spans: list[tuple[float, float]] = []
+    for event in _events(log):
+        if event.code == _MOVING and event.text.startswith("Started transferring input"):
+            begun[event.process] = event.at
+        elif event.code == _MOVING and event.text.startswith("Finished transferring input"):
+            spans.append((begun[event.process], event.at))
+    return spans
+
+
+class _Event(NamedTuple):
+    """An event of a job's log, with its time in seconds since 1970."""
+
+    code: str
+    process: str
+    at: float
+    text: str
+
+
+def _events(log: str) -> Iterator[_Event]:
+    for code, process, day, clock, text in _EVENT.findall(log):
+        form = "%Y-%m-%d %H:%M:%S.%f" if "." in clock else "%Y-%m-%d %H:%M:%S"
+        at = datetime.strptime(f"{day} {clock}", form).replace(tzinfo=UTC).timestamp()
+        yield _Event(code, process, at, text)
 
 
 def at_once(spans: Sequence[tuple[float, float]]) -> int:

@@ -3,6 +3,7 @@ experiments.sink PORT…``. Standard library only, since it runs inside the lab.
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,8 +28,9 @@ class Taker(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """One port's server."""
+    """One port's server, for both families."""
 
+    address_family = socket.AF_INET6
     daemon_threads = True
     request_queue_size = 128
 

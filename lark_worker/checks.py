@@ -25,6 +25,8 @@ from lark_worker.settings import Settings
 
 # The version of HTCondor from which jobs can start in an empty network namespace.
 SAFE_HTCONDOR: Final = (24, 7, 3)
+# The last version in which a hook before the transfer was seen to keep jobs from starting in one.
+BEFORE_TRIED: Final = (25, 14, 1)
 # Seconds by which the clocks may differ; a certificate or token that is just valid would be refused by more.
 CLOCKS: Final = 60.0
 # What the slot's ad must hold of a job, so that the startd can say whose it is.
@@ -332,8 +334,21 @@ def _htcondor(settings: Settings, condor: HTCondor) -> Iterator[Finding]:
         return
     if problem:
         yield Finding("HTCondor", State.MISSING, problem)
-    else:
-        yield Finding("HTCondor", State.OK, "jobs start in an empty network namespace, and the wrapper brings them out")
+        return
+    yield Finding("HTCondor", State.OK, "jobs start in an empty network namespace, and the wrapper brings them out")
+    before = f"{keyword.upper() or 'LARK'}_HOOK_PREPARE_JOB_BEFORE_TRANSFER"
+    if before in condor.settings:
+        # docs/design/lab.md has what happens there.
+        words = f"{before} is set, and so is NO_JOB_NETWORKING: with both, HTCondor 25.14.1 starts no job"
+        todo = (
+            "leave one out (NO_JOB_NETWORKING = False lets jobs that get around the wrapper into this worker's network)"
+        )
+        if condor.version <= BEFORE_TRIED:
+            yield Finding("HTCondor", State.MISSING, f"{words}; {todo}")
+        else:
+            yield Finding(
+                "HTCondor", State.WARNING, f"{words}, and {version} was not tried; see that a job starts, or {todo}"
+            )
 
 
 def _way_in() -> Iterator[Finding]:

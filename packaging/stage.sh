@@ -108,6 +108,7 @@ case $role in
             place 644 "etc/condor/$file" "$share/$file"
             link "$share/$file" "/etc/condor/$file"
         done
+        place 755 scripts/lark-transfer-queue /usr/libexec/lark-access-point/lark-transfer-queue
         ;;
     *)
         echo "stage.sh: no such role: $role" >&2

@@ -18,7 +18,8 @@ rm -rf "$copy"/lark_*/build "$copy"/lark_*/*.egg-info
 mkdir "$copy/share" "$copy/lark_worker/share"
 cp etc/lark.env etc/policy.yaml etc/policy.schema.json etc/scitags.json etc/prometheus/lark.rules.yml \
     etc/prometheus/prometheus.yml etc/grafana/lark.json etc/haproxy/lark.cfg etc/systemd/lark-controller.service etc/condor/51-lark-access-point.conf \
-    etc/condor/lark-submit-help.txt etc/condor/lark-jobs.cpf etc/condor/lark-slots.cpf "$copy/share"
+    etc/condor/lark-submit-help.txt etc/condor/lark-jobs.cpf etc/condor/lark-slots.cpf \
+    scripts/lark-transfer-queue "$copy/share"
 cp etc/worker.env etc/vlan-names.sh etc/condor/50-lark.conf etc/systemd/lark-worker.service \
     etc/systemd/lark-base-flows.service etc/systemd/lark-leaves.service etc/systemd/lark-gateway.service scripts/starter_hook.sh scripts/lark_job_wrapper.sh \
     scripts/lark-enter scripts/lark-bandwidth scripts/lark-base-flows "$copy/lark_worker/share"

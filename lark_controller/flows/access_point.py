@@ -59,15 +59,19 @@ def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterato
     found = {each.dscp: each for each in treatments(policy, switch.max_meter, switch.group_control, standing)}
     for uplink in switch.uplinks:
         yield flow(Core.QOS, t.P_MISS + 1, {"in_port": uplink}, SWITCH, goto=Core.EXTERNAL)
-    for group in policy.groups:
-        mark = cookie(Category.GROUP, group.dscp)
-        remember = (Track(CT_ZONE_GROUPS, None, commit=True, mark=group.dscp),)
+    numbers = {group.name: group.dscp for group in policy.groups}
+    # The port of a transfer's mark is one to the WAN, so what is sent to a worker has no use for it: the group is left.
+    marks = [(each.dscp, numbers[each.group]) for each in policy.transfer_marks if each.group in numbers]
+    for dscp, group in (*((each, each) for each in numbers.values()), *marks):
+        remember = (Track(CT_ZONE_GROUPS, None, commit=True, mark=group),)
         for uplink in switch.uplinks:
             # From outside of the site nobody chooses a group (RFC 2475, section 2.3).
             for network in site:
-                fields: Fields = {"in_port": uplink, **ip_fields(network, "src"), "ip_dscp": group.dscp}
+                fields: Fields = {"in_port": uplink, **ip_fields(network, "src"), "ip_dscp": dscp}
+                mark = cookie(Category.GROUP, dscp)
                 yield flow(Core.QOS, t.P_ALLOW, fields, mark, goto=Core.EXTERNAL, actions=remember)
-        yield from _answers(group.dscp, found.get(group.dscp), mark)
+    for group in numbers.values():
+        yield from _answers(group, found.get(group), cookie(Category.GROUP, group))
     for ethertype in (ETH_IPV4, ETH_IPV6):
         fields = {"eth_type": ethertype, "ct_state": (0, CT_TRK)}
         look_up = (Track(CT_ZONE_GROUPS, int(Core.INBOUND)),)

@@ -6,7 +6,8 @@ steers need none at all here, and addresses in blocks make the others a few pref
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from lark_common.worker_rules import CT_ZONE_GROUPS
 from lark_controller.flows import access_point
@@ -37,7 +38,16 @@ from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.tables import Core, combine
 from lark_controller.flows.wan import ip_fields, local_networks, wan_flows
 from lark_controller.policies.model import GroupControl, Policy, WanAction, WanRule
-from lark_controller.qos.groups import GroupPlan, GroupPort, GroupRemark, group_plan, notices, told, treatments
+from lark_controller.qos.groups import (
+    GroupPlan,
+    GroupPort,
+    GroupRemark,
+    group_plan,
+    has_queue,
+    notices,
+    told,
+    treatments,
+)
 from lark_controller.qos.groups import shortcomings as qos_shortcomings
 
 
@@ -100,14 +110,12 @@ def _steering(switch: Switch, policy: Policy) -> Iterator[Flow]:
         for ethertype in (ETH_IPV4, ETH_IPV6):
             fields = {"metadata": sender, "eth_type": ethertype}
             yield flow(Core.WAN, t.P_DENY, fields, mark, goto=Core.QOS, metadata=t.STEERED.put(1))
-        hop: tuple[Action, ...] = () if port.next_hop is None else (SetField("eth_dst", port.next_hop),)
-        fields = {"metadata": combine(sender, t.STEERED.put(1))}
-        yield flow(Core.FORWARD, t.P_EXACT, fields, mark, actions=(*hop, Output(port.number)))
+        yield _leaving(combine(sender, t.STEERED.put(1)), port, mark)
     if steered and not any(rule.action is WanAction.DROP for rule in policy.wans):
         yield from _local_passes(policy)
     # A gateway's MAC that is seen on several WAN ports would move about in what NORMAL learns.
     for mac, now in _next_hops(switch, policy).items():
-        hop = () if now.next_hop in (None, mac) else (SetField("eth_dst", now.next_hop),)
+        hop: tuple[Action, ...] = () if now.next_hop in (None, mac) else (SetField("eth_dst", now.next_hop),)
         yield flow(Core.FORWARD, t.P_ALLOW, {"eth_dst": mac}, SWITCH, actions=(*hop, Output(now.number)))
 
 
@@ -153,17 +161,55 @@ def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterato
     for network in local_networks(policy):
         # Guarantees and ceilings are the WAN's; what stays on the site is not charged to them.
         yield flow(Core.QOS, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.EXTERNAL)
+    treated: dict[int, _Treated] = {}
     for treatment in treatments(policy, switch.max_meter, switch.group_control, standing):
         actions: tuple[Action, ...] = () if treatment.queue is None else (SetQueue(treatment.queue),)
         if tracks and treatment.queue is not None:
             yield from _remembered(treatment.dscp, treatment.queue, policy)
             actions = (*actions, Track(CT_ZONE_GROUPS, None, commit=True, mark=treatment.dscp))
-        meter = None if treatment.rate is None else treatment.dscp
-        for ethertype in (ETH_IPV4, ETH_IPV6):
-            yield Flow(
-                FlowKey(int(Core.QOS), t.P_ALLOW, match(eth_type=ethertype, ip_dscp=treatment.dscp)),
-                FlowData(cookie(Category.GROUP, treatment.dscp), actions, int(Core.EXTERNAL), meter=meter),
-            )
+        treated[treatment.dscp] = each = _Treated(actions, None if treatment.rate is None else treatment.dscp)
+        yield from _treated({"ip_dscp": treatment.dscp}, treatment.dscp, each)
+    yield from _transfers(switch, policy, treated)
+
+
+class _Treated(NamedTuple):
+    """The actions for a group's packets that leave the site, and the meter that they pass."""
+
+    actions: tuple[Action, ...] = ()
+    meter: int | None = None
+
+
+def _treated(fields: Fields, dscp: int, how: _Treated, metadata: tuple[int, int] | None = None) -> Iterator[Flow]:
+    """The flows of what has a DSCP, by either family."""
+    for ethertype in (ETH_IPV4, ETH_IPV6):
+        data = FlowData(cookie(Category.GROUP, dscp), how.actions, int(Core.EXTERNAL), metadata, how.meter)
+        yield Flow(FlowKey(int(Core.QOS), t.P_ALLOW, match(eth_type=ethertype, **fields)), data)
+
+
+def _transfers(switch: Switch, policy: Policy, treated: Mapping[int, _Treated]) -> Iterator[Flow]:
+    """The flows of transfers with a WAN port: treated as their group is, and steered where the switch has the port.
+
+    There the packets get their group's own DSCP, since nobody behind it has to find their port.
+    """
+    groups = {group.name: group.dscp for group in policy.groups}
+    # No job sends these marks; if one did, its own WAN rule would have chosen its port by now.
+    no_job = t.FROM_JOB.put(0)
+    for mark in policy.transfer_marks:
+        dscp, port = groups.get(mark.group, 0), switch.wan_or_backup(mark.port)
+        how = treated.get(dscp, _Treated())
+        fields: Fields = {"metadata": no_job, "ip_dscp": mark.dscp}
+        if port is None:
+            yield from _treated(fields, mark.dscp, how)
+            continue
+        steered = combine(t.STEERED.put(1), t.GROUP.put(mark.dscp))
+        yield from _treated(fields, mark.dscp, how._replace(actions=(*how.actions, SetField("ip_dscp", dscp))), steered)
+        yield _leaving(steered, port, cookie(Category.GROUP, mark.dscp))
+
+
+def _leaving(steered: tuple[int, int], port: WanPort, mark: int) -> Flow:
+    """The flow by which what is steered leaves, for that port's router."""
+    hop: tuple[Action, ...] = () if port.next_hop is None else (SetField("eth_dst", port.next_hop),)
+    return flow(Core.FORWARD, t.P_EXACT, {"metadata": steered}, mark, actions=(*hop, Output(port.number)))
 
 
 def _look_up(policy: Policy) -> Iterator[Flow]:
@@ -207,6 +253,10 @@ def shortcomings(switch: Switch, policy: Policy) -> tuple[str, ...]:
             declared = policy.switches.get(switch.datapath)
             if declared is not None and rule.port in declared.ports:
                 sentences.append(f"wan rule in line {rule.line}: the switch has no port {rule.port} as it is declared")
+    declared = policy.switches.get(switch.datapath)
+    for name, line in {mark.port: mark.line for mark in reversed(policy.transfer_marks)}.items():
+        if declared is not None and name in declared.ports and switch.wan_or_backup(name) is None:
+            sentences.append(f"transfers rule in line {line}: the switch has no port {name} as it is declared")
     return tuple(sentences)
 
 
@@ -215,8 +265,19 @@ def remarks(switch: Switch, policy: Policy) -> tuple[str, ...]:
     that only seem to apply."""
     if switch.is_edge:
         return ()
-    seeming = (*notices(policy, switch.group_control), *queue_plan(switch, policy).short)
+    seeming = (*notices(policy, switch.group_control), *queue_plan(switch, policy).short, *_elsewhere(switch, policy))
     return (*shortcomings(switch, policy), *told(seeming))
+
+
+def _elsewhere(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:
+    """The groups whose transfers leave by another port than the one where the group has its queue."""
+    groups = {group.name: group for group in policy.groups if has_queue(group)}
+    for mark in policy.transfer_marks:
+        at = groups[mark.group].port if mark.group in groups else None
+        here = switch.is_core and switch.group_control is GroupControl.QUEUES
+        if here and at not in (None, mark.port) and switch.wan_or_backup(mark.port) is not None:
+            text = f"its transfers leave by port {mark.port} (line {mark.line}), and its queue is on port {at}"
+            yield GroupRemark(mark.group, text)
 
 
 def unkept(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:
@@ -225,6 +286,7 @@ def unkept(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:
         yield from qos_shortcomings(policy, switch.max_meter, switch.group_control)
         yield from notices(policy, switch.group_control)
         yield from queue_plan(switch, policy).short
+        yield from _elsewhere(switch, policy)
 
 
 def queue_plan(switch: Switch, policy: Policy) -> GroupPlan:

@@ -183,7 +183,7 @@ class Desired(ExternalJobs):
         """The numbers by which a job's own edge recognises it."""
         decision = placed.decision
         tag = 0 if decision.slice is None else self._local.at(placed.datapath).tags.get(decision.slice, 0)
-        dscp = self.dscp_of(decision) if self.policy.groups else None
+        dscp = self.dscp_of(decision) if self.policy.marks_packets else None
         # Steering is the cores' business, so an edge needs no other number for it.
         return edge.Marks(tag, decision.wan if decision.wan in self._dropping else 0, dscp)
 

@@ -9,7 +9,7 @@ from lark_controller.flows.cookies import OWNER_TAG, Category, counted_by, parse
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData
 from lark_controller.flows.tables import Edge
-from lark_controller.policies.model import RuleKind, SliceKey, WanAction
+from lark_controller.policies.model import Policy, RuleKind, SliceKey, WanAction
 
 
 class Origin(NamedTuple):
@@ -69,10 +69,7 @@ def origin(desired: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> 
         case Category.CONNECTIVITY:
             return Origin("connectivity: one-way jobs by connection tracking")
         case Category.GROUP:
-            groups = [group for group in policy.groups if group.dscp == parts.number]
-            if not groups:
-                return Origin("jobs without a group")
-            return Origin(f"group {groups[0].name} (policy line {groups[0].line})")
+            return Origin(_marked(policy, parts.number))
         case Category.REACTIVE:
             return Origin("decided on a PacketIn, gone when idle")
         case Category.COUNT:
@@ -97,3 +94,15 @@ def origin(desired: Desired, slices: Mapping[int, SliceKey], data: FlowData) -> 
             return Origin("learned station")
         case _:
             return Origin(f"category {parts.category}")
+
+
+def _marked(policy: Policy, dscp: int) -> str:
+    """The packets that have a DSCP."""
+    for group in policy.groups:
+        if group.dscp == dscp:
+            return f"group {group.name} (policy line {group.line})"
+    for mark in policy.transfer_marks:
+        if mark.dscp == dscp:
+            whose = f" of group {mark.group}" if mark.group else ""
+            return f"transfers{whose} by WAN port {mark.port} (policy line {mark.line})"
+    return "jobs without a group"

@@ -21,7 +21,7 @@ def places_alike(one: Policy, other: Policy) -> bool:
 
 def _marks_alike(one: Policy, other: Policy) -> bool:
     """True where equal decisions of two policies have equal marks, but for tags: steering is no business of edges."""
-    return one.groups == other.groups and _dropping(one) == _dropping(other)
+    return (one.groups, one.marks_packets) == (other.groups, other.marks_packets) and _dropping(one) == _dropping(other)
 
 
 def _dropping(policy: Policy) -> frozenset[int]:

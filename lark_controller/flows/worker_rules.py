@@ -180,7 +180,7 @@ def _job(
         wan=decision.wan if decision.wan in set(dropping) else 0,
         inbound=decision.inbound,
         outbound=decision.outbound,
-        dscp=dscps.get(decision.group, 0) if policy.groups else None,
+        dscp=dscps.get(decision.group, 0) if policy.marks_packets else None,
         inward=inward.get(job.id),
         reserved=() if decision.isolated else reserved_shares(job),
     )

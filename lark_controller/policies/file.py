@@ -135,6 +135,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
             groups.append((spec, entry))
     if not mistakes:
         group.check_rates(groups, declared)
+    numbered = group.number(groups)
     return Policy(
         text=text,
         digest=hashlib.sha256(text.encode("utf-8")).hexdigest(),
@@ -152,7 +153,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         connectivities=tuple(rules.connectivities),
         bandwidths=tuple(rules.bandwidths),
         transfers=tuple(rules.transfers),
-        groups=group.number(groups),
+        groups=numbered,
         accounting=accounting.parse(fields["accounting"]) if "accounting" in fields else Accounting.ALL,
         topology=topology.parse(fields["topology"], declared) if "topology" in fields else None,
         scitags=tuple(rules.scitags),
@@ -163,6 +164,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
             if "transfer_capacity" in fields
             else NO_CAPACITY
         ),
+        transfer_marks=transfers.marks(rules.steered, numbered, networks.has_local),
     )
 
 
@@ -176,6 +178,8 @@ class Rules:
     connectivities: list[ConnectivityRule] = field(default_factory=list)
     bandwidths: list[BandwidthRule] = field(default_factory=list)
     transfers: list[TransferRule] = field(default_factory=list)
+    # Those with a WAN port, and their mappings.
+    steered: list[tuple[TransferRule, FileEntry]] = field(default_factory=list)
     scitags: list[ScitagsRule] = field(default_factory=list)
 
 
@@ -201,7 +205,9 @@ def _rules(entry: FileEntry, ports: frozenset[str], groups: frozenset[str]) -> R
             elif kind == RuleKind.BANDWIDTH:
                 _keep(rules.bandwidths, bandwidth.parse(member, position))
             elif kind == RuleKind.TRANSFERS:
-                _keep(rules.transfers, transfers.parse(member, position, groups))
+                rule = transfers.parse(member, position, groups, ports)
+                _keep(rules.transfers, rule)
+                rules.steered += [(rule, member)] if rule is not None and rule.port is not None else []
             elif kind == RuleKind.SCITAGS:
                 _keep(rules.scitags, scitags.parse(member, position))
             else:
@@ -222,6 +228,7 @@ class Networks(NamedTuple):
     hosts: tuple[Network, ...] = ()
     local: tuple[Network, ...] = ()
     blocks: tuple[int, int] = BLOCK_PREFIXES
+    has_local: bool = False
 
 
 def _networks(entry: FileEntry) -> Networks:
@@ -247,7 +254,7 @@ def _networks(entry: FileEntry) -> Networks:
             local.add(network)
     prefixes = _prefixes(fields["block_prefix"], jobs.networks) if "block_prefix" in fields else _fitting(jobs.networks)
     hosts = _hosts(fields["hosts"], jobs) if "hosts" in fields else ()
-    return Networks(jobs.networks, hosts, local.networks, prefixes)
+    return Networks(jobs.networks, hosts, local.networks, prefixes, "local" in fields)
 
 
 def _hosts(entry: FileEntry, jobs: Cover) -> tuple[Network, ...]:

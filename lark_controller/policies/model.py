@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 from lark_common.runs import Network
 from lark_common.scitags import Collector
 from lark_controller.policies.external_spec import ExternalSpec
-from lark_controller.policies.transfer_rules import NO_CAPACITY, TransferCapacity, TransferRule
+from lark_controller.policies.transfer_rules import NO_CAPACITY, TransferCapacity, TransferMark, TransferRule
 
 # Limits on the WAN rules and groups of a policy: their positions travel in 7 metadata bits and in DSCP.
 MAX_WAN_RULES: Final = 127
-MAX_GROUPS: Final = 63
+MOST_DSCP: Final = 63
+MAX_GROUPS: Final = MOST_DSCP
 
 
 class RuleKind(StrEnum):
@@ -342,6 +343,12 @@ class Policy:
     fireflies: FireflySpec = FireflySpec()
     external: ExternalSpec | None = None
     transfer_capacity: TransferCapacity = NO_CAPACITY
+    transfer_marks: tuple[TransferMark, ...] = ()
+
+    @property
+    def marks_packets(self) -> bool:
+        """True where cores act by DSCP, so that no job may choose its own."""
+        return bool(self.groups or self.transfer_marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +383,7 @@ class HostBandwidth:
 
 @dataclass(frozen=True, slots=True)
 class TransferTerms:
-    """The terms of a job's transfers: the group whose mark they have (``""``: none), and the rest as in
+    """The terms of a job's transfers: the group that they are in (``""``: none), and the rest as in
     :class:`TransferRule`."""
 
     group: str = ""
@@ -384,17 +391,19 @@ class TransferTerms:
     block: bool = False
     group_rate: float | None = None
     access_point_rate: float | None = None
+    port: str | None = None
 
     @property
     def words(self) -> str:
-        """The terms in words, for plans and tables: ``at most 100 Mb/s, group cms``."""
+        """The terms in words, for plans and tables: ``at most 100 Mb/s, group cms, WAN port wan-fast``."""
         if self.block:
             return "blocked"
         shares = (("its group", self.group_rate), ("its access point", self.access_point_rate))
         limits = [] if self.rate is None else [f"at most {self.rate:g} Mb/s"]
         limits += [f"at most {rate:g} Mb/s with {other} on the worker" for other, rate in shares if rate is not None]
         group = [f"group {self.group}"] if self.group else []
-        return ", ".join([*(limits or ["no limit"]), *group])
+        port = [f"WAN port {self.port}"] if self.port else []
+        return ", ".join([*(limits or ["no limit"]), *group, *port])
 
 
 class SliceKey(NamedTuple):

@@ -146,6 +146,7 @@ def schema() -> dict[str, Any]:
                         "access_point_rate": _described(
                             _TRANSFER_RATE, "the most of all of the job's access point on one worker"
                         ),
+                        "port": _described(port_name, "the WAN port of a core switch by which they leave"),
                         "block": {"type": "boolean"},
                     },
                     transfers.KEYS,
@@ -155,7 +156,7 @@ def schema() -> dict[str, Any]:
             "not": {
                 "properties": {"block": {"const": True}},
                 "required": ["block"],
-                "anyOf": [{"required": [name]} for name in transfers.RATES],
+                "anyOf": [{"required": [name]} for name in (*transfers.RATES, "port")],
             },
         },
         "scitags": _described(

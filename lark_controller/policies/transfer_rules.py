@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,7 @@ class TransferRule:
     ``group`` is the one whose mark the packets have (None: the job's own), ``rate`` the most of all connections
     together in each direction, Mb/s of IP packets (None: no limit). With ``block`` nothing passes. ``group_rate`` and
     ``access_point_rate`` are the most of all transfers of that group, and of that access point, on one worker.
+    ``port`` is the WAN port by which they leave the site (None: as everything else does).
     """
 
     position: int
@@ -25,6 +26,17 @@ class TransferRule:
     block: bool = False
     group_rate: float | None = None
     access_point_rate: float | None = None
+    port: str | None = None
+
+
+class TransferMark(NamedTuple):
+    """The DSCP that stands for both the group and the WAN port of transfers: a core sees no more of them. ``group`` is
+    ``""`` for transfers in none; ``line`` is that of the first rule that has the port."""
+
+    group: str
+    port: str
+    dscp: int
+    line: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,9 @@ def transfer_steps(ends: Ends, policy: Policy, state_of: StateOf, owner: str | N
 
 def _reach(terms: TransferTerms) -> str:
     """The directions and places in which the terms hold."""
-    if terms.block or not terms.group:
+    if terms.block or not (terms.group or terms.port):
         return "in both directions"
     limited = any(each is not None for each in (terms.rate, terms.group_rate, terms.access_point_rate))
     rate = "the rate in both directions, " if limited else ""
-    return f"{rate}the group's mark in what leaves it"
+    marks = [f"the {each}" for each, has in (("group's", terms.group), ("WAN port's", terms.port)) if has]
+    return f"{rate}{' and '.join(marks)} mark in what leaves it"

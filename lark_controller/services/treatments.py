@@ -54,7 +54,9 @@ class Treatments:
 
 def treatment(terms: TransferTerms, policy: Policy, access_point: str) -> Treatment:
     """The treatment that the worker of a job of this access point is asked for."""
-    dscp = next((group.dscp for group in policy.groups if group.name == terms.group), None)
+    dscp = next((each.dscp for each in policy.transfer_marks if each[:2] == (terms.group, terms.port)), None)
+    if dscp is None:
+        dscp = next((group.dscp for group in policy.groups if group.name == terms.group), None)
     limits = (
         (f"group {terms.group}", terms.group_rate),
         (f"access point {access_point}", terms.access_point_rate),

@@ -207,8 +207,8 @@ def test_a_job_shows_the_rule_of_its_transfers_and_why_it_is_not_in_place(
         found = served.get(f"/v1/jobs/{job}").json
         assert found["transfers"] == {"enforced": state.enforced, "reason": state.reason}
         assert found["decision"]["transfers"] == {
-            "group": "bulk", "rate": 50.0, "group_rate": None, "access_point_rate": None, "block": False,
-            "words": "at most 50 Mb/s, group bulk",
+            "group": "bulk", "rate": 50.0, "group_rate": None, "access_point_rate": None, "port": None,
+            "block": False, "words": "at most 50 Mb/s, group bulk",
         }  # fmt: skip
 
 

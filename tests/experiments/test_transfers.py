@@ -161,11 +161,11 @@ def test_a_long_cable_holds_what_is_on_its_way() -> None:
 
 
 def test_the_server_takes_what_is_uploaded() -> None:
-    server = sink.Server(("127.0.0.1", 0), sink.Taker)
+    server = sink.Server(("::1", 0), sink.Taker)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        url = f"http://127.0.0.1:{server.server_address[1]}/a"
+        url = f"http://[::1]:{server.server_address[1]}/a"
         with urllib.request.urlopen(urllib.request.Request(url, bytes(300_000), method="PUT"), timeout=20) as answer:
             assert answer.status == 201
     finally:

@@ -11,20 +11,17 @@ import pytest
 
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
-from lark_worker.identity.startd import LocalStartd
-from lark_worker.network.commands import run
 from lark_worker.usage import metering
 from tests.fixtures.service import wait
-from tests.htcondor.real_pool import Jobs, Machine
-from tests.worker.pool import Pool, a_pool
+from tests.htcondor.moving_pool import HTTP, LINK, MEGA, URL, USUAL, RealPool
+from tests.worker.pool import a_pool
 
 pytestmark = pytest.mark.ovs
 
-MEGA = 1_000_000
-SANDBOX, URL, OUTPUT = 12 * MEGA, 8 * MEGA, 10 * MEGA
-WORKER, ACCESS_POINT, HTTP = "10.77.0.1", "10.77.0.2", 8099
-# Mb/s of the link, and of the rule.
-LINK, RATE = 100, 16
+SANDBOX, OUTPUT = 12 * MEGA, 10 * MEGA
+ACCESS_POINT = USUAL.access_point
+# Mb/s of the rule.
+RATE = 16
 # Mb/s that the site has for transfers.
 CAPACITY = 80
 POLICY = f"""\
@@ -36,61 +33,6 @@ policies:
 transfer_capacity: {{access_points: {{ap.test: {CAPACITY}}}, groups: {{users: {CAPACITY}}}}}
 groups: {{users: {{when: 'Owner == "bob"'}}}}
 """
-
-
-class RealPool:
-    """A worker with Lark and the real HTCondor, and an access point with an HTTP server behind a link of LINK Mb/s."""
-
-    def __init__(self, lark: Pool, net: Net, folder: Path) -> None:
-        self.lark = lark
-        far = net.host("ap", addresses=[f"{ACCESS_POINT}/24"])
-        run(["ip", "addr", "add", f"{WORKER}/24", "dev", far.port])
-        shape = f"root tbf rate {LINK}mbit burst 64k latency 50ms".split()
-        run(["tc", "qdisc", "add", "dev", far.port, *shape])
-        run(["ip", "netns", "exec", far.namespace, "tc", "qdisc", "add", "dev", far.device, *shape])
-        www = folder / "www"
-        www.mkdir()
-        (www / "data").write_bytes(bytes(URL))
-        net.start(
-            far,
-            [
-                "setpriv",
-                "--pdeathsig",
-                "KILL",
-                "python3",
-                "-m",
-                "http.server",
-                "--directory",
-                str(www),
-                "--bind",
-                ACCESS_POINT,
-                str(HTTP),
-            ],
-        )
-        self.machines: list[Machine] = []
-        lark.folder.chmod(0o755)
-        (lark.folder / "lark-start").symlink_to("starter_hook.sh")
-        for name, address, namespace in (("ap", ACCESS_POINT, far.namespace), ("worker1", WORKER, "")):
-            made = Machine(folder / name, lark.folder, name, address, ACCESS_POINT, namespace)
-            self.machines.append(made)
-        self.jobs = Jobs(self.machines[0])
-
-    def start(self) -> None:
-        """Wait for the pool, and have the worker service look at its starters and ask its startd."""
-        access, worker = self.machines
-        wait(lambda: worker.name in access.run("condor_status -af Machine", check=False), limit=90)
-        lark = self.lark
-        lark.stop_service()
-        lark.startd = LocalStartd(worker.startd_address())  # type: ignore[assignment]  # the real one
-        lark.environment |= {
-            "LARK_WORKER_STARTERS": worker.program("condor_starter"),
-            "LARK_WORKER_STARTDS": worker.program("condor_startd"),
-        }
-        lark.start_service()
-
-    def close(self) -> None:
-        for machine in self.machines:
-            machine.close()
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from lark_controller.policies.decide import decide
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy, TransferTerms
 from lark_controller.policies.transfers import LEAST_RATE, MOST_RATE
+from lark_controller.qos.groups import GroupPort, group_plan
+from lark_controller.qos.queues import bits
 from lark_controller.services.treatments import UNHEARD, Said, Treatments, treatment
 from tests.fixtures.databases import a_run
 
@@ -29,6 +31,14 @@ policies:
 groups:
   cms: {dscp: 11}
   bulk: {dscp: 9}
+"""
+
+
+# Three lines, with WAN ports and the networks that are not the WAN.
+CORE = """\
+networks: {local: [10.0.0.0/8]}
+switches:
+  core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}
 """
 
 
@@ -86,9 +96,11 @@ def test_no_rule_is_no_treatment() -> None:
 @pytest.mark.parametrize(
     ("rule", "key", "problem"),
     [
-        ("{port: wan}", ".port", "a WAN port: transfers leave by the worker's own address"),
+        ("{port: lan}", ".port", "lan is not accepted"),
+        ("{port: wan-fast, block: true}", ".port", "a WAN port beside block: true"),
+        ("{group: tape, port: wan-fast}", ".port", "port wan-fast, and group tape is on port wan"),
         ("{ceiling: 5}", ".ceiling", "a ceiling, which is a group's"),
-        ("{guarantee: 5}", ".guarantee", "a guarantee: the worker"),
+        ("{guarantee: 5}", ".guarantee", "a guarantee, which is a group's"),
         ("{group: nobody}", ".group", "nobody is not accepted"),
         ("{group: 9}", ".group", "'9' is not a string"),
         ("{rate: 0}", ".rate", "'0' "),
@@ -107,9 +119,9 @@ def test_no_rule_is_no_treatment() -> None:
 )
 def test_what_a_rule_may_not_say(rule: str, key: str, problem: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        load(f"version: 1\ngroups: {{bulk: {{}}}}\npolicies:\n  - transfers: {rule}\n")
+        load(f"version: 1\ngroups: {{bulk: {{}}, tape: {{port: wan}}}}\n{CORE}policies:\n  - transfers: {rule}\n")
     (mistake,) = caught.value.mistakes
-    assert (mistake.line, mistake.key) == (4, f"policies[0].transfers{key}")
+    assert (mistake.line, mistake.key) == (7, f"policies[0].transfers{key}")
     assert problem in mistake.problem
     assert mistake.accepted
 
@@ -213,6 +225,99 @@ def test_nothing_is_claimed_but_what_the_worker_said_of_the_terms_as_they_are_no
     assert len(words._said) <= 2 * 3000
 
 
+def ports_of(rules: str, groups: str) -> Policy:
+    return load(f"version: 1\n{CORE}policies: [{rules}]\ngroups: {{{groups}}}\n")
+
+
+def test_a_wan_port_makes_a_mark_for_each_group_whose_transfers_may_have_it() -> None:
+    rules = "{transfers: {when: 'Owner == \"a\"', group: b, port: wan}}, {transfers: {port: wan-fast, rate: 5}}"
+    policy = ports_of(rules, "a: {}, b: {dscp: 33}")
+    marks = {(each.group, each.port): each.dscp for each in policy.transfer_marks}
+    assert set(marks) == {("b", "wan"), ("a", "wan-fast"), ("b", "wan-fast"), ("", "wan-fast")}
+    dscps = [*marks.values(), *(group.dscp for group in policy.groups)]
+    assert len(set(dscps)) == 6
+    # Even ones have meanings of their own in other networks, such as expedited forwarding.
+    assert all(each % 2 for each in marks.values())
+    for owner, group, terms in (
+        ("a", "a", TransferTerms("b", port="wan")),
+        ("c", "a", TransferTerms("a", 5.0, port="wan-fast")),
+        ("c", "", TransferTerms("", 5.0, port="wan-fast")),
+    ):
+        found = decide(facts(owner, group), policy).transfers
+        assert found == terms
+        assert found.words.endswith(f"WAN port {terms.port}")
+        assert treatment(found, policy, "ap").dscp == marks[terms.group, str(terms.port)]
+    # With a group for all others, every job is in one.
+    assert {each.group for each in ports_of("{transfers: {port: wan}}", "default: {}").transfer_marks} == {"default"}
+    assert [each[:2] for each in ports_of("{transfers: {port: wan}}", "").transfer_marks] == [("", "wan")]
+
+
+def test_marks_stay_when_others_come_and_go() -> None:
+    """So transfers that are under way do not leave by another's port until their worker has heard of a policy."""
+    before = ports_of("{transfers: {group: g3, port: wan}}", ", ".join(f"g{each}: {{dscp: {each}}}" for each in (3, 5)))
+    (mark,) = before.transfer_marks
+    more = ", ".join(f"g{each}: {{dscp: {each}}}" for each in range(1, 10))
+    after = ports_of("{transfers: {port: wan-fast}}, {transfers: {group: g3, port: wan}}", more)
+    assert next(each.dscp for each in after.transfer_marks if each[:2] == ("g3", "wan")) == mark.dscp
+
+
+@given(st.integers(0, 62), st.integers(1, 3))
+def test_every_mark_and_group_has_a_dscp_of_its_own_or_the_policy_is_refused(count: int, rules: int) -> None:
+    ports = ("wan", "wan-fast", "wan")[:rules]
+    text = ", ".join(f"{{transfers: {{port: {port}}}}}" for port in ports)
+    groups = ", ".join(f"g{each}: {{}}" for each in range(count))
+    needed = count + (count + 1) * len(set(ports))
+    if needed > 63:
+        with pytest.raises(PolicyError) as caught:
+            ports_of(text, groups)
+        (mistake,) = caught.value.mistakes
+        assert f"beside {count} groups" in mistake.problem
+        assert (mistake.line, mistake.key.rpartition(".")[2]) == (5, "port")
+        return
+    policy = ports_of(text, groups)
+    found = [*(group.dscp for group in policy.groups), *(mark.dscp for mark in policy.transfer_marks)]
+    assert len(set(found)) == needed
+    assert min(found) >= 1
+    assert max(found) <= 63
+
+
+def test_a_group_without_jobs_has_a_guarantee_for_transfers_alone_and_it_counts_at_the_port() -> None:
+    text = """
+version: 1
+switches:
+  core1:
+    datapath: "00000000000000c0"
+    role: core
+    groups_by: queues
+    ports: {lan: 1, wan: {port: 2, speed: 6Gbit}}
+policies:
+  - transfers: {when: 'AcctGroup =?= "cms"', group: cms_files}
+groups:
+  cms: {guarantee: 2Gbit}
+  cms_files: {when: false, guarantee: 3Gbit}
+"""
+    policy = load(text)
+    # A user who names that group is not in it.
+    assert decide(facts("mallory", "cms_files"), policy).group == ""
+    found = decide(facts("alice", "cms"), policy)
+    assert (found.group, found.transfers) == ("cms", TransferTerms("cms_files"))
+    plan = group_plan(policy, {"wan": GroupPort("wan", 6000.0), "lan": GroupPort(None, 6000.0)})
+    for port in plan.ports.values():
+        assert {bits(2000.0), bits(3000.0)} <= {queue.least for queue in port.queues.values()}
+    with pytest.raises(PolicyError) as caught:
+        load(text.replace("3Gbit", "5Gbit"))
+    assert caught.value.mistakes[0].problem == "7000 Mb/s are guaranteed on port wan of core1, which has 6000"
+
+
+def test_a_wan_port_needs_the_networks_that_are_not_the_wan() -> None:
+    text = f"version: 1\n{CORE}policies: [{{transfers: {{port: wan}}}}]\n"
+    assert load(text).transfer_marks
+    with pytest.raises(PolicyError) as caught:
+        load(text.replace("{local: [10.0.0.0/8]}", "{jobs: [10.0.0.0/8]}"))
+    (mistake,) = caught.value.mistakes
+    assert mistake.problem.startswith("a WAN port without networks.local")
+
+
 def test_rates_and_access_points_are_the_greatest_that_are_accepted() -> None:
     def policy(text: str) -> Policy:
         return load(f"version: 1\npolicies: [{{transfers: {{{text}}}}}]\n")
@@ -231,11 +336,11 @@ def test_rates_and_access_points_are_the_greatest_that_are_accepted() -> None:
 def test_a_rule_is_refused_word_by_word() -> None:
     text = "{port: wan, ceiling: 5, guarantee: 5, rate: 1, block: true}"
     with pytest.raises(PolicyError) as caught:
-        load(f"version: 1\npolicies:\n  - transfers: {text}\n")
+        load(f"version: 1\n{CORE}policies:\n  - transfers: {text}\n")
     found = {each.key.rpartition(".")[2]: each.accepted for each in caught.value.mistakes}
     assert found == {
-        "port": "no port: the site's routers choose by which they leave",
+        "port": "one of port and block",
         "ceiling": "rate, group_rate",
-        "guarantee": "guarantee of the group that group names",
+        "guarantee": "group: a group with the guarantee, and with when: false if it is for transfers alone",
         "rate": "one of rate and block",
     }

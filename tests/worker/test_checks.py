@@ -218,6 +218,27 @@ def test_a_wrapper_that_can_be_got_around_is_found(
     assert [each for each in found if words in each]
 
 
+@pytest.mark.parametrize(
+    ("version", "network", "state"),
+    [
+        ((25, 14, 1), False, State.MISSING),
+        ((25, 15, 0), False, State.WARNING),
+        # With the worker's network jobs start, which is the other finding.
+        ((25, 14, 1), True, None),
+    ],
+)
+def test_a_hook_before_the_transfer_that_keeps_jobs_from_starting_is_found(
+    version: tuple[int, ...], network: bool, state: State | None
+) -> None:
+    startd = FakeStartd()
+    startd.network = network
+    knob = "LARK_HOOK_PREPARE_JOB_BEFORE_TRANSFER"
+    words = f"{knob} is set, and so is NO_JOB_NETWORKING"
+    for knobs, expected in (({"STARTER_JOB_HOOK_KEYWORD": "Lark"}, []), ({knob: "/bin/true"}, [state])):
+        found = checks._htcondor(Settings(), HTCondor({"A": "b", **knobs}, version, startd))
+        assert [each.state for each in found if words in each.words] == (expected if state else [])
+
+
 def test_a_startd_that_does_not_run_is_told_with_what_to_do(tmp_path: Path) -> None:
     condor = HTCondor({"A": "b"}, (25, 14, 1), LocalStartd(tmp_path / "address"))
     found = wrong(list(checks._htcondor(Settings(), condor)))

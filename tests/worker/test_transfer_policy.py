@@ -11,11 +11,12 @@ import pytest
 
 from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
+from lark_controller.policies.file import load
 from lark_worker.errors import NetworkError
 from lark_worker.transfers import enforcement, reports
 from tests.fixtures.service import wait
 from tests.worker.pool import Pool, a_pool
-from tests.worker.test_transfers import client, serving
+from tests.worker.test_transfers import about, client, moved, serving
 
 RULES = """\
 version: 1
@@ -83,6 +84,60 @@ def test_a_rule_is_in_the_kernel_before_it_is_claimed_and_follows_the_policy(rul
     other.kill()
     wait(lambda: not pool.worker or not pool.worker.records())
     wait(lambda: not table(pool))
+
+
+@pytest.mark.ovs
+def test_a_wan_port_is_a_mark_of_its_own_in_the_kernel(ruled: Pool) -> None:
+    pool = ruled
+    core = '{datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2}}'
+    text = RULES.replace("networks: {", "networks: {local: [10.0.0.0/8], ").replace("group: bulk", "port: wan")
+    text += f"switches: {{core1: {core}}}\n"
+    pool.client.put_policy(text)
+    mark = next(each.dscp for each in load(text).transfer_marks if each.group == "default")
+    starter = pool.starter(1, "alice", 'NetworkType = "none"\n')
+    with serving() as server:
+        starter.run(f"( {client(pool, server, 0)}; true ) & copy=$!")
+        pool.hook(starter, "start", "alice", 1)
+        assert pool.worker is not None
+        (record,) = pool.worker.records()
+        wait(lambda: shown(pool, record.id) == ("at most 100 Mb/s, group default, WAN port wan", True, ""))
+        wait(lambda: table(pool).count("goto") == 2)
+        assert table(pool).count(f"dscp set {mark:#04x}") == 2
+        server.release.set()
+        starter.run("wait $copy")
+    starter.kill()
+    wait(lambda: not pool.worker or not pool.worker.records())
+
+
+@pytest.mark.ovs
+def test_without_the_controller_known_rules_stay_and_what_begins_has_none_and_is_counted(ruled: Pool) -> None:
+    pool = ruled
+    starter = pool.starter(1, "alice", 'NetworkType = "none"\n')
+    with serving() as server:
+        starter.run(f"( {client(pool, server, 0)}; true ) & copy=$!")
+        pool.hook(starter, "start", "alice", 1)
+        assert pool.worker is not None
+        worker = pool.worker
+        wait(lambda: table(pool).count("goto") == 2)
+        pool.stop_controller()
+        # Another connection of the job that is known.
+        starter.run(f"( {client(pool, server, 0)}; true ) & other=$!")
+        wait(lambda: table(pool).count("goto") == 4)
+        # The input of a job that is registered later.
+        later = pool.starter(2, "alice", 'NetworkType = "none"\n')
+        later.run(f"( {client(pool, server, 0)}; true ) & copy=$!")
+        wait(lambda: worker.transfers.followed == 3)
+        assert table(pool).count("goto") == 4
+        server.release.set()
+        starter.run("wait $copy $other")
+        later.run("wait $copy")
+    pool.start_controller()
+    wait(lambda: "enforced" in pool.hook(later, "start", "alice", 2), limit=30)
+    one, two = sorted(worker.records(), key=lambda record: record.slot)
+    wait(lambda: about(moved(pool, one.id)[0], 2_000_000) and about(moved(pool, two.id)[0], 1_000_000))
+    starter.kill()
+    later.kill()
+    wait(lambda: not pool.worker or not pool.worker.records())
 
 
 @pytest.mark.ovs

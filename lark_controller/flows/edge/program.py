@@ -82,7 +82,7 @@ def _never() -> Iterator[Flow]:
 
 def _groups(policy: Policy) -> Iterator[Flow]:
     """Every packet of a job carries its group's DSCP (RFC 2474) and no other: the core trusts it from edges."""
-    if not policy.groups:
+    if not policy.marks_packets:
         return
     for dscp in (0, *(group.dscp for group in policy.groups)):
         for ethertype in (ETH_IPV4, ETH_IPV6):
@@ -98,7 +98,8 @@ def _groups(policy: Policy) -> Iterator[Flow]:
 
 class Marks(NamedTuple):
     """The numbers by which an edge's tables tell a job: its slice's tag there (0: not sliced), the WAN rule that drops
-    what it sends (0: none), and its group's DSCP (0: none; None: a policy without groups, DSCP stays as it is)."""
+    what it sends (0: none), and its group's DSCP (0: none; None: a policy by which no switch looks at DSCP, and it
+    stays as it is)."""
 
     tag: int
     wan: int

@@ -239,6 +239,7 @@ class TransferTermsSchema(Schema):
     rate = maybe_float("The most in each direction, Mb/s of IP packets, null for no limit")
     group_rate = maybe_float("The most of all transfers of the group on the worker together, null for no limit")
     access_point_rate = maybe_float("The most of all transfers of the job's access point on the worker together")
+    port = maybe_text("The WAN port by which they leave the site, null as all else")
     block = a_flag("Nothing passes")
     words = a_text("The terms in words")
 

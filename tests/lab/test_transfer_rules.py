@@ -1,0 +1,175 @@
+"""Rules of transfers in a whole pool: the WAN port by which files leave, and a rate beside HTCondor's own limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bench import transfer_limits
+from bench.transfer_limits import Limits, wait_for_rule
+from experiments import sandboxes
+from experiments.sandboxes import Batch
+from lab import controller, submit
+from lab.boot import Lab
+from lab.inside.topology import WAN_ADDRESSES
+
+PORT = 8098
+SIZE, RATE = 30_000_000, 40
+CONFIG = "/etc/condor/config.d/90-trial.conf"
+WORKER = "worker1"
+# As long as there is any rule, workers ask about each new job at once.
+ANY = "rate: 100Gbit"
+RULE = f"policies:\n  - transfers: {{rate: {RATE}Mbit, port: wan-fast}}\n"
+FAST = 'wan-fast: {port: 3, next_hop: "02:00:00:00:00:02"'
+BATCH = Batch(4, 15_000_000, 4)
+LINK, EACH = 40.0, 4.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def learned(lab: Lab) -> Iterator[None]:
+    """Workers have taken up that there are rules of transfers: the first one of a policy may take them minutes."""
+    with transfer_limits.ruled(lab, ANY):
+        transfer_limits.learn(lab)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def restored(lab: Lab, learned: None) -> Iterator[None]:
+    """The policy of before the test, after it."""
+    yield
+    transfer_limits.put_rule(lab, ANY)
+
+
+@contextmanager
+def taker(lab: Lab) -> Iterator[None]:
+    """A web server in the WAN that takes files, for IPv4 and IPv6."""
+    serve = f"cd /lark/run/source; PYTHONPATH=. setsid python3 -m experiments.sink {PORT} >/dev/null 2>&1 & echo $!"
+    pid = lab.on("wan1", "sh", "-c", serve).stdout.strip()
+    yield
+    lab.on("wan1", "kill", pid, check=False)
+
+
+@contextmanager
+def of_type(lab: Lab, network: str) -> Iterator[None]:
+    """Jobs of the worker have this NetworkType."""
+    lab.write(WORKER, CONFIG, f'NetworkType = "{network}"\n')
+    lab.on(WORKER, "condor_reconfig")
+    shown = f"condor_status -constraint 'Machine == \"{WORKER}.lab.test\"' -af NetworkType"
+    lab.on("central", "sh", "-c", f"until {shown} | grep -q {network}; do sleep 0.5; done", timeout=120)
+    yield
+    lab.on(WORKER, "rm", CONFIG)
+    lab.on(WORKER, "condor_reconfig")
+
+
+def left_by(lab: Lab) -> dict[str, int]:
+    """The bytes that have left the core by each WAN port."""
+    ports = ("wan", "wan-fast")
+    shown = lab.on("core", "cat", *(f"/sys/class/net/{port}/statistics/tx_bytes" for port in ports)).stdout
+    return dict(zip(ports, map(int, shown.split()), strict=True))
+
+
+def steer(lab: Lab, backup: str = "") -> None:
+    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
+    assert FAST in before
+    text = before.replace("policies:\n", RULE).replace(FAST, FAST + backup)
+    controller.api(lab, "/v1/policy", "PUT", text)
+    controller.wait_in_sync(lab)
+
+
+def upload(lab: Lab, host: str, size: int = SIZE) -> submit.Jobs:
+    """A job whose output HTCondor's plugin uploads, once the worker has had the time for its rule."""
+    attributes = {
+        "requirements": f'Machine == "{WORKER}.lab.test"',
+        "request_disk": str(size // 512 + 1000),
+        "transfer_output_files": "result",
+        "transfer_output_remaps": f'"result = http://{host}:{PORT}/result"',
+    }
+    return submit.submit(lab, "alice", f"head -c {size} /dev/zero >result; sleep 5", attributes)
+
+
+@pytest.mark.parametrize(("network", "family"), [("ovs_bridge", 4), ("none", 6), ("nat", 4), ("bridge", 6)])
+def test_files_leave_by_the_rule_s_wan_port_whatever_the_job_s_network(lab: Lab, network: str, family: int) -> None:
+    ipv4, ipv6 = WAN_ADDRESSES[1]
+    steer(lab)
+    with taker(lab), of_type(lab, network):
+        before = left_by(lab)
+        jobs = upload(lab, ipv4 if family == 4 else f"[{ipv6}]")
+        job = wait_for_rule(lab, f"{jobs.cluster}.0")
+        assert job["decision"]["transfers"]["port"] == "wan-fast"
+        submit.wait(lab, jobs)
+    assert submit.attribute(lab, jobs, "ExitCode") == "0"
+    after = left_by(lab)
+    by = {port: after[port] - before[port] for port in after}
+    # A connection is found after some tenths of a second, at the rate of the machine until then.
+    assert by["wan-fast"] > 0.6 * SIZE, by
+    assert by["wan-fast"] + by["wan"] > SIZE, by
+
+
+def test_a_transfer_goes_on_by_the_backup_while_the_port_is_down(lab: Lab) -> None:
+    steer(lab, ", backup: wan")
+    size = 2 * SIZE
+    with taker(lab):
+        jobs = upload(lab, WAN_ADDRESSES[1][0], size)
+        wait_for_rule(lab, f"{jobs.cluster}.0")
+        begun = left_by(lab)
+        wait_for(lambda: left_by(lab)["wan-fast"] - begun["wan-fast"] > size // 6)
+        lab.on("core", "ip", "link", "set", "wan-fast", "down")
+        try:
+            here = left_by(lab)
+            wait_for(lambda: left_by(lab)["wan"] - here["wan"] > size // 4)
+            assert left_by(lab)["wan-fast"] - here["wan-fast"] < size // 20
+        finally:
+            lab.on("core", "ip", "link", "set", "wan-fast", "up")
+        back = left_by(lab)
+        wait_for(lambda: left_by(lab)["wan-fast"] - back["wan-fast"] > size // 20)
+        submit.wait(lab, jobs)
+    assert submit.attribute(lab, jobs, "NumJobStarts") == "1"
+
+
+def test_a_limit_by_number_and_one_by_rate_hold_beside_each_other(lab: Lab) -> None:
+    """The short form of the table in docs/how-to/transfers.md."""
+    try:
+        neither, rate, both = transfer_limits.measure(
+            lab, (Limits(), Limits(None, f"rate: {EACH:g}Mbit"), Limits(1, f"rate: {EACH:g}Mbit")), BATCH, LINK
+        )
+    finally:
+        lab.on(sandboxes.ACCESS_POINT, "rm", "-rf", sandboxes.FOLDER)
+    assert (neither.most, rate.most) == (BATCH.jobs, BATCH.jobs)
+    # Of two that follow each other the events may be in the log the other way round.
+    assert both.most <= 2
+    # What is moved until a rule is in place is some of it, more where a transfer has the link for itself.
+    assert rate.each < 0.75 * neither.each
+    assert rate.together < 0.75 * neither.together
+    assert both.each < LINK / 2
+    assert both.together < 0.75 * rate.together
+
+
+def test_the_transfer_queue_follows_what_is_left(lab: Lab) -> None:
+    """docs/how-to/transfers.md, "HTCondor's transfer queue"."""
+    before = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
+    capacity = f"transfer_capacity: {{access_points: {{{scheduler(lab, 'Name')}: 1Gbit}}}}\n"
+    controller.api(lab, "/v1/policy", "PUT", before.replace("policies:\n", RULE) + f"\n{capacity}")
+    ask = "sh /lark/run/source/scripts/lark-transfer-queue 50 2 15"
+    try:
+        lab.on("central", "sh", "-c", f"until {ask}; do sleep 2; done", timeout=180)
+        wait_for(lambda: scheduler(lab, "TransferQueueMaxUploading") == "15")
+        lab.on("central", "sh", "-c", ask.replace("50 2 15", "400 1"))
+        wait_for(lambda: scheduler(lab, "TransferQueueMaxUploading") == "2")
+    finally:
+        lab.on("central", "rm", "-f", "/etc/condor/config.d/52-lark-transfer-queue.conf")
+        lab.on("central", "condor_reconfig")
+
+
+def scheduler(lab: Lab, attribute: str) -> str:
+    """An attribute of the access point's ad."""
+    return lab.on("central", "condor_status", "-schedd", "-af", attribute).stdout.strip()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
