@@ -4,10 +4,10 @@ input.
 An application is the exchange of :mod:`experiments.exchange`, or an MPI program of :mod:`experiments.applications`. The
 nodes are those of :mod:`experiments.nodes`.
 
-The request is JSON: :class:`Request`'s fields. What was measured is printed as JSON: for every run and repetition what
-:class:`Played` has, what a reference stream over the first node's cable delivered meanwhile as a part of its rate, the
-share of the lab's processor that worked, and from when to when it ran. Runs as root in a namespace with nothing else
-in it. Standard library only.
+The request is JSON: :class:`Request`'s fields. The measurements are printed as JSON: for every run and repetition
+the members of :class:`Played`, the part of its rate that a reference stream over the first node's cable delivered
+meanwhile, the share of the lab's processor that worked, and from when to when it ran. Runs as root in a namespace with
+nothing else in it. Standard library only.
 """
 
 from __future__ import annotations
