@@ -34,6 +34,16 @@ _COUNTS: Final = {
 
 
 _counted = attrgetter(*_COUNTS)
+_sums: Final = Written.from_dict({name: a_number(meaning) for name, meaning in _COUNTS.items()}, name="Sums")
+# A worker's counts: what its interfaces count is always there, the rest where somebody counts it.
+_counters: Final = Schema.from_dict(
+    {
+        name: Count(meaning, required=name in ("bytes_in", "bytes_out", "packets_in", "packets_out"))
+        for name, meaning in _COUNTS.items()
+        if not name.startswith("transfer_")
+    },
+    name="Counters",
+)
 
 
 def _megabits(meaning: str) -> fields.Float:
@@ -52,25 +62,9 @@ def counts(usage: Usage) -> dict[str, int | float]:
     return counts
 
 
-class UsageSchema(Written):
+class UsageSchema(_sums):  # type: ignore[valid-type, misc]  # its members are those of a table
     """The amounts of use."""
 
-    bytes_in = a_number(_COUNTS["bytes_in"])
-    bytes_out = a_number(_COUNTS["bytes_out"])
-    packets_in = a_number(_COUNTS["packets_in"])
-    packets_out = a_number(_COUNTS["packets_out"])
-    wan_bytes_in = a_number(_COUNTS["wan_bytes_in"])
-    wan_bytes_out = a_number(_COUNTS["wan_bytes_out"])
-    wan_packets_in = a_number(_COUNTS["wan_packets_in"])
-    wan_packets_out = a_number(_COUNTS["wan_packets_out"])
-    policy_drops_in = a_number(_COUNTS["policy_drops_in"])
-    policy_drops_out = a_number(_COUNTS["policy_drops_out"])
-    rate_drops_in = a_number(_COUNTS["rate_drops_in"])
-    rate_drops_out = a_number(_COUNTS["rate_drops_out"])
-    transfer_bytes_in = a_number(_COUNTS["transfer_bytes_in"])
-    transfer_bytes_out = a_number(_COUNTS["transfer_bytes_out"])
-    transfer_wan_bytes_in = a_number(_COUNTS["transfer_wan_bytes_in"])
-    transfer_wan_bytes_out = a_number(_COUNTS["transfer_wan_bytes_out"])
     throttled_seconds = fields.Float(required=True, metadata=meta("Time during which its queues held packets back"))
     transfer_seconds = fields.Float(required=True, metadata=meta("Time in which HTCondor moved files for it"))
 
@@ -190,21 +184,9 @@ class _Flag(fields.Boolean):
         return value
 
 
-class CountersSchema(Schema):
+class CountersSchema(_counters):  # type: ignore[valid-type, misc]  # the same
     """A worker's counts of a job since the job's start."""
 
-    bytes_in = Count(_COUNTS["bytes_in"])
-    bytes_out = Count(_COUNTS["bytes_out"])
-    packets_in = Count(_COUNTS["packets_in"])
-    packets_out = Count(_COUNTS["packets_out"])
-    wan_bytes_in = Count(_COUNTS["wan_bytes_in"], required=False)
-    wan_bytes_out = Count(_COUNTS["wan_bytes_out"], required=False)
-    wan_packets_in = Count(_COUNTS["wan_packets_in"], required=False)
-    wan_packets_out = Count(_COUNTS["wan_packets_out"], required=False)
-    policy_drops_in = Count(_COUNTS["policy_drops_in"], required=False)
-    policy_drops_out = Count(_COUNTS["policy_drops_out"], required=False)
-    rate_drops_in = Count(_COUNTS["rate_drops_in"], required=False)
-    rate_drops_out = Count(_COUNTS["rate_drops_out"], required=False)
     queue_drops_in = Count("Packets for it that its queue on the worker dropped", required=False)
     queue_drops_out = Count("Packets from it that its queues on the worker dropped", required=False)
     waited_in = Count("Time with packets waiting in the queue towards it, milliseconds", required=False)
