@@ -5,9 +5,9 @@ An application is the exchange of :mod:`experiments.exchange`, or an MPI program
 nodes are those of :mod:`experiments.nodes`.
 
 The request is JSON: :class:`Request`'s fields. Every measurement is a line of JSON in the file MEASURED as soon as it
-is made: the run's name, what :class:`Played` has, what a reference stream over the first node's cable delivered
-meanwhile as a part of its rate, the share of the lab's processor that worked, and from when to when it ran; or the
-run's name, and why it failed. Runs as root in a namespace with nothing else in it. Standard library only.
+is made: the run's name, the members of :class:`Played`, the part of its rate that a reference stream over the first
+node's cable delivered meanwhile, the share of the lab's processor that worked, and from when to when it ran; or the
+run's name and the reason of its failure. Runs as root in a namespace with nothing else in it. Standard library only.
 """
 
 from __future__ import annotations

@@ -119,10 +119,6 @@ class Client:
         """All jobs that are chosen (owner, group, host, state, global_job_id), page by page."""
         return self._pages("/v1/jobs", "jobs", chosen)
 
-    def job_rates(self, job_id: str) -> list[Answer]:
-        """The latest rates of a live job, one for each reading of its counters, the oldest first."""
-        return list(self._json("GET", f"/v1/jobs/{_part(job_id)}/rates")["rates"])
-
     def advice(self, job_id: str, fresh: bool = False) -> Answer:
         """A job's request against its use and losses, and the rate to ask for; of a live job so far. With ``fresh`` its
         counters are read at its switch now."""

@@ -279,7 +279,7 @@ class Turn:
     def __enter__(self) -> Self:
         self._since, self._at = self._turns.processor(), self._turns.clock()
         _OF_THREAD.turn = self
-        self.give_way()
+        self._turns.give_way(self, 0.0)
         return self
 
     def __exit__(

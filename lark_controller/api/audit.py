@@ -17,8 +17,7 @@ class Happening(NamedTuple):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(NamedTuple):
     """A change, with its time (seconds since 1970) and actor. ``subject`` is a job id, a datapath id, ``policy``,
     ``controller`` or ``joins``."""
 

@@ -1,6 +1,6 @@
 """Plain Linux gateways: jobs whose external IPv4 address no core translates wait until a gateway has it.
 
-Used by the reconcile loop, on its thread. What a gateway has it keeps while it is away, as a switch does.
+Used by the reconcile loop, on its thread. A gateway keeps what it has while it is away, as a switch does.
 """
 
 from __future__ import annotations

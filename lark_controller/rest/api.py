@@ -93,20 +93,26 @@ def operation(
     def decorate(view: View) -> View:
         read: dict[bytes, dict[str, Any]] = {}
         made: Any = _remembered(view, read) if direct and query is not None else view
+        described = made
         codes = dict.fromkeys((*problems, *(_COMMON if scopes else ())))
         for status in codes:
-            made = blueprint.alt_response(status, response=HTTPStatus(status).name)(made)
+            described = blueprint.alt_response(status, response=HTTPStatus(status).name)(described)
         for status, kinds in (texts or {}).items():
             for kind in kinds:
-                made = blueprint.alt_response(
+                described = blueprint.alt_response(
                     status,
                     schema={"type": "object" if kind.endswith("json") else "string"},
                     content_type=kind,
                     success=True,
-                )(made)
+                )(described)
         first, *others = answers.items()
         for status, schema in others:
-            made = blueprint.alt_response(status, schema=schema, content_type="application/json", success=True)(made)
+            described = blueprint.alt_response(status, schema=schema, content_type="application/json", success=True)(
+                described
+            )
+        # Each of these adds a call to every request, and its description alone is wanted.
+        if described is not made:
+            made._apidoc = described._apidoc
         if first[1] is not None:
             made = blueprint.response(first[0], first[1], content_type="application/json")(made)
         if query is not None:

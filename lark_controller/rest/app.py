@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 from flask import Flask, Response, g, request
 
@@ -68,6 +70,14 @@ _HEADERS = {
 }
 
 
+class _App(Flask):
+    """An application without coroutines among its views, for which Flask looks a dozen times a request."""
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as it is."""
+        return func
+
+
 def create_app(
     controls: Controls,
     settings: Settings,
@@ -83,7 +93,7 @@ def create_app(
     ``identities`` are the bearers of JWTs; without them none is accepted. Without ``joining`` no
     worker may join; without ``active`` no request is handed on to another controller.
     """
-    app = Flask("lark_controller.rest", static_folder=None)
+    app = _App("lark_controller.rest", static_folder=None)
     app.json = PortionedJson(app)
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.config["PROPAGATE_EXCEPTIONS"] = False

@@ -17,6 +17,9 @@ from lark_controller.rest.context import current
 # CLUSTER.PROC and GlobalJobId, which nothing but a job is called: a host may be called as an id begins.
 _ONLY_A_JOB: Final = re.compile(r"[^#]+#.+|[0-9]+\.[0-9]+(@.+)?")
 
+# The ids of jobs and datapaths, as the audit trail has them.
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+
 # A job's end waits for its switch's last word so long, and then does without.
 FRESH_SECONDS: Final = 2.0
 
@@ -45,6 +48,8 @@ def job_or_word(word: str) -> str:
 def subject_of(word: str) -> str:
     """The subject of the audit trail that a word names: a job's id, the datapath id of a switch of that name, or the
     word itself. Raises AmbiguousError."""
+    if _ID.fullmatch(word):
+        return word
     found = job_or_word(word)
     if found == word:
         with suppress(NotFoundError):

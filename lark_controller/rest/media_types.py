@@ -18,8 +18,11 @@ _WEIGHT: Final = 5
 def preferred(offers: tuple[str, ...]) -> str:
     """The media type of these that the request's Accept header gives most weight; the first of those with the same, and
     of all where it accepts none."""
+    header = request.headers.get("Accept", "*/*")
+    if header == "*/*":
+        return offers[0]
     found: dict[str, float] = {}
-    for media, weight in _ranges(request.headers.get("Accept", "")):
+    for media, weight in _ranges(header):
         found[media] = max(weight, found.get(media, 0.0))
 
     def rank(offer: str) -> tuple[float, int]:

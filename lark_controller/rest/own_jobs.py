@@ -7,6 +7,7 @@ the pool's objections, actors, and details of entries of the audit trail that ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -84,12 +85,17 @@ def shown_drop(drop: Drop) -> Drop:
     return replace(drop, source=source, destination=destination, rule=rule)
 
 
-def shown_entry(entry: AuditEntry) -> AuditEntry:
-    """An entry of the audit trail as this request shows it."""
+def shown_entries(entries: Sequence[AuditEntry]) -> Sequence[AuditEntry]:
+    """Entries of the audit trail as this request shows them."""
     if own_user() is None:
-        return entry
-    who = entry.actor if entry.actor in (actor(), *_NOBODY) else ""
-    return replace(entry, actor=who, detail=entry.detail if entry.action in _DETAILED else "")
+        return entries
+    named = {actor(), *_NOBODY}
+    return [
+        each._replace(
+            actor=each.actor if each.actor in named else "", detail=each.detail if each.action in _DETAILED else ""
+        )
+        for each in entries
+    ]
 
 
 def shown_reservation(reservation: Reservation) -> Reservation:

@@ -64,7 +64,7 @@ class _Copy:
     versions: dict[int, int] = field(default_factory=dict)
 
     def follow(self, found: Difference) -> None:
-        """Take in what has changed. What jobs give up is free before others have it."""
+        """Take in the changes. An address that one job gives up is free before another job has it."""
         self.at = found.at
         directory, desired = self.prepared.directory, self.prepared.desired
         changed = []

@@ -142,7 +142,7 @@ class Translations:
                 self._confirmed(found)
 
     def forget_away(self) -> None:
-        """Forget the gateways that are away. What they have they keep; what comes waits for their return."""
+        """Forget the gateways that are away. They keep what they have; what comes waits for their return."""
         now = time.monotonic()
         with self._changed:
             gone = [name for name, each in self._gateways.items() if each.away <= now]

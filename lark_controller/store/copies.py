@@ -55,7 +55,7 @@ class Difference:
 
 def page(connection: Connection, after: int, most: int) -> list[Copied]:
     """The next live runs in order of number."""
-    return [_copied(row) for row in connection.execute(_PAGE, {"after": after, "most": most})]
+    return [_copied(row) for row in connection.execute(_PAGE, {"after": after, "most": most}).all()]
 
 
 def difference(connection: Connection, known: Mapping[int, int]) -> Difference:
@@ -73,7 +73,7 @@ def difference(connection: Connection, known: Mapping[int, int]) -> Difference:
 
 
 def _rows(connection: Connection, numbers: Collection[int]) -> list[Copied]:
-    return [_copied(row) for row in connection.execute(_ROWS, {"numbers": sorted(numbers)})]
+    return [_copied(row) for row in connection.execute(_ROWS, {"numbers": sorted(numbers)}).all()]
 
 
 def _copied(row: Any) -> Copied:

@@ -58,7 +58,7 @@ class Called(NamedTuple):
 def called(connection: Connection, ids: Collection[str]) -> list[Called]:
     """The names of the runs among these ids, live or not."""
     query = select(runs.c.id, runs.c.cluster, runs.c.proc, runs.c.global_job_id).where(runs.c.id.in_(sorted(ids)))
-    return [Called(*row) for row in connection.execute(query)]
+    return [Called(*row) for row in connection.execute(query).all()]
 
 
 def live_jobs(connection: Connection) -> Iterator[Job]:

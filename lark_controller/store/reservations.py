@@ -217,7 +217,7 @@ def find(connection: Connection, reservation_id: str, now: float, owner: str | N
 def flows(connection: Connection, now: float) -> list[Reservation]:
     """Every reserved flow that is not past its end, in order of number."""
     query = select(*reservations.c).where(reservations.c.kind == ReservationKind.FLOW.value, _valid(now))
-    return [_reservation(row) for row in connection.execute(query.order_by(reservations.c.number))]
+    return [_reservation(row) for row in connection.execute(query.order_by(reservations.c.number)).all()]
 
 
 def page(
@@ -249,7 +249,7 @@ def use(connection: Connection) -> ChannelRates:
 
 def worker_capacities(connection: Connection) -> dict[str, float]:
     """The capacities of workers' access links, in Mb/s, by host in lower case."""
-    return {row.host: row.megabits for row in connection.execute(select(*worker_links.c))}
+    return {row.host: row.megabits for row in connection.execute(select(*worker_links.c)).all()}
 
 
 def set_worker_capacity(connection: Connection, host: str, megabits: float) -> None:
@@ -393,7 +393,7 @@ def _move(connection: Connection, what: str, demand: Demand, instead_of: Channel
 
 def _use_of(connection: Connection, channels: Collection[str]) -> ChannelRates:
     query = select(reserved.c.channel, reserved.c.kbps).where(reserved.c.channel.in_(channels))
-    return {row.channel: row.kbps for row in connection.execute(query)}
+    return {row.channel: row.kbps for row in connection.execute(query).all()}
 
 
 def _write(connection: Connection, before: ChannelRates, after: ChannelRates) -> None:

@@ -93,6 +93,23 @@ def test_a_switchs_queues_are_read_at_most_once_a_second_for_all_who_ask(now: li
     assert (last.total, last.rate, last.seconds) == (2_000_000, 2_000_000.0, 1.0)
 
 
+def test_one_who_gives_up_takes_the_answer_from_nobody(now: list[float]) -> None:
+    found = FlowDeliveries(cast("Reconciler", Loop()))
+
+    async def together() -> list[dict[str, Reading] | BaseException]:
+        asking = [asyncio.create_task(found.read([flow(7)])) for _ in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asking[1].cancel()
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+    first, given_up, last = asyncio.run(together())
+    assert isinstance(given_up, asyncio.CancelledError)
+    assert isinstance(first, dict)
+    assert first == last
+    assert first.keys() == {f"{7:016x}"}
+
+
 def test_a_switch_that_is_away_or_does_not_answer_leaves_what_was_read(now: list[float]) -> None:
     loop = Loop()
     found = FlowDeliveries(cast("Reconciler", loop))

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_network
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -20,12 +21,14 @@ from fake_switch.switch import FakeNetwork
 from lark_common import log
 from lark_common.log import LOGGER
 from lark_controller.accounting.readings import PortReading, TransferCounts, WorkerCounts
-from lark_controller.api.external import ExternalWish
+from lark_controller.api.external import ExternalWish, GatewayWord
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.api.switches import FlowFilter
 from lark_controller.api.usage import TransferReport
+from lark_controller.api.workers import Delivered
 from lark_controller.controller import Controller
+from lark_controller.qos.delivery import Counters
 from tests.fixtures.controllers import POLICY, an_edge, connect, flows_of, post, running, until
 
 LOOP: Final = "openflow"
@@ -207,12 +210,17 @@ def everything(controller: Controller) -> None:
         controller.workers.marks("worker1", [job.id])
         given = controller.external.associate(ExternalWish(job.id), "test")
         controller.external.page(job=job.id)
+        controller.external.translated(GatewayWord("gw", (ip_network("198.51.100.64/28"),), "", 60.0))
+        controller.external.translations("", 0.01)
         controller.switches.explain(job.id, "192.0.2.1", 5)
         controller.drops.now(10)
         controller.external.release(given.association.id, "test")
         controller.jobs.page(JobFilter(), None, 10)
         controller.jobs.detail(job.id)
         controller.workers.rules("worker1", "", 0)
+        controller.usage.delivered([made])
+        counters = Counters(at=1.0, sent=1, dropped=0)
+        controller.workers.delivered("worker1", {(job.id, f"eth0/{made.number}"): Delivered(1, counters)})
         flows_of(controller, job.id)
         controller.reservations.release(made.id, "test", of_job=True)
         controller.jobs.end(job.id, "hook")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import next_url
 from lark_controller.rest.context import current
 from lark_controller.rest.job_words import named_job, subject_of
-from lark_controller.rest.own_jobs import own_user, shown_entry
+from lark_controller.rest.own_jobs import own_user, shown_entries
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import AuditPageSchema
 from lark_controller.rest.schemas.queries import AuditQuery
@@ -41,7 +40,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
         subject = subject_of(subject)
     page = current().controls.audit.page(subject, query.get("cursor"), query["limit"])
     names = _names({each.subject for each in page.entries})
-    entries = [replace(shown_entry(each), name=names.get(each.subject)) for each in page.entries]
+    entries = [each._replace(name=names.get(each.subject)) for each in shown_entries(page.entries)]
     return {"entries": entries, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
 
 

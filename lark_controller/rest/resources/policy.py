@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from flask import Response, jsonify, request
@@ -13,6 +14,7 @@ from lark_controller.rest.context import actor, current
 from lark_controller.rest.media_types import preferred
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import (
+    Joined,
     PlanSchema,
     PolicyCheckSchema,
     PolicyDifferenceSchema,
@@ -108,10 +110,10 @@ def show_version(version: int) -> Any:
     answers={200: PolicyDifferenceSchema},
     problems=(404, 422),
 )
-def difference(query: dict[str, Any]) -> dict[str, object]:
+def difference(query: dict[str, Any]) -> Joined:
     """Show how two versions of the policy differ; the second is the one in force by default."""
     old, new, found = current().controls.policy.compare(query["old"], query.get("new"))
-    return {"old": old, "new": new, "added": found.added, "removed": found.removed, "diff": found.diff}
+    return Joined(found, SimpleNamespace(old=old, new=new))
 
 
 @operation(

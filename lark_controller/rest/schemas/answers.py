@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from marshmallow import Schema, fields, pre_dump, validate
+from marshmallow import Schema, fields, validate
 
-from lark_common.runs import AddressType, NetworkType
+from lark_common.runs import Address, AddressType, Network, NetworkType
 from lark_common.turns import by_portions
 from lark_controller.api.audit import AuditEntry
 from lark_controller.api.drops import Drop
@@ -26,6 +25,7 @@ from lark_controller.api.switches import (
 from lark_controller.api.usage import AccessPointStatus, GroupStatus
 from lark_controller.jobs.job import JobState
 from lark_controller.policies.compare import Comparison
+from lark_controller.policies.model import Because
 from lark_controller.rest.schemas.described import Datapath, schema_of
 from lark_controller.rest.schemas.members import (
     a_flag,
@@ -39,6 +39,7 @@ from lark_controller.rest.schemas.members import (
 )
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.schemas.usage import JobUsageSchema
+from lark_controller.rest.schemas.written import Written
 
 _JOB_ID = r"^[0-9a-f]{16}$"
 
@@ -117,24 +118,20 @@ class MistakeSchema(Schema):
     accepted = a_text("The accepted values")
 
 
-class AddressSchema(Schema):
+class AddressSchema(Written):
     """An address of a job."""
 
     address = a_text("The address")
     family = a_number("4 or 6")
     block = maybe_text("The block it was assigned from, reserved for the job's group and user")
 
-    @pre_dump
-    def _of_pair(self, pair: Any, **_: Any) -> dict[str, object]:
-        address, block = pair
-        return {
-            "address": str(address),
-            "family": address.version,
-            "block": None if block is None else str(block),
-        }
+    def members(self, value: tuple[Address, Network | None]) -> dict[str, object]:
+        """The members of an address with its block."""
+        address, block = value
+        return {"address": str(address), "family": address.version, "block": None if block is None else str(block)}
 
 
-class JobSchema(Schema):
+class JobSchema(Written):
     """One run of an HTCondor job on one slot."""
 
     id = a_text("The job's id: the same for the same run on every controller")
@@ -200,7 +197,7 @@ class RegisteredSchema(JobSchema):
     waiting = _many(WaitingSchema, "The switches concerned that have not confirmed")
 
 
-class BecauseSchema(Schema):
+class BecauseSchema(Written):
     """The reason for a part of the policy's decision."""
 
     kind = a_text("Kind of policy")
@@ -211,19 +208,19 @@ class BecauseSchema(Schema):
         keys=fields.String(), values=fields.String(), required=True, metadata=meta("The attributes it met, as ClassAd")
     )
 
-    @pre_dump
-    def _with_mapping(self, because: Any, **_: Any) -> Mapping[str, object]:
-        return {**because._asdict(), "values": dict(because.values)}
+    def members(self, value: Because) -> dict[str, object]:
+        """The members of a reason."""
+        return {**value._asdict(), "values": dict(value.values)}
 
 
-class SliceSchema(Schema):
+class SliceSchema(Written):
     """A slice."""
 
     rule = a_number("The rule's position")
     value = a_text("The value that its jobs share, as ClassAd")
 
 
-class EnforcedBandwidthSchema(Schema):
+class EnforcedBandwidthSchema(Written):
     """The meaning of a job's RequestBandwidth on its worker."""
 
     mode = a_text("cap: the most that it gets; guarantee: what it has for certain")
@@ -232,7 +229,7 @@ class EnforcedBandwidthSchema(Schema):
     ceiling = maybe_float("The most that a guaranteed job may borrow up to, Mb/s, null for the link")
 
 
-class TransferTermsSchema(Schema):
+class TransferTermsSchema(Written):
     """The terms of what HTCondor moves for a job on its worker."""
 
     group = a_text("The group whose mark its packets have, empty for none")
@@ -244,14 +241,14 @@ class TransferTermsSchema(Schema):
     words = a_text("The terms in words")
 
 
-class ScitagSchema(Schema):
+class ScitagSchema(Written):
     """The mark of a job's flows."""
 
     experiment = a_text("The experiment: its number, or its name in the registry of SciTags")
     activity = a_text("The activity, likewise")
 
 
-class DecisionSchema(Schema):
+class DecisionSchema(Written):
     """The policy's decision for a job."""
 
     blocked = a_flag("No traffic at all")

@@ -12,6 +12,7 @@ from lark_controller.accounting.usage import Rate, Usage
 from lark_controller.api.described import Form
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.schemas.usage import RateSchema, UsageSchema
+from lark_controller.rest.schemas.written import Written
 
 _PLAIN: Final[dict[object, type[fields.Field[Any]]]] = {
     str: fields.String,
@@ -36,7 +37,7 @@ def schema_of(value: type, name: str, *, without: Collection[str] = (), **more: 
     """The schema of a value's members, in their order; ``more`` are members that it calculates."""
     hints = get_type_hints(value, include_extras=True)
     members = {member: _field(hint) for member, hint in hints.items() if member not in without}
-    made: type[Schema] = Schema.from_dict({**members, **more}, name=name)
+    made: type[Schema] = Written.from_dict({**members, **more}, name=name)
     _SCHEMAS.setdefault(value, made)
     return made
 

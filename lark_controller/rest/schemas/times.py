@@ -10,7 +10,7 @@ from marshmallow import ValidationError, fields
 
 def iso(seconds: float) -> str:
     """Seconds since 1970 as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(seconds, UTC).isoformat("T", "milliseconds")[: -len("+00:00")] + "Z"
 
 
 class Time(fields.String):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final
 
-from marshmallow import Schema, ValidationError, fields, pre_dump
+from marshmallow import Schema, ValidationError, fields
 
 from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
+from lark_controller.api.usage import UsageRow
 from lark_controller.rest.schemas.members import Count, a_number, meta
 from lark_controller.rest.schemas.times import Time, iso
+from lark_controller.rest.schemas.written import Written
 
 _COUNTS: Final = {
     "bytes_in": "Bytes to it, L2 frames",
@@ -30,52 +33,47 @@ _COUNTS: Final = {
 }
 
 
-def usage_members(used: JobUsage) -> dict[str, object]:
-    """The members of :class:`JobUsageSchema`."""
-    rate, peak = ({name: value / 1e6 for name, value in each._asdict().items()} for each in (used.rate, used.peak))
-    at = iso(used.at) if used.at else None
-    return {**counts(used.usage), "rate": rate, "peak": peak, "at": at, "final": used.final}
+_counted = attrgetter(*_COUNTS)
+_sums: Final = Written.from_dict({name: a_number(meaning) for name, meaning in _COUNTS.items()}, name="Sums")
+# A worker's counts: what its interfaces count is always there, the rest where somebody counts it.
+_counters: Final = Schema.from_dict(
+    {
+        name: Count(meaning, required=name in ("bytes_in", "bytes_out", "packets_in", "packets_out"))
+        for name, meaning in _COUNTS.items()
+        if not name.startswith("transfer_")
+    },
+    name="Counters",
+)
 
 
 def _megabits(meaning: str) -> fields.Float:
     return fields.Float(required=True, metadata=meta(f"{meaning}, Mb/s"))
 
 
+def _in_megabits(rates: Rate | Peak) -> dict[str, float]:
+    return {name: rate / 1e6 for name, rate in zip(rates._fields, rates, strict=True)}
+
+
 def counts(usage: Usage) -> dict[str, int | float]:
     """The sums as JSON has them."""
-    counts: dict[str, int | float] = {name: getattr(usage, name) for name in _COUNTS}
-    seconds = {"throttled_seconds": usage.throttled / 1000, "transfer_seconds": usage.transfer_millis / 1000}
-    return {**counts, **seconds}
+    counts: dict[str, int | float] = dict(zip(_COUNTS, _counted(usage), strict=True))
+    counts["throttled_seconds"] = usage.throttled / 1000
+    counts["transfer_seconds"] = usage.transfer_millis / 1000
+    return counts
 
 
-class UsageSchema(Schema):
+class UsageSchema(_sums):  # type: ignore[valid-type, misc]  # its members are those of a table
     """The amounts of use."""
 
-    bytes_in = a_number(_COUNTS["bytes_in"])
-    bytes_out = a_number(_COUNTS["bytes_out"])
-    packets_in = a_number(_COUNTS["packets_in"])
-    packets_out = a_number(_COUNTS["packets_out"])
-    wan_bytes_in = a_number(_COUNTS["wan_bytes_in"])
-    wan_bytes_out = a_number(_COUNTS["wan_bytes_out"])
-    wan_packets_in = a_number(_COUNTS["wan_packets_in"])
-    wan_packets_out = a_number(_COUNTS["wan_packets_out"])
-    policy_drops_in = a_number(_COUNTS["policy_drops_in"])
-    policy_drops_out = a_number(_COUNTS["policy_drops_out"])
-    rate_drops_in = a_number(_COUNTS["rate_drops_in"])
-    rate_drops_out = a_number(_COUNTS["rate_drops_out"])
-    transfer_bytes_in = a_number(_COUNTS["transfer_bytes_in"])
-    transfer_bytes_out = a_number(_COUNTS["transfer_bytes_out"])
-    transfer_wan_bytes_in = a_number(_COUNTS["transfer_wan_bytes_in"])
-    transfer_wan_bytes_out = a_number(_COUNTS["transfer_wan_bytes_out"])
     throttled_seconds = fields.Float(required=True, metadata=meta("Time during which its queues held packets back"))
     transfer_seconds = fields.Float(required=True, metadata=meta("Time in which HTCondor moved files for it"))
 
-    @pre_dump
-    def _of_usage(self, usage: Any, **_: Any) -> Any:
-        return counts(usage) if isinstance(usage, Usage) else usage
+    def members(self, value: Any) -> dict[str, Any]:
+        """The sums."""
+        return counts(value)
 
 
-class RateSchema(Schema):
+class RateSchema(Written):
     """A rate, between the last two readings of the counters."""
 
     inward = _megabits("To it")
@@ -85,20 +83,20 @@ class RateSchema(Schema):
     transfer_inward = _megabits("Moved to the worker for it by HTCondor; no part of inward")
     transfer_outward = _megabits("Moved from the worker for it by HTCondor; no part of outward")
 
-    @pre_dump
-    def _of_rate(self, rate: Rate, **_: Any) -> dict[str, float]:
-        return {name: value / 1e6 for name, value in rate._asdict().items()}
+    def members(self, value: Rate) -> dict[str, Any]:
+        """The rates in Mb/s."""
+        return _in_megabits(value)
 
 
-class PeakSchema(Schema):
+class PeakSchema(Written):
     """The highest rates that a job has kept up for at least five seconds."""
 
     inward = _megabits("To it")
     outward = _megabits("From it")
 
-    @pre_dump
-    def _of_peak(self, peak: Peak, **_: Any) -> dict[str, float]:
-        return {name: value / 1e6 for name, value in peak._asdict().items()}
+    def members(self, value: Peak) -> dict[str, Any]:
+        """The rates in Mb/s."""
+        return _in_megabits(value)
 
 
 class JobUsageSchema(UsageSchema):
@@ -109,10 +107,11 @@ class JobUsageSchema(UsageSchema):
     at = Time("Time of the last reading of its counters, null where there was none yet", allow_none=True)
     final = fields.Boolean(required=True, metadata=meta("It is over, and its last counters are in"))
 
-    @pre_dump
-    def _of_job_usage(self, used: JobUsage, **_: Any) -> dict[str, object]:
-        kept = {"rate": used.rate, "peak": used.peak, "at": used.at or None, "final": used.final}
-        return {**counts(used.usage), **kept}
+    def members(self, value: JobUsage) -> dict[str, Any]:
+        """The sums, with the rates and their time."""
+        at = iso(value.at) if value.at else None
+        rates = {"rate": _in_megabits(value.rate), "peak": _in_megabits(value.peak)}
+        return {**counts(value.usage), **rates, "at": at, "final": value.final}
 
 
 class RecentSchema(Schema):
@@ -128,7 +127,7 @@ class RecentListSchema(Schema):
     rates = fields.List(fields.Nested(RecentSchema), required=True, metadata=meta("The rates, the oldest first"))
 
 
-class FlowingSchema(Schema):
+class FlowingSchema(Written):
     """The rates of live jobs now."""
 
     name = fields.String(required=True, metadata=meta("The name of group, user, host or access point, or the job's id"))
@@ -158,10 +157,10 @@ class UsageRowSchema(UsageSchema):
     host = fields.String(required=True, allow_none=True, metadata=meta("Machine (by host, job)"))
     final = fields.Boolean(required=True, allow_none=True, metadata=meta("The job is over (by job)"))
 
-    @pre_dump
-    def _of_row(self, row: Any, **_: Any) -> dict[str, object]:
-        names = ("start", "end", "job", "owner", "user", "group", "host", "final")
-        return {**{name: getattr(row, name) for name in names}, **counts(row.usage)}
+    def members(self, value: UsageRow) -> dict[str, Any]:
+        """The sums, after whose they are."""
+        named = {name: getattr(value, name) for name in ("job", "owner", "user", "group", "host", "final")}
+        return {"start": iso(value.start), "end": iso(value.end), **named, **counts(value.usage)}
 
 
 class UsagePageSchema(Schema):
@@ -185,21 +184,9 @@ class _Flag(fields.Boolean):
         return value
 
 
-class CountersSchema(Schema):
+class CountersSchema(_counters):  # type: ignore[valid-type, misc]  # the same
     """A worker's counts of a job since the job's start."""
 
-    bytes_in = Count(_COUNTS["bytes_in"])
-    bytes_out = Count(_COUNTS["bytes_out"])
-    packets_in = Count(_COUNTS["packets_in"])
-    packets_out = Count(_COUNTS["packets_out"])
-    wan_bytes_in = Count(_COUNTS["wan_bytes_in"], required=False)
-    wan_bytes_out = Count(_COUNTS["wan_bytes_out"], required=False)
-    wan_packets_in = Count(_COUNTS["wan_packets_in"], required=False)
-    wan_packets_out = Count(_COUNTS["wan_packets_out"], required=False)
-    policy_drops_in = Count(_COUNTS["policy_drops_in"], required=False)
-    policy_drops_out = Count(_COUNTS["policy_drops_out"], required=False)
-    rate_drops_in = Count(_COUNTS["rate_drops_in"], required=False)
-    rate_drops_out = Count(_COUNTS["rate_drops_out"], required=False)
     queue_drops_in = Count("Packets for it that its queue on the worker dropped", required=False)
     queue_drops_out = Count("Packets from it that its queues on the worker dropped", required=False)
     waited_in = Count("Time with packets waiting in the queue towards it, milliseconds", required=False)

@@ -7,6 +7,7 @@ request, one that has shown no token first: who has something to ask is answered
 
 from __future__ import annotations
 
+import functools
 import heapq
 import ipaddress
 import itertools
@@ -253,6 +254,7 @@ def _over(channel: ClientConnection, now: float) -> bool:
     return now - channel.last_activity > idle
 
 
+@functools.lru_cache(maxsize=_KNOWN)
 def peer_of(host: str | None) -> str:
     """The peer of an address: ``""`` for this machine, of IPv6 a /64, else itself."""
     if host is None:

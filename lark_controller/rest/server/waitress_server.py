@@ -253,6 +253,8 @@ class Server:
                 f"LARK_REST_LISTEN={','.join(map(str, settings.rest_listen))}: cannot listen there: {error.strerror}"
             ) from None
         self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
+        # The processor time of that thread up to which it is charged to requests.
+        self._charged = 0.0
 
     def _listener(self, app: Flask, bound: socket.socket, settings: Settings) -> Any:
         encrypted = isinstance(bound, TlsListener)
@@ -341,18 +343,18 @@ class Server:
 
     def _turn(self) -> None:
         """Serve the connections once, or wait for them."""
-        began = time.thread_time()
         # Between two polls: a descriptor that is closed within one may be another's in its end.
         for channel in self._admission.due(time.time()):
             channel.handle_close()
         self._park(time.monotonic())
         wasyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
-        self._dispatcher.charge(time.thread_time() - began)
+        began, self._charged = self._charged, time.thread_time()
+        self._dispatcher.charge(self._charged - began)
 
     def _park(self, now: float) -> None:
         """Stop to read connections that have lost their places, and close those that wait no longer."""
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
         for parked in self._admission.to_park():
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
             channel = cast("_Channel", parked)
             if channel.socket is None:
                 continue  # its peer has closed it meanwhile

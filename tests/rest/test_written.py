@@ -1,0 +1,108 @@
+"""Values are written as marshmallow would write them, with a part of its calls."""
+
+from __future__ import annotations
+
+import cProfile
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from marshmallow import Schema
+
+from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
+from lark_controller.api.audit import AuditEntry
+from lark_controller.api.switches import PortLoad, PortStatus, SwitchProblem, SwitchStatus
+from lark_controller.api.usage import UsageRow
+from lark_controller.policies.model import Because, Decision, RuleKind, SliceKey
+from lark_controller.rest.resources.network_map import PortLoadSchema
+from lark_controller.rest.schemas.answers import (
+    AddressSchema,
+    AuditEntrySchema,
+    BecauseSchema,
+    DecisionSchema,
+    JobSchema,
+    SwitchDetailSchema,
+    SwitchSchema,
+)
+from lark_controller.rest.schemas.usage import JobUsageSchema, PeakSchema, RateSchema, UsageRowSchema, UsageSchema
+from lark_controller.rest.schemas.written import Written
+from tests.fixtures.databases import FULL, NOW
+
+BECAUSE: Final = Because(RuleKind.BLOCK, 1, 2, "true", (("Owner", '"bob"'),))
+SWITCH: Final = SwitchStatus(
+    "000000000000002a", "w42", "edge", connected=True, in_sync=False, since=NOW,
+    ports=(PortStatus(1, "lark1", "job", FULL.id), PortStatus(2, "eth0", "uplink")),
+    problems=(SwitchProblem(NOW, "a table is full", job=FULL.id),),
+)  # fmt: skip
+SUMS: Final = {
+    name: number for number, name in enumerate(Usage._fields) if name not in ("throttled", "transfer_millis")
+}
+SECONDS: Final = {"throttled_seconds": 0.012, "transfer_seconds": 0.017}
+RATES: Final = {
+    "inward": 0.0, "outward": 1e-6, "wan_inward": 2e-6, "wan_outward": 3e-6, "transfer_inward": 4e-6,
+    "transfer_outward": 5e-6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (JobSchema, FULL),
+        (DecisionSchema, Decision(slice=SliceKey(1, '"bob"'), because=(BECAUSE,))),
+        (SwitchSchema, SWITCH),
+        (SwitchDetailSchema, SWITCH),
+        (AuditEntrySchema, AuditEntry(1, NOW, "hook", "register", FULL.id, "why")),
+        # A whole number where the schema has a fraction.
+        (PortLoadSchema, PortLoad("eth0", wan=True, up=True, outward=5, inward=None, capacity=10.0)),
+    ],
+)
+def test_a_value_is_written_as_its_schema_documents(schema: type[Written], value: object) -> None:
+    whole = schema()
+    assert json.dumps(whole.members(value)) == json.dumps(Schema.dump(whole, value))
+    assert whole.dump([value, value], many=True) == [whole.members(value)] * 2
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "members"),
+    [
+        (UsageSchema, Usage(*range(18)), {**SUMS, **SECONDS}),
+        (RateSchema, Rate(*range(6)), RATES),
+        (PeakSchema, Peak(1_500_000, 0), {"inward": 1.5, "outward": 0.0}),
+        (
+            JobUsageSchema,
+            JobUsage(Usage(*range(18)), Rate(*range(6)), 1.5, True, Peak(1_500_000, 0)),
+            {**SUMS, **SECONDS, "rate": RATES, "peak": {"inward": 1.5, "outward": 0.0},
+             "at": "1970-01-01T00:00:01.500Z", "final": True},
+        ),
+        (
+            UsageRowSchema,
+            UsageRow(Usage(*range(18)), 0.0, 60.0, user="bob@example"),
+            {**SUMS, **SECONDS, "start": "1970-01-01T00:00:00.000Z", "end": "1970-01-01T00:01:00.000Z", "job": None,
+             "owner": None, "user": "bob@example", "group": None, "host": None, "final": None},
+        ),
+        (AddressSchema, FULL.blocks[0], None),
+        (BecauseSchema, BECAUSE,
+         {"kind": "block", "position": 1, "line": 2, "when": "true", "values": {"Owner": '"bob"'}}),
+    ],
+)  # fmt: skip
+def test_a_calculated_value_has_the_members_that_are_documented(
+    schema: type[Written], value: Any, members: dict[str, object] | None
+) -> None:
+    written = schema().members(value)
+    assert set(written) == set(schema().dump_fields)
+    if members is not None:
+        assert written == members
+
+
+def _calls(work: Callable[[], object]) -> int:
+    profile = cProfile.Profile()
+    profile.enable()
+    work()
+    profile.disable()
+    return sum(each.callcount for each in profile.getstats())
+
+
+def test_a_value_takes_a_part_of_the_calls() -> None:
+    schema = SwitchSchema()
+    assert _calls(lambda: schema.dump(SWITCH)) < _calls(lambda: Schema.dump(schema, SWITCH)) / 8
