@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -20,7 +22,17 @@ from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import PacketIn, PortInfo
 from lark_controller.switches.openflow.roles import Role
 from lark_controller.switches.openflow.server import Server
-from tests.fixtures.openflow import OPTIONS, Recorder, add, connected, flow, scenario, serving
+from tests.fixtures.openflow import (
+    OPTIONS,
+    Recorder,
+    add,
+    connected,
+    flow,
+    make_authority,
+    make_certificate,
+    scenario,
+    serving,
+)
 
 # Bytes that a switch gets: HELLO, a request for its features, one for a role.
 HELLO_FEATURES_ROLE = 8 + 8 + 24
@@ -295,6 +307,36 @@ def test_those_that_are_kept_are_bounded_and_a_host_with_many_keeps_no_other_out
             await other.connect(host, port, own="127.0.0.3")
             await many[0].closed.wait()
             await until(lambda: set(standby.server.kept) == {2, 3, 5})
+
+    scenario(play)
+
+
+def test_over_tls_little_is_kept_and_another_switchs_certificate_takes_no_place(tmp_path: Path) -> None:
+    ca = make_authority(tmp_path, "site")
+    cert, key = make_certificate(tmp_path, "site", "controller")
+    tls: dict[str, object] = {"tls_listen": (("127.0.0.1", 0),), "cert": str(cert), "key": str(key), "ca": str(ca)}
+    contexts = []
+    for name in ("worker1", "worker2"):
+        contexts.append(ssl.create_default_context(cafile=str(ca)))
+        contexts[-1].check_hostname = False
+        contexts[-1].load_cert_chain(*make_certificate(tmp_path, "site", name))
+
+    async def play() -> None:
+        async with standing_by(1, **tls) as standby:
+            address = standby.server.tls_addresses[0]
+            fake = FakeSwitch(1)
+            await fake.connect(*address, contexts[0])
+            await until(lambda: standby.server.kept)
+            kept = standby.server.kept[1]
+            thief = FakeSwitch(1)
+            await thief.connect(*address, contexts[1])
+            await thief.closed.wait()
+            assert standby.server.kept == {1: kept}
+            buffer = kept.connection._transport._ssl_protocol._ssl_buffer  # type: ignore[attr-defined]  # asyncio's
+            assert len(buffer) < 20_000
+            standby.leads(2)
+            standby.serves()
+            assert (await (await standby.link(1)).apply(add(*(flow(number) for number in range(1, 2000))))).complete
 
     scenario(play)
 
