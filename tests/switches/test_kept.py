@@ -190,21 +190,43 @@ def test_a_takeover_while_a_switch_is_identified_leads_it() -> None:
     scenario(play)
 
 
-class Slow(FakeSwitch):
-    """A switch that answers its first role request late."""
+def test_nothing_is_written_before_the_switch_has_made_it_its_master() -> None:
+    async def play() -> None:
+        async with standing_by() as standby:
+            fake = Slow(1, late=False)
+            await standby.keeps(fake)
+            fake.late = True
+            standby.leads(2)
+            standby.serves()
+            await until(lambda: fake.asked)
+            # All that was sent has come by now.
+            fake.send_raw(wire.echo_request(5))
+            received = HELLO_FEATURES_ROLE + 24 + 8
+            await until(lambda: fake.received >= received)
+            assert fake.received == received
+            fake.answers()
+            await standby.link(1)
+            assert len(standby.recorder.connected) == 1
+            assert fake.refused_as_slave == 0
 
-    def __init__(self, datapath: int) -> None:
+    scenario(play)
+
+
+class Slow(FakeSwitch):
+    """A switch that answers role requests late, until it ``answers``."""
+
+    def __init__(self, datapath: int, *, late: bool = True) -> None:
         super().__init__(datapath)
         self.asked: list[tuple[int, bytes]] = []
-        self._late = True
+        self.late = late
 
     def answers(self) -> None:
-        self._late = False
+        self.late = False
         for xid, message in self.asked:
             self._role_request(xid, message)
 
     def _role_request(self, xid: int, message: bytes) -> None:
-        if self._late:
+        if self.late:
             self.asked.append((xid, message))
         else:
             super()._role_request(xid, message)
@@ -237,6 +259,24 @@ def test_a_switch_that_obeys_a_later_term_than_was_read_is_not_kept_and_fences_n
             # Once the term is read.
             standby.known = 2
             await standby.keeps(fake)
+
+    scenario(play)
+
+
+class Equal(FakeSwitch):
+    """A switch that lets each connection be what it was."""
+
+    def _role_request(self, xid: int, message: bytes) -> None:
+        self.send_raw(switchside.role_reply(xid, Role(roles.EQUAL, 1)))
+
+
+def test_a_switch_that_makes_nobody_a_slave_is_not_kept() -> None:
+    async def play() -> None:
+        async with standing_by() as standby:
+            fake = Equal(1)
+            await fake.connect(*standby.server.addresses[0])
+            await fake.closed.wait()
+            assert (standby.server.kept, standby.said) == ({}, [])
 
     scenario(play)
 

@@ -268,8 +268,6 @@ class Server:
 
     async def _go_on(self, newcomer: Newcomer) -> None:
         """Become the master of a switch that is identified, and take it in once this instance serves."""
-        if newcomer.connection.closed_because:
-            return
         if newcomer.mastership.is_slave and (role := newcomer.mastership.ask(self._generation)) is not None:
             await newcomer.mastership.take(role)
         if self._handler is None:
