@@ -167,12 +167,14 @@ class Service:
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining, self.active)
             self.server = Server(app, settings, known_callers(tokens, self.identities), self._origin)
-            self._copy = self._kept = None
+            self._copy = None
             if not settings.database_url.startswith("sqlite"):
                 self._copy = DirectoryCopy(self.store, self.metrics)
+            self.member.me = replace(me, url=settings.instance_url or _own_url(settings, self.server.addresses[0]))
+            self._kept = None
+            if self._copy is not None:
                 self._kept = KeptSwitches(openflow_options(settings), self._fence, self._generation)
                 self.metrics.switches_kept.set_function(partial(getattr, self._kept, "count"))
-            self.member.me = replace(me, url=settings.instance_url or _own_url(settings, self.server.addresses[0]))
         except BaseException:
             self.store.close()
             raise
