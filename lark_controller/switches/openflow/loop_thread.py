@@ -153,7 +153,7 @@ def _stop(app: LarkSwitches) -> None:
 class OpenFlow:
     """All switches, for a program that lives on other threads; nothing is written once the ``fence`` is shut.
 
-    Those in ``kept`` are connected already: it leads them when this starts.
+    Those in ``kept`` are connected already, and may be led already.
     """
 
     def __init__(
@@ -176,6 +176,7 @@ class OpenFlow:
         if app is None:
             app = _started(Server(self._options, self._handler, self._fence))
         else:
+            app.loop.call_soon_threadsafe(app.server.lead, self._options.generation)
             app.loop.call_soon_threadsafe(app.server.serve, self._handler)
         self._app = app
 

@@ -166,14 +166,17 @@ class Server:
         return Connection(self.options, self._opened, self._lost, self._buffer, self._fence)
 
     def lead(self, generation: int) -> None:
-        """Become the master of all switches that were kept, and of those that come: the term is this instance's."""
+        """Become the master of all switches that are kept, and of those that come: the term is this instance's. Only
+        the first call counts."""
+        if self._leads:
+            return
         self._generation, self._leads = generation, True
         loop = asyncio.get_running_loop()
         for newcomer in self.kept.values():
             self._handshakes[newcomer.connection] = loop.create_task(self._going_on(newcomer))
 
     def serve(self, handler: SwitchHandler) -> None:
-        """Take in the switches that were kept, and those that come."""
+        """Take in the switches that are kept, and those that come; after :meth:`lead`."""
         self._handler = handler
         loop = asyncio.get_running_loop()
         for newcomer in self.kept.values():
