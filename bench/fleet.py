@@ -83,47 +83,59 @@ class Mastered(StoredSwitch):
 
 
 class Fleet:
-    """All switches, on one event loop; each tries the controllers' ports in turn."""
+    """All switches, on one event loop; each is connected to all controllers that listen."""
 
     def __init__(self, ports: list[int], workers: int, job_ports: int) -> None:
         self.ports = ports
         edge, core = port_infos(edge_ports(job_ports)), port_infos(CORE_PORTS)
         self.switches = {number: Mastered(number, edge) for number in range(1, workers + 1)}
         self.switches |= {number: Mastered(number, core) for number in CORES}
+        # The connections of each switch, one for each controller.
+        self.connections = {
+            number: (switch, *(switch.another() for _ in ports[1:])) for number, switch in self.switches.items()
+        }
         self._tasks: list[asyncio.Task[None]] = []
         self._places = asyncio.Semaphore(AT_ONCE)
 
     def connect(self) -> None:
         """Connect all, and again whenever a connection ends."""
-        self._tasks = [asyncio.create_task(self._stay(switch)) for switch in self.switches.values()]
+        self._tasks = [
+            asyncio.create_task(self._stay(connection, place))
+            for connections in self.connections.values()
+            for place, connection in enumerate(connections)
+        ]
 
-    async def _stay(self, switch: StoredSwitch) -> None:
+    async def _stay(self, connection: StoredSwitch, place: int) -> None:
         while True:
-            for port in self.ports:
-                with contextlib.suppress(OSError):
-                    async with self._places:
-                        await switch.connect("127.0.0.1", port, own=own_address(switch.datapath))
-                    await switch.closed.wait()
+            with contextlib.suppress(OSError):
+                async with self._places:
+                    await connection.connect("127.0.0.1", self.ports[place], own=own_address(connection.datapath))
+                await connection.closed.wait()
             await asyncio.sleep(PAUSE if len(self.ports) == 1 else BACKOFF)
 
     def counts(self) -> dict[str, int]:
         """The contents of all of them, and what they were sent."""
-        every = self.switches.values()
+        every = [each for connections in self.connections.values() for each in connections]
         return {
-            "connected": sum(not switch.closed.is_set() and switch.barriers > 0 for switch in every),
-            "flows": sum(len(switch.flows) for switch in every),
+            "connected": sum(
+                any(not each.closed.is_set() and each.barriers > 0 for each in connections)
+                for connections in self.connections.values()
+            ),
+            "flows": sum(len(switch.flows) for switch in self.switches.values()),
             "largest": max(len(switch.flows) for number, switch in self.switches.items() if number not in CORES),
             "core": len(self.switches[CORE].flows),
             "flow_mods": sum(switch.flow_mods for switch in every),
             "asked": sum(switch.asked for switch in every),
             "changed": sum(switch.changed for switch in every),
-            "untouched": sum(not switch.flow_mods for switch in every),
+            "untouched": sum(
+                not any(each.flow_mods for each in connections) for connections in self.connections.values()
+            ),
             "refused": sum(switch.refused for switch in every),
         }
 
     def masters(self) -> dict[str, list[float]]:
         """The time at which each of them got a master, since the counts were forgotten; 0 where it has none yet."""
-        return {"at": [switch.mastered for switch in self.switches.values()]}
+        return {"at": [max(each.mastered for each in connections) for connections in self.connections.values()]}
 
     def unmarked(self) -> dict[str, int]:
         """The number of workers' switches that have no marker."""
@@ -139,8 +151,9 @@ class Fleet:
 
     def forget(self) -> None:
         """Count from now on."""
-        for switch in self.switches.values():
-            switch.forget_counts()
+        for connections in self.connections.values():
+            for each in connections:
+                each.forget_counts()
 
 
 async def serve(ports: list[int], workers: int, job_ports: int) -> None:
@@ -161,8 +174,8 @@ async def serve(ports: list[int], workers: int, job_ports: int) -> None:
         elif command == "forget":
             fleet.forget()
         elif command == "busy":
-            for switch in fleet.switches.values():
-                switch.busy = True
+            for each in (each for connections in fleet.connections.values() for each in connections):
+                each.busy = True
         elif command == "port":
             fleet.ports = [int(arguments[0])]
         elif command == "masters":

@@ -1,6 +1,6 @@
 """Takeovers of a whole pool: ``python -m bench --only takeovers``.
 
-Two controllers on one PostgreSQL, and one process that plays all switches, which try both controllers in turn. The
+Two controllers on one PostgreSQL, and one process that plays all switches, each connected to both controllers. The
 active one is killed, again and again; measured is how long each switch has no master.
 
 A cycle is as short as the next kill allows: all switches are in sync, the one that was killed stands by again and has

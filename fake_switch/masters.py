@@ -48,6 +48,10 @@ class Masters:
         """Forget the generation, as a switch does that is started anew."""
         self.generation = None
 
+    def connected(self) -> list[Connected]:
+        """All connections, each of which is told of changes of ports."""
+        return list(self._roles)
+
     def listening(self) -> list[Connected]:
         """The connections that get packets and of flows that are gone."""
         return [connection for connection, role in self._roles.items() if role != roles.SLAVE]
@@ -68,6 +72,10 @@ class Masters:
         if request.role != roles.NOCHANGE:
             self._roles[connection] = request.role
         return Role(self._roles[connection], NO_GENERATION if self.generation is None else self.generation)
+
+    def role(self, connection: Connected) -> int | None:
+        """The role of a connection; None where it is none of this switch's."""
+        return self._roles.get(connection)
 
     def is_master(self, connection: Connected) -> bool:
         """True for the connection of the switch's master."""

@@ -211,7 +211,8 @@ class FakeSwitch(asyncio.Protocol):
             self.counted.pop(info.number, None)
         else:
             self._set_port(info)
-        self._tell(switchside.port_status(0, info, reason))
+        for connection in self.masters.connected():
+            connection.send_raw(switchside.port_status(0, info, reason))
 
     def inject(self, in_port: int, frame: bytes) -> tuple[tuple[int, bytes], ...]:
         """A frame comes in: what leaves by which port. What goes to the controller is sent there; flows count it."""

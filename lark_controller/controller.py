@@ -52,13 +52,13 @@ from lark_controller.services.workers import Workers
 from lark_controller.store import Store
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import OpenFlowOptions
-from lark_controller.switches.openflow.loop_thread import OpenFlow
+from lark_controller.switches.openflow.loop_thread import KeptSwitches, OpenFlow
 from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions, Report
 
 
 class Controller:
     """One controller. ``start`` before anything else, ``stop`` at the end. Once the ``fence`` is shut it writes to no
-    switch."""
+    switch. ``taken`` and ``kept`` are what it has held while it stood by."""
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class Controller:
         scitags_registry: Path | None = None,
         dns: DnsUpdates | None = None,
         taken: TakenDirectory | None = None,
+        kept: KeptSwitches | None = None,
     ) -> None:
         self._store, self._taken = store, taken
         self.audit = store.trail
@@ -100,7 +101,7 @@ class Controller:
         self._account_writer = AccountWriter(store, ledger, keeping)
         self._guarantees = Guarantees(self._reconciler, metrics)
         self._core_drops = CoreDrops(self._reconciler)
-        self._openflow = OpenFlow(options, self._reconciler.events, fence)
+        self._openflow = OpenFlow(options, self._reconciler.events, fence, kept)
         self._loop = LoopCalls(self._openflow)
         put = partial(self._openflow.hand_over, self._reconciler.put)
         gone = partial(self._openflow.hand_over, self._reconciler.end)

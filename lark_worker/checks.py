@@ -157,7 +157,7 @@ def _bridge(settings: Settings) -> Iterator[Finding]:
         fail_mode = run([*vsctl, "get-fail-mode", settings.bridge]).strip()
         controllers = run([*vsctl, "get-controller", settings.bridge]).split()
         listed = json.loads(
-            run([*vsctl, "--format=json", "--columns=target,is_connected,status", "list", "controller"])
+            run([*vsctl, "--format=json", "--columns=target,is_connected,role,status", "list", "controller"])
         )
     except (NetworkError, ValueError) as error:
         yield Finding("Open vSwitch", State.MISSING, f"its database does not answer: {error}")
@@ -169,17 +169,21 @@ def _bridge(settings: Settings) -> Iterator[Finding]:
         words = f"bridge {settings.bridge} has no controller: ovs-vsctl set-controller {settings.bridge} ssl:HOST:6653"
         yield Finding("Open vSwitch", State.MISSING, words)
         return
-    connected = {target for target, is_connected, _ in listed["data"] if is_connected}
-    errors = {target: dict(status[1]).get("last_error", "") for target, _, status in listed["data"]}
+    roles = {target: role for target, is_connected, role, _ in listed["data"] if is_connected and target in controllers}
+    connected = sorted(roles)
+    errors = {target: dict(status[1]).get("last_error", "") for target, _, _, status in listed["data"]}
     away = [target for target in controllers if target not in connected]
     if len(away) == len(controllers):
         why = ", ".join(f"{target} ({errors[target]})" if errors.get(target) else target for target in away)
         what = "is the controller running, does a packet filter let this worker through, is its certificate good?"
         yield Finding("Open vSwitch", State.MISSING, f"bridge {settings.bridge} is not connected to {why}: {what}")
+        return
+    others = f", not to {', '.join(away)}" if away else ""
+    words = f"bridge {settings.bridge} is connected to {', '.join(connected)}{others}"
+    if all(role == "slave" for role in roles.values()):
+        words += ": none of these is the active controller; `lark instances` has its name"
+        yield Finding("Open vSwitch", State.MISSING, words)
     else:
-        # A controller that stands by may have no switches.
-        others = f", not to {', '.join(away)}" if away else ""
-        words = f"bridge {settings.bridge} is connected to {', '.join(sorted(connected & set(controllers)))}{others}"
         yield Finding("Open vSwitch", State.OK, words)
 
 

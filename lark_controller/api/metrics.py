@@ -129,6 +129,12 @@ class Metrics:
             "Jobs in the copy of the directory of a controller that stands by; 0 where there is none.",
             registry=self.registry,
         )
+        self.switches_kept = Gauge(
+            "lark_switches_kept",
+            "Switches that are connected to this controller while it stands by, so that it need not wait for them when "
+            "it takes over; 0 while it is active.",
+            registry=self.registry,
+        )
         self.leases_kept = Counter(
             "lark_leases_kept",
             "Jobs that live on beyond their lease, because they run in the pool or it cannot be asked.",

@@ -52,6 +52,7 @@ from lark_controller.settings import Listen, Settings
 from lark_controller.store import Store
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import OpenFlowOptions
+from lark_controller.switches.openflow.loop_thread import KeptSwitches
 from lark_controller.switches.ovsdb.driver import OvsdbOptions
 
 T = TypeVar("T")
@@ -170,6 +171,10 @@ class Service:
             if not settings.database_url.startswith("sqlite"):
                 self._copy = DirectoryCopy(self.store, self.metrics, me.id)
             self.member.me = replace(me, url=settings.instance_url or _own_url(settings, self.server.addresses[0]))
+            self._kept = None
+            if self._copy is not None:
+                self._kept = KeptSwitches(openflow_options(settings), self._fence, self._generation)
+                self.metrics.switches_kept.set_function(partial(getattr, self._kept, "count"))
         except BaseException:
             self.store.close()
             raise
@@ -211,7 +216,11 @@ class Service:
         self.server.start()
         try:
             self.member.join()
+            # Without a term that it has read, it could be no switch's slave.
+            if self._kept is not None and not self.won and self._generation():
+                self._kept.start()
         except BaseException:
+            self.member.leave()
             self.server.stop()
             self.store.close()
             raise
@@ -223,6 +232,9 @@ class Service:
         """Wait until this is the active instance; load the directory, listen for switches, then answer REST."""
         self._term = term = self._terms.get()
         self.metrics.takeovers.labels(str(term.why)).inc()
+        if self._kept is not None:
+            # First of all: from now on switches refuse the one before.
+            self._kept.lead(term.generation)
         try:
             self._start_controller(term)
         except BaseException:
@@ -244,6 +256,9 @@ class Service:
     def _origin(self, header: str, head: Head) -> Origin | None:
         standing = self.member.standing()
         return opened(standing.key, standing.generation, header, head) if standing.active else None
+
+    def _generation(self) -> int:
+        return self.member.standing().generation
 
     def _won(self, term: Term) -> None:
         self._terms.put(term)
@@ -286,6 +301,7 @@ class Service:
             scitags_registry=settings.scitags_registry,
             dns=DnsUpdates(next(iter(settings.dns_server), None), settings.dns_key),
             taken=None if self._copy is None else self._copy.take(policy),
+            kept=self._kept,
         )
         policy_file = PolicyFile(settings.policy_file, partial(controller.policy.put, file_of=reader))
         # Of what a start loads nothing is garbage: each collection would go through all of it.
@@ -315,7 +331,8 @@ class Service:
     def alive(self) -> bool:
         """True while it does its work; where it is False only a new start helps."""
         if self._policy_file is None:
-            return all(thread.is_alive() for thread in (*self.member.threads, self.joined.thread))
+            kept = self._kept is None or self._kept.is_alive()
+            return kept and all(thread.is_alive() for thread in (*self.member.threads, self.joined.thread))
         return self.controller.health.alive()
 
     def stop(self, why: Why = Why.RELEASED) -> None:
@@ -329,6 +346,8 @@ class Service:
             self.identities.stop()
         if self._policy_file is not None:
             self.controller.stop()
+        elif self._kept is not None:
+            self._kept.stop()
         self.joined.thread.stop()
         if self._copy is not None:
             self._copy.stop()

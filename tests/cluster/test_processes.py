@@ -161,8 +161,6 @@ def test_killed_stopped_and_drained(two: tuple[Instance, Instance]) -> None:
     # One that stands by answers for the active one.
     posted.add(b.post(2))
     assert b.live() == a.live() == posted
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", b.openflow)).close()
 
     def follows(active: Instance, why: str) -> None:
         until(active.is_active)

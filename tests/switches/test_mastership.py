@@ -326,7 +326,7 @@ def test_an_answer_that_is_garbage_ends_the_connection_and_the_question() -> Non
             one = await Instance(1).serve(stack)
             fake = FakeSwitch(1)
             link = await one.take(fake)
-            asked = link.mastership.ask()
+            asked = link.mastership.ask(1)
             assert asked is not None
             fake.send_raw(switchside.features_reply(link.next_xid() - 1, 1, 2))
             await one.recorder.until(lambda: bool(one.recorder.gone))

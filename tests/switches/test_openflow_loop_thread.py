@@ -7,14 +7,17 @@ import contextlib
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from os_ken.base import app_manager
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import SettingError
+from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.handed_over import HandedOver
-from lark_controller.switches.openflow.loop_thread import LarkSwitches, OpenFlow
+from lark_controller.switches.openflow.loop_thread import KeptSwitches, LarkSwitches, OpenFlow
+from tests.fixtures.controllers import until
 from tests.fixtures.descriptors import no_descriptors
 from tests.fixtures.openflow import (
     OPTIONS,
@@ -81,6 +84,55 @@ def test_without_descriptors_nothing_is_accepted_and_little_is_logged(caplog: py
             openflow.call(recorder.link(1)).result(20)
     finally:
         openflow.stop()
+
+
+@pytest.mark.parametrize("led", [True, False])
+def test_switches_that_were_kept_are_taken_over_with_their_connections(led: bool) -> None:
+    recorder = Recorder()
+    kept = KeptSwitches(OPTIONS, Fence(), lambda: 4)
+    openflow = OpenFlow(replace(OPTIONS, generation=5), recorder, kept=kept)
+    assert (kept.count, kept.is_alive()) == (0, True)
+    kept.start()
+    try:
+        with FakeNetwork() as network:
+            fake = FakeSwitch(1)
+            assert kept._app is not None
+            network.call(fake.connect(*kept._app.server.addresses[0]))
+            until(lambda: kept.count)
+            assert fake.masters.generation == 4
+            if led:
+                kept.lead(5)
+            openflow.start()
+            openflow.call(recorder.link(1)).result(20)
+            assert (kept.count, fake.masters.generation) == (0, 5)
+            assert fake.masters.is_master(fake)
+            outcome = openflow.call(lambda: openflow.links[1].apply(add(flow(1)))).result(20)
+            assert outcome.complete
+            # They are not its own any more.
+            kept.lead(6)
+            kept.stop()
+            openflow.call(lambda: None).result(20)
+            assert not fake.closed.is_set()
+            openflow.stop()
+            network.call(fake.closed.wait())
+    finally:
+        openflow.stop()
+        kept.stop()
+    assert app_manager.AppManager.get_instance().applications == {}
+
+
+def test_switches_that_are_kept_are_let_go_where_nobody_takes_them() -> None:
+    kept = KeptSwitches(OPTIONS, Fence(), lambda: 4)
+    kept.start()
+    with FakeNetwork() as network:
+        fake = FakeSwitch(1)
+        assert kept._app is not None
+        network.call(fake.connect(*kept._app.server.addresses[0]))
+        until(lambda: kept.count)
+        assert "openflow" in [thread.name for thread in threading.enumerate()]
+        kept.stop()
+        network.call(fake.closed.wait())
+    assert "openflow" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_an_address_in_use_is_a_setting_error() -> None:

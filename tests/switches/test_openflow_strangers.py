@@ -11,6 +11,7 @@ from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.link import SwitchLink
+from lark_controller.switches.openflow.newcomer import Newcomer
 from lark_controller.switches.openflow.replies import PacketIn
 from tests.fixtures.openflow import Recorder, add, connected, flow, on_a_switch, scenario, serving
 
@@ -38,8 +39,8 @@ def test_long_messages_of_who_is_no_switch_are_not_kept() -> None:
                 await each.connect(*server.addresses[0])
                 each.send_raw(switchside.hello(0) + LONG[:-1])
             await connected(server, recorder, FakeSwitch(99))
-            for connection, link in server._open.items():
-                while not link.ready and connection._skipped != 1:
+            for connection, held in server._open.items():
+                while isinstance(held, Newcomer) and connection._skipped != 1:
                     await asyncio.sleep(0)
                 assert len(connection._pending) + len(connection._held) <= 8192
 

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from lab.run import run
+from lab.run import free_port, run
 from lark_controller.rest.tokens import Scope, add
+from lark_controller.switches.fence import Fence
+from lark_controller.switches.openflow.connection import OpenFlowOptions
+from lark_controller.switches.openflow.loop_thread import KeptSwitches
 from lark_worker import checks, cli
 from lark_worker.checks import Finding, HTCondor, State
 from lark_worker.errors import StartdError
@@ -88,6 +91,16 @@ def test_the_bridge_is_there_safe_and_connected(pool: Pool, condor: HTCondor) ->
     eventually(lambda: wrong(of("Open vSwitch", settings, condor)) == [])
     (found,) = of("Open vSwitch", settings, condor)
     assert found.words == f"bridge {pool.bridge} is connected to {target[0]}, not to tcp:127.0.0.1:1"
+    pool.ovs.vsctl("del-controller", pool.bridge)
+    # Connected, and nobody writes to it.
+    assert pool.controller is not None
+    generation, port = pool.controller.term.generation, free_port()
+    kept = KeptSwitches(OpenFlowOptions(listen=(("127.0.0.1", port),)), Fence(), lambda: generation)
+    kept.start()
+    pool.ovs.set_controller(pool.bridge, f"tcp:127.0.0.1:{port}")
+    stands_by = f"bridge {pool.bridge} is connected to tcp:127.0.0.1:{port}: none of these is the active controller"
+    eventually(lambda: wrong(of("Open vSwitch", settings, condor))[0].startswith(stands_by))
+    kept.stop()
     pool.ovs.vsctl("del-controller", pool.bridge)
     (words,) = wrong(of("Open vSwitch", settings, condor))
     assert f"bridge {pool.bridge} has no controller" in words

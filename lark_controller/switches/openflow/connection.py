@@ -46,7 +46,8 @@ class OpenFlowOptions:
     echo request, ``echo_timeout`` more to disconnection. ``handshake_timeout`` is for each step from the accepted
     connection up to the dump, ``dump_timeout`` for a complete dump. A switch that takes nothing from its outbox for
     ``write_timeout``, or has ``outbox_bytes`` waiting, is disconnected. ``max_handshakes`` bounds the connections that
-    have not finished their handshake; further ones are closed at once. Of each switch ``packet_in_rate`` PacketIns a
+    have not finished their handshake; further ones are closed at once. ``max_kept`` bounds the switches that are kept
+    while this instance stands by. Of each switch ``packet_in_rate`` PacketIns a
     second are looked at, and ``packet_in_burst`` at once. ``generation`` is the term of this instance among several,
     with which it asks every switch to be its master; 0 is none, and switches are asked for no role.
     """
@@ -64,6 +65,7 @@ class OpenFlowOptions:
     outbox_bytes: int = 8 << 20
     apply_timeout: float = 10.0
     max_handshakes: int = 4096
+    max_kept: int = 16_384
     packet_in_rate: float = 2000.0
     packet_in_burst: int = 20_000
     generation: int = 0

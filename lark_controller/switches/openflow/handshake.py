@@ -1,5 +1,4 @@
-"""The handshake, from an accepted connection to a connected switch: version, features, role, ports, meters, marker,
-NORMAL, ``ct``."""
+"""The handshake with a switch whose master this connection is: ports, meters, marker, NORMAL, ``ct``."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from lark_controller.flows.model import ETH_IPV4, PORT_NORMAL, Action, Flow, Flo
 from lark_controller.switches.openflow import replies, wire
 from lark_controller.switches.openflow.applies import Step
 from lark_controller.switches.openflow.link import SwitchFeatures, SwitchLink
-from lark_controller.switches.openflow.replies import Description, Features, MeterFeatures
+from lark_controller.switches.openflow.replies import Description, MeterFeatures
 from lark_controller.switches.openflow.requests import RefusedError
 
 T = TypeVar("T")
@@ -32,36 +31,9 @@ _TRACKING: Final = "Open vSwitch"
 _NO_ACTION: Final = (ofp.OFPET_BAD_ACTION, ofp.OFPET_BAD_INSTRUCTION, ofp.OFPET_EXPERIMENTER)
 
 
-async def identify(link: SwitchLink) -> Features:
-    """Agree on the version, set ``link.datapath``, and become the switch's master, before anything is asked or written
-    that needs it. Raises SwitchError where the switch cannot be used."""
-    connection = link.connection
-    limit = connection.options.handshake_timeout
-    try:
-        async with asyncio.timeout(limit):
-            hello = await link.hello
-    except TimeoutError:
-        raise SwitchError(f"no HELLO within {limit:g} s") from None
-    if not replies.speaks_1_3(hello):
-        connection.close("the switch does not speak OpenFlow 1.3", wire.hello_failed(connection.next_xid()))
-        raise SwitchError("the switch does not speak OpenFlow 1.3")
-    requests = link.requests
-    features = requests.ask("features", wire.features_request, replies.features, limit)
-    role = link.mastership.ask()
-    await asyncio.gather(features, *([] if role is None else [role]), return_exceptions=True)
-    known = features.result()
-    if known.auxiliary:
-        raise SwitchError(f"auxiliary connection {known.auxiliary} is not used")
-    link.datapath = known.datapath
-    if role is not None:
-        link.mastership.name = f"switch {known.datapath:016x}"
-        await link.mastership.take(role)
-    return known
-
-
-async def handshake(link: SwitchLink, known: Features) -> None:
+async def handshake(link: SwitchLink) -> None:
     """Set ``link.features``. Raises SwitchError where the switch cannot be used."""
-    connection, requests = link.connection, link.requests
+    connection, requests, known = link.connection, link.requests, link.known
     limit = connection.options.handshake_timeout
     connection.write(wire.set_config(connection.next_xid()))
     descriptions = requests.collect("description", ofp.OFPMP_DESC, wire.description_request, replies.description, limit)

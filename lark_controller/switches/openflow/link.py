@@ -23,8 +23,7 @@ from lark_controller.switches.openflow import conntrack_flush as connections
 from lark_controller.switches.openflow import replies, roles, wire
 from lark_controller.switches.openflow.applies import Applies, FlowError, Outcome, SharedSteps, Step
 from lark_controller.switches.openflow.budgets import PacketInBudget
-from lark_controller.switches.openflow.connection import Connection
-from lark_controller.switches.openflow.mastership import Mastership
+from lark_controller.switches.openflow.newcomer import Newcomer
 from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.replies import (
     FlowCount,
@@ -36,7 +35,7 @@ from lark_controller.switches.openflow.replies import (
     PortInfo,
     QueueCounters,
 )
-from lark_controller.switches.openflow.requests import Bound, Records, ReplyRoom, Requests
+from lark_controller.switches.openflow.requests import Bound, Records
 
 _REPLIES: Final = frozenset({ofp.OFPT_FEATURES_REPLY, ofp.OFPT_MULTIPART_REPLY, ofp.OFPT_ROLE_REPLY})
 Counters = dict[FlowKey, tuple[int, int]]
@@ -149,24 +148,23 @@ class SwitchHandler(Protocol):
 
 
 class SwitchLink:
-    """A connected switch. Futures end by their timeout or when the switch goes, never later.
+    """A connected switch, from the moment in which it was identified. Futures end by their timeout or when the switch
+    goes, never later.
 
     All links of a loop have one ``shared``.
     """
 
-    datapath: int
     features: SwitchFeatures
 
-    def __init__(
-        self, connection: Connection, handler: SwitchHandler, room: ReplyRoom, shared: SharedSteps | None = None
-    ) -> None:
-        self.connection = connection
+    def __init__(self, newcomer: Newcomer, handler: SwitchHandler, shared: SharedSteps | None = None) -> None:
+        self.connection = connection = newcomer.connection
+        self.known = newcomer.features
+        self.datapath = newcomer.datapath
         self._shared = shared or SharedSteps()
-        self.requests = Requests(connection, room)
-        self.hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.requests = newcomer.requests
         self.ready = False
-        self._handler = handler
-        self.mastership = Mastership(connection, self.requests)
+        self.handler = handler
+        self.mastership = newcomer.mastership
         self._applies = Applies(connection, self.mastership.is_proven)
         self.mastership.resume = self._applies.pump
         # Whether it may have markers (until it was asked, it may), and the one that it has, with its table.
@@ -295,7 +293,7 @@ class SwitchLink:
         """
         limit = self.connection.options.dump_timeout if timeout is None else timeout
         masks = cookies.of_job(job) if job is not None else ((0, 0),) if foreign else (cookies.OURS,)
-        expected = self._handler.flows_expected(self)
+        expected = self.handler.flows_expected(self)
         bound = Bound(expected, expected + more, cut=True, key=_KEY_OF)
         flows = [self._flow_stats("flow dump", value, mask, limit, bound) for value, mask in masks]
         parts: list[asyncio.Future[Records[FlowRecord]] | asyncio.Future[list[Meter]]] = [*flows]
@@ -382,8 +380,6 @@ class SwitchLink:
 
     def lost(self, reason: str) -> None:
         """Ends everything under way, since the connection is gone."""
-        if not self.hello.done():
-            self.hello.cancel()
         if self._ports_timer is not None:
             self._ports_timer.cancel()
         self.requests.fail(reason)
@@ -405,7 +401,7 @@ class SwitchLink:
         return self.requests.collect_some(what, ofp.OFPMP_FLOW, build, decode, limit, bound)
 
     def _counted(self) -> Bound:
-        expected = self._handler.flows_expected(self)
+        expected = self.handler.flows_expected(self)
         return Bound(expected, expected + MORE_FLOWS)
 
     def _receive(self, kind: int, xid: int, message: bytes) -> bool:
@@ -421,12 +417,9 @@ class SwitchLink:
             self._port_status(*replies.port_status(message))
         elif kind == ofp.OFPT_FLOW_REMOVED:
             if self.ready:
-                self._handler.flow_removed(self, replies.flow_removed(message))
-        elif kind == ofp.OFPT_EXPERIMENTER:
-            if (role := roles.status(message)) is not None:
-                self.mastership.notified(role)
-        elif kind == ofp.OFPT_HELLO and not self.hello.done():
-            self.hello.set_result(message)
+                self.handler.flow_removed(self, replies.flow_removed(message))
+        elif kind == ofp.OFPT_EXPERIMENTER and (role := roles.status(message)) is not None:
+            self.mastership.notified(role)
         return False
 
     def _budget(self, whose: bytes) -> tuple[PacketInBudget, bytes]:
@@ -443,7 +436,7 @@ class SwitchLink:
     def _packet_in(self, message: bytes) -> bool:
         budget, one = self._budget(message[_COOKIE_TO_PORT])
         if self.ready and budget.admit(one, asyncio.get_running_loop().time()):
-            self._handler.packet_in(self, replies.packet_in(message))
+            self.handler.packet_in(self, replies.packet_in(message))
         return False
 
     def _error(self, xid: int, message: bytes) -> bool:
@@ -455,7 +448,7 @@ class SwitchLink:
         if named or self.requests.error(xid, error):
             return True
         if self.ready and self._stray_errors.take_whole(asyncio.get_running_loop().time()):
-            self._handler.switch_error(self, tied)
+            self.handler.switch_error(self, tied)
         return False
 
     def _port_status(self, port: PortInfo, present: bool) -> None:
@@ -474,7 +467,7 @@ class SwitchLink:
             return
         try:
             self.features = replace(self.features, ports=self._with_changes(dict(self.features.ports)))
-            self._handler.ports_changed(self)
+            self.handler.ports_changed(self)
         except WireError as error:
             self.close(f"garbage: {error}")
         except Exception as error:

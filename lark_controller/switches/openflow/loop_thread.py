@@ -36,13 +36,11 @@ class LarkSwitches(app_manager.OSKenApp):
 
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]  # noqa: RUF012  # os-ken's declaration, a class attribute by contract
 
-    def __init__(
-        self, *args: Any, options: OpenFlowOptions, handler: SwitchHandler, fence: Fence, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, server: Server, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # os-ken keeps applications by name; two controllers in one process (as in tests) need two.
         self.name = f"{type(self).__name__}-{next(_numbers)}"
-        self.server = Server(options, handler, fence)
+        self.server = server
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_complain)
         self._thread = threading.Thread(target=self._run, name="openflow", daemon=True)
@@ -97,32 +95,96 @@ async def _end_tasks() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class OpenFlow:
-    """All switches, for a program that lives on other threads; nothing is written once the ``fence`` is shut."""
+class KeptSwitches:
+    """The switches of an instance that stands by, each kept as a slave's connection of the generation that ``known``
+    gives, until :class:`OpenFlow` takes them over."""
 
-    def __init__(self, options: OpenFlowOptions, handler: SwitchHandler, fence: Fence | None = None) -> None:
+    def __init__(self, options: OpenFlowOptions, fence: Fence, known: Callable[[], int]) -> None:
+        self._options = options
+        self._fence = fence
+        self._known = known
+        self._app: LarkSwitches | None = None
+
+    def start(self) -> None:
+        """Listen. Raises SettingError."""
+        self._app = _started(Server(self._options, None, self._fence, self._known))
+
+    def lead(self, generation: int) -> None:
+        """Become the master of all of them: the term with this generation is this instance's. Nothing waits."""
+        if self._app is not None:
+            self._app.loop.call_soon_threadsafe(self._app.server.lead, generation)
+
+    def take(self) -> LarkSwitches | None:
+        """The application, which is another's from now on; None where it was not started."""
+        app, self._app = self._app, None
+        return app
+
+    def stop(self) -> None:
+        """Stop listening and close all connections, if they are not another's."""
+        if (app := self.take()) is not None:
+            _stop(app)
+
+    def is_alive(self) -> bool:
+        """False where its thread has ended although nobody stopped it."""
+        return self._app is None or self._app.thread.is_alive()
+
+    @property
+    def count(self) -> int:
+        """The number of switches that are kept now."""
+        return 0 if self._app is None else len(self._app.server.kept)
+
+
+def _started(server: Server) -> LarkSwitches:
+    """The application, started under os-ken's AppManager. Raises SettingError."""
+    applications = app_manager.AppManager.get_instance()
+    app = applications.instantiate(LarkSwitches, server=server)
+    try:
+        app.start()
+    except BaseException:
+        applications.uninstantiate(app.name)
+        raise
+    return cast(LarkSwitches, app)
+
+
+def _stop(app: LarkSwitches) -> None:
+    app_manager.AppManager.get_instance().uninstantiate(app.name)
+
+
+class OpenFlow:
+    """All switches, for a program that lives on other threads; nothing is written once the ``fence`` is shut.
+
+    Those in ``kept`` are connected already, and may be led already.
+    """
+
+    def __init__(
+        self,
+        options: OpenFlowOptions,
+        handler: SwitchHandler,
+        fence: Fence | None = None,
+        kept: KeptSwitches | None = None,
+    ) -> None:
         self._options = options
         self._fence = fence or Fence()
         self._handler = handler
+        self._kept = kept
         self._app: LarkSwitches | None = None
         self._handed_over = HandedOver(lambda: self.loop)
 
     def start(self) -> None:
-        """Start the application under os-ken's AppManager. Raises SettingError."""
-        applications = app_manager.AppManager.get_instance()
-        app = applications.instantiate(LarkSwitches, options=self._options, handler=self._handler, fence=self._fence)
-        try:
-            app.start()
-        except BaseException:
-            applications.uninstantiate(app.name)
-            raise
+        """Listen, and take in the switches that are kept. Raises SettingError."""
+        app = None if self._kept is None else self._kept.take()
+        if app is None:
+            app = _started(Server(self._options, self._handler, self._fence))
+        else:
+            app.loop.call_soon_threadsafe(app.server.lead, self._options.generation)
+            app.loop.call_soon_threadsafe(app.server.serve, self._handler)
         self._app = app
 
     def stop(self) -> None:
         """Stop listening and disconnect all switches, which keep their flows. May be called again."""
         if self._app is not None:
             app, self._app = self._app, None
-            app_manager.AppManager.get_instance().uninstantiate(app.name)
+            _stop(app)
             self._handed_over.forget()
 
     @property
@@ -133,27 +195,27 @@ class OpenFlow:
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
         """The threads that live from start to stop."""
-        return (self._started().thread,)
+        return (self._there().thread,)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop that serves all switches."""
-        return self._started().loop
+        return self._there().loop
 
     @property
     def links(self) -> dict[int, SwitchLink]:
         """The connected switches by datapath id; to be read on the loop's thread."""
-        return self._started().server.links
+        return self._there().server.links
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """The addresses of the listener over TCP (ports that were 0 are filled in)."""
-        return self._started().server.addresses
+        return self._there().server.addresses
 
     @property
     def tls_addresses(self) -> tuple[tuple[str, int], ...]:
         """The addresses of the listener over TLS."""
-        return self._started().server.tls_addresses
+        return self._there().server.tls_addresses
 
     @overload
     def call(self, work: Coroutine[Any, Any, T]) -> Future[T]: ...
@@ -188,7 +250,7 @@ class OpenFlow:
         RuntimeError where the loop has ended."""
         self._handed_over.call(work)
 
-    def _started(self) -> LarkSwitches:
+    def _there(self) -> LarkSwitches:
         if self._app is None:
             raise RuntimeError("OpenFlow is not started")
         return self._app

@@ -1,5 +1,8 @@
 """Mastership at one switch: asked for in the handshake, proven before what the switch would not refuse, and lost.
 
+An instance that stands by asks to be a slave, with the generation of the term that another has. Once it has a term of
+its own, it asks again on the same connection.
+
 A switch with roles refuses flows, meters and packets of a controller that another has followed: it obeys the highest
 generation. So most writes need nothing here. Open vSwitch looks at no role where connections are to be forgotten, so
 it is asked before (:meth:`Mastership.is_proven`).
@@ -27,47 +30,60 @@ PROOF_SECONDS: Final = 1.0
 # Reason where the switch obeys no higher generation, but has another master: an own connection that is newer, or a
 # controller that asks without a generation.
 REPLACED: Final = "the switch has another connection as its master"
+# Reason where an instance that stands by does not keep the connection.
+NO_ROLES: Final = "the switch has no roles, and this instance stands by"
 
 
 class Mastership:
-    """The role of one connection. With generation 0 no roles are spoken of.
+    """The role of one connection. Until one is asked for, and with generation 0, no roles are spoken of.
 
-    ``name`` is the switch in sentences. ``known`` is False for a switch that knows no roles: it is used without a
-    fence. ``resume`` is called when a proof has come that was missing.
+    ``name`` is the switch in sentences. ``known`` is False for a switch that knows no roles: a master uses it without a
+    fence. ``is_slave`` is True from the request to be one until that to be master. ``resume`` is called when a proof
+    has come that was missing.
     """
 
     def __init__(self, connection: Connection, requests: Requests) -> None:
         self.name = f"the switch at {connection.address}"
         self.known = True
         self.resume: Callable[[], None] = lambda: None
-        self._generation = connection.options.generation
+        self.is_slave = False
+        self._generation = 0
         self._connection = connection
         self._requests = requests
         self._proven_until = 0.0
-        self._asking = self._slave = False
+        self._asking = self._refused = False
 
-    def ask(self) -> asyncio.Future[Role] | None:
-        """Ask to be master of this instance's generation; None where no generation is known."""
-        return self._ask(roles.MASTER) if self._generation else None
+    def ask(self, generation: int, *, slave: bool = False) -> asyncio.Future[Role] | None:
+        """Ask to be master of this instance's generation, or a ``slave`` while another instance's is in charge; None
+        where no generation is known."""
+        self._generation, self.is_slave = generation, slave
+        return self._ask(roles.SLAVE if slave else roles.MASTER) if generation else None
 
     async def take(self, answer: asyncio.Future[Role]) -> None:
-        """Take in the answer of :meth:`ask`. Raises SwitchError where this connection may not write to the switch."""
+        """Take in the answer of :meth:`ask`. Raises SwitchError where this connection may not write to the switch, or,
+        of a slave, where the switch would not obey a master that comes later."""
+        slave = self.is_slave
         try:
             held = await answer
         except RefusedError as refusal:
             if roles.has_none(refusal.error):
                 self.known = False
+                if slave:
+                    raise SwitchError(NO_ROLES) from None
                 return
             if not roles.is_stale(refusal.error):
                 raise
+            if slave:
+                raise SwitchError(f"{self.name} obeys a later generation than {self._generation}") from None
             self._overtaken(await self._obeyed())
             raise SwitchError(self._connection.closed_because) from None
-        if held.role != roles.MASTER:
-            raise SwitchError(f"asked for the role of master, the switch gives role {held.role}")
+        if held.role != (roles.SLAVE if slave else roles.MASTER):
+            wanted = "slave" if slave else "master"
+            raise SwitchError(f"asked for the role of {wanted}, the switch gives role {held.role}")
 
     def notified(self, held: Role) -> None:
         """Take in a notice of the switch that this connection's role has changed."""
-        if self._generation and held.role != roles.MASTER:
+        if self._generation and not self.is_slave and held.role != roles.MASTER:
             self._demoted(held)
 
     def is_refused(self, error: ErrorMessage) -> bool:
@@ -77,8 +93,8 @@ class Mastership:
             return False
         if not (self._generation and self.known):
             self._connection.close(REPLACED)
-        elif not self._slave:
-            self._slave = True
+        elif not self._refused:
+            self._refused = True
             self._look()
         return True
 
@@ -103,7 +119,7 @@ class Mastership:
             self._connection.close(f"it does not say whether this instance is its master: {error}")
             return
         held = done.result()
-        if self._slave or held != Role(roles.MASTER, self._generation):
+        if self._refused or held != Role(roles.MASTER, self._generation):
             self._demoted(held)
             return
         self._proven_until = sent_at + PROOF_SECONDS

@@ -1,4 +1,7 @@
-"""The listener: accepts switches over TCP and TLS, one link for each, one datapath id at most once."""
+"""The listener: accepts switches over TCP and TLS, one link for each, one datapath id at most once.
+
+While the instance stands by, it keeps the switches' connections as a slave's, and makes links of them once it serves.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import os
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final
 
@@ -25,11 +28,12 @@ from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow.applies import SharedSteps
 from lark_controller.switches.openflow.budgets import Arrivals, SwitchTimes
 from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
-from lark_controller.switches.openflow.handshake import handshake, identify
+from lark_controller.switches.openflow.handshake import handshake
 from lark_controller.switches.openflow.link import MORE_FLOWS, STOPS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
+from lark_controller.switches.openflow.newcomer import Newcomer, identify
 from lark_controller.switches.openflow.requests import ReplyRoom
 from lark_controller.switches.openflow.tls_gate import TlsGate
-from lark_controller.switches.openflow.turns import Turn, Turns
+from lark_controller.switches.openflow.turns import Turns
 
 # Switches that are asked and compared at a time: what one holds and should hold takes megabytes meanwhile. Fewer while
 # connections come of which it is not known whose they are: callers may wait for one of those. One that does not tell
@@ -42,6 +46,7 @@ _PASSES: Final = 256
 # Connections that are taken in before others get their turn, and that may wait for that in the kernel.
 _ACCEPTED: Final = 8
 _BACKLOG: Final = 1024
+_TOO_MANY: Final = "too many switches are kept by an instance that stands by"
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
 
@@ -67,12 +72,24 @@ def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
 class Server:
     """Listens, and keeps every connected switch by datapath id. All of it runs on one event loop.
 
-    Once the ``fence`` is shut, every connection is closed, and none is taken.
+    Without a ``handler`` it stands by, as a slave of the generation that ``known`` gives, until :meth:`lead` and
+    :meth:`serve`. Once the ``fence`` is shut, every connection is closed, and none is taken.
     """
 
-    def __init__(self, options: OpenFlowOptions, handler: SwitchHandler, fence: Fence | None = None) -> None:
+    def __init__(
+        self,
+        options: OpenFlowOptions,
+        handler: SwitchHandler | None,
+        fence: Fence | None = None,
+        known: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.options = options
         self._fence = fence or Fence()
+        self._known = known
+        self._leads = handler is not None
+        self._generation = options.generation
+        # Switches that are known and not served yet, by datapath id.
+        self.kept: dict[int, Newcomer] = {}
         self.links: dict[int, SwitchLink] = {}
         self.addresses: tuple[tuple[str, int], ...] = ()
         self.tls_addresses: tuple[tuple[str, int], ...] = ()
@@ -83,14 +100,14 @@ class Server:
         self._handler = handler
         self._servers: list[asyncio.Server] = []
         self._gate: TlsGate | None = None
-        self._open: dict[Connection, SwitchLink] = {}
-        self._handshakes: dict[SwitchLink, asyncio.Task[None]] = {}
+        self._open: dict[Connection, Newcomer | SwitchLink] = {}
+        self._handshakes: dict[Connection, asyncio.Task[None]] = {}
         self._refused = 0
         self._unfinished: Counter[tuple[str, str]] = Counter()
         self._buffer = bytearray(READ_BYTES)
         # Connections that are being identified, since when, in that order.
-        self._arriving: dict[SwitchLink, float] = {}
-        self._turns = Turns(self._turns_now, handler.waited_for)
+        self._arriving: dict[Connection, float] = {}
+        self._turns = Turns(self._turns_now, lambda: () if self._handler is None else self._handler.waited_for())
 
     async def start(self) -> None:
         """Listen on all addresses, or on none: raises SettingError naming the address at fault."""
@@ -148,10 +165,29 @@ class Server:
     def _connection(self) -> Connection:
         return Connection(self.options, self._opened, self._lost, self._buffer, self._fence)
 
+    def lead(self, generation: int) -> None:
+        """Become the master of all switches that are kept, and of those that come: the term is this instance's. Only
+        the first call counts."""
+        if self._leads:
+            return
+        self._generation, self._leads = generation, True
+        loop = asyncio.get_running_loop()
+        for newcomer in self.kept.values():
+            self._handshakes[newcomer.connection] = loop.create_task(self._going_on(newcomer))
+
+    def serve(self, handler: SwitchHandler) -> None:
+        """Take in the switches that are kept, and those that come; after :meth:`lead`."""
+        self._handler = handler
+        loop = asyncio.get_running_loop()
+        for newcomer in self.kept.values():
+            # Of one whose role is asked for, that goes on.
+            if newcomer.connection not in self._handshakes:
+                self._handshakes[newcomer.connection] = loop.create_task(self._going_on(newcomer))
+
     def _opened(self, connection: Connection) -> None:
         connection.time = self._times.new(asyncio.get_running_loop().time())
-        link = SwitchLink(connection, self._handler, self.room, self._shared)
-        self._open[connection] = link
+        newcomer = Newcomer(connection, self.room)
+        self._open[connection] = newcomer
         if len(self._handshakes) >= self.options.max_handshakes and not self._make_room(connection.host):
             self._refused += 1
             if _is_logged(self._refused):
@@ -161,65 +197,114 @@ class Server:
         loop = asyncio.get_running_loop()
         wait = self._arrivals.wait(connection.host, loop.time())
         connection.greets = not wait
-        self._handshakes[link] = loop.create_task(self._introduce(link, wait))
+        self._handshakes[connection] = loop.create_task(self._introduced(newcomer, wait))
 
     def _make_room(self, host: str) -> bool:
         """Close the oldest unfinished handshake of the host that has most, unless it is this one."""
-        most, count = Counter(link.connection.host for link in self._handshakes).most_common(1)[0]
-        if most == host or count == 1:
+        oldest = _oldest_of_most(self._handshakes, host)
+        if oldest is None:
             return False
-        oldest = next(link for link in self._handshakes if link.connection.host == most)
         # At once, since the loop reports the loss of its connection later.
         task = self._handshakes.pop(oldest)
         task.cancel()
-        self._no_switch(oldest.connection, "too many unfinished handshakes of its host")
+        self._no_switch(oldest, "too many unfinished handshakes of its host")
         oldest.close("too many unfinished handshakes of its host")
         return True
 
-    async def _introduce(self, link: SwitchLink, wait: float) -> None:
-        turn: Turn | None = None
+    async def _introduced(self, newcomer: Newcomer, wait: float) -> None:
+        await self._until_end(newcomer, self._introduce(newcomer, wait))
+
+    async def _going_on(self, newcomer: Newcomer) -> None:
+        await self._until_end(newcomer, self._go_on(newcomer))
+
+    async def _until_end(self, newcomer: Newcomer, way: Coroutine[None, None, None]) -> None:
+        """Bring a connection a part of its way, and close it where it cannot go on."""
+        connection = newcomer.connection
         try:
-            if wait:
-                await asyncio.sleep(wait)
-                link.connection.greet()
-            clock = asyncio.get_running_loop().time
-            self._arriving[link] = clock()
-            try:
-                known = await identify(link)
-            finally:
-                del self._arriving[link]
-            link.connection.known = True
-            now = clock()
-            # Once each: a pool's switches may all come from behind one address, and none of them again and again.
-            if link.datapath not in self._times and self._handler.expects(link.datapath):
-                self._arrivals.paid(link.connection.host, now)
-            link.connection.time = self._times.of(link.datapath, now)
-            turn = await self._turns.take(link.datapath)
-            await handshake(link, known)
+            await way
+        except SwitchError as error:
+            self._no_switch(connection, str(error))
+            connection.close(str(error))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            failure("switch could not be taken in", error, address=connection.address)
+            connection.close(f"internal error: {error}")
+        finally:
+            self._handshakes.pop(connection, None)
+
+    async def _introduce(self, newcomer: Newcomer, wait: float) -> None:
+        connection = newcomer.connection
+        if wait:
+            await asyncio.sleep(wait)
+            connection.greet()
+        self._arriving[connection] = asyncio.get_running_loop().time()
+        try:
+            if self._leads:
+                await identify(newcomer, self._generation)
+            elif generation := self._known():
+                await identify(newcomer, generation, slave=True)
+            else:
+                raise SwitchError("this instance stands by, and has read of no term yet")
+        finally:
+            del self._arriving[connection]
+        if self._handler is None:
+            self._keep(newcomer)
+        if self._leads:
+            await self._go_on(newcomer)
+
+    def _keep(self, newcomer: Newcomer) -> None:
+        """Keep a switch for the time in which this instance has the term. Raises SwitchError."""
+        older = self.kept.get(newcomer.datapath)
+        if older is not None:
+            _check_name(older.connection, newcomer)
+            older.connection.close(f"{SUPERSEDED} {newcomer.connection.address}")
+        elif len(self.kept) >= self.options.max_kept:
+            of_most = _oldest_of_most((each.connection for each in self.kept.values()), newcomer.connection.host)
+            if of_most is None:
+                raise SwitchError(_TOO_MANY)
+            of_most.close(_TOO_MANY)
+            # At once, since the loop reports the loss of its connection later.
+            self._let_go(self._open[of_most], _TOO_MANY)
+        self.kept[newcomer.datapath] = newcomer
+        event("switch is kept", datapath=_dpid(newcomer.datapath), address=newcomer.connection.address)
+
+    async def _go_on(self, newcomer: Newcomer) -> None:
+        """Become the master of a switch that is identified, and take it in once this instance serves."""
+        if newcomer.mastership.is_slave and (role := newcomer.mastership.ask(self._generation)) is not None:
+            await newcomer.mastership.take(role)
+        if self._handler is None:
+            return
+        if self.kept.get(newcomer.datapath) is newcomer:
+            del self.kept[newcomer.datapath]
+        await self._take_in(newcomer, self._handler)
+
+    async def _take_in(self, newcomer: Newcomer, handler: SwitchHandler) -> None:
+        """Ask a switch for all, and report it as connected. Raises SwitchError."""
+        connection = newcomer.connection
+        link = SwitchLink(newcomer, handler, self._shared)
+        self._open[connection] = link
+        connection.known = True
+        now = asyncio.get_running_loop().time()
+        # Once each: a pool's switches may all come from behind one address, and none of them again and again.
+        if link.datapath not in self._times and handler.expects(link.datapath):
+            self._arrivals.paid(connection.host, now)
+        connection.time = self._times.of(link.datapath, now)
+        turn = await self._turns.take(link.datapath)
+        with ExitStack() as ends:
+            ends.callback(turn.end)
+            await handshake(link)
             # What was on its way through an older connection may come after the marker that was read.
             fresh = not self._supersede(link)
-            dump = None if fresh and self._handler.holds(link) else await self._dump(link)
+            dump = None if fresh and handler.holds(link) else await self._dump(link)
             if link.closed_because:
                 return
             self._supersede(link)
             link.begin()
             self.links[link.datapath] = link
-            event("switch connected", datapath=_dpid(link), address=link.connection.address)
-            self._handler.switch_connected(link, dump)
-            link.when_idle(turn.end)
-            turn = None
-        except SwitchError as error:
-            self._no_switch(link.connection, str(error))
-            link.close(str(error))
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            failure("switch could not be taken in", error, address=link.connection.address)
-            link.close(f"internal error: {error}")
-        finally:
-            self._handshakes.pop(link, None)
-            if turn is not None:
-                turn.end()
+            event("switch connected", datapath=_dpid(link.datapath), address=connection.address)
+            handler.switch_connected(link, dump)
+            link.when_idle(ends.pop_all().close)
 
     def _turns_now(self) -> int:
         """The number of switches that are taken in at a time now."""
@@ -237,7 +322,7 @@ class Server:
             dump = await link.dump(foreign=False, more=more)
             if dump.whole or link.closed_because:
                 return dump
-            gone = self._handler.leftovers(link, dump)
+            gone = link.handler.leftovers(link, dump)
             # Where all of it should be there, the expectation was too small.
             more = MORE_FLOWS if gone else 2 * more
             outcome = await link.apply(Changes(flows_gone=tuple(gone)))
@@ -247,21 +332,15 @@ class Server:
 
     def _supersede(self, link: SwitchLink) -> bool:
         """Close an older connection of the same datapath, before the dump, so that nothing is written between;
-        True where there was one.
-
-        Raises SwitchError where the older one has shown another certificate: a client with one switch's certificate
-        could pose as every other. It goes on once the older one is gone.
-        """
+        True where there was one. Raises SwitchError where this one may not take its place."""
         older = self.links.get(link.datapath)
         if older is None:
             return False
-        name = older.connection.tls_name
-        if name not in ("", link.connection.tls_name):
-            raise SwitchError(f"datapath {_dpid(link)} is connected with the certificate of {name}, which this is not")
+        _check_name(older.connection, link)
         event(
             "switch connects while it is connected: if that goes on, two have the same datapath id",
             level=WARNING,
-            datapath=_dpid(link),
+            datapath=_dpid(link.datapath),
             kept=link.connection.address,
             closed=older.connection.address,
         )
@@ -271,24 +350,33 @@ class Server:
         return True
 
     def _lost(self, connection: Connection, reason: str) -> None:
-        link = self._open.pop(connection)
-        link.lost(reason)
-        task = self._handshakes.pop(link, None)
+        holder = self._open.pop(connection)
+        holder.lost(reason)
+        self._let_go(holder, reason)
+        task = self._handshakes.pop(connection, None)
         if task is not None:
             task.cancel()
             self._no_switch(connection, reason)
-        self._gone(link, reason)
+        if isinstance(holder, SwitchLink):
+            self._gone(holder, reason)
+
+    def _let_go(self, holder: Newcomer | SwitchLink, reason: str) -> None:
+        """Keep a connection no longer, if it is kept."""
+        if self.kept.get(holder.datapath) is holder:
+            del self.kept[holder.datapath]
+            event("switch is kept no longer", datapath=_dpid(holder.datapath), reason=reason)
 
     def _gone(self, link: SwitchLink, reason: str) -> None:
         if not link.ready or self.links.get(link.datapath) is not link:
             return
         del self.links[link.datapath]
         link.ready = False
-        event("switch gone", level=INFO if reason in (STOPS, FENCED) else WARNING, datapath=_dpid(link), reason=reason)
+        level = INFO if reason in (STOPS, FENCED) else WARNING
+        event("switch gone", level=level, datapath=_dpid(link.datapath), reason=reason)
         try:
-            self._handler.switch_gone(link, reason)
+            link.handler.switch_gone(link, reason)
         except Exception as error:
-            failure("the end of a switch could not be handled", error, datapath=_dpid(link))
+            failure("the end of a switch could not be handled", error, datapath=_dpid(link.datapath))
 
     def _no_switch(self, connection: Connection, reason: str) -> None:
         """Log that a connection ended before it belonged to a switch."""
@@ -303,6 +391,26 @@ class Server:
             event("no switch", level=WARNING, address=address or host, reason=reason, times=times)
 
 
+def _check_name(older: Connection, newer: Newcomer | SwitchLink) -> None:
+    """Raise SwitchError where the older connection of a datapath has shown another certificate: a client with one
+    switch's certificate could pose as every other. It goes on once the older one is gone."""
+    name = older.tls_name
+    if name not in ("", newer.connection.tls_name):
+        held = _dpid(newer.datapath)
+        raise SwitchError(f"datapath {held} is connected with the certificate of {name}, which this is not")
+
+
+def _oldest_of_most(connections: Iterable[Connection], host: str) -> Connection | None:
+    """The oldest connection of the host that has most of them; None where that is ``host`` itself, or has one."""
+    oldest: dict[str, Connection] = {}
+    counts: Counter[str] = Counter()
+    for each in connections:
+        oldest.setdefault(each.host, each)
+        counts[each.host] += 1
+    most, count = counts.most_common(1)[0]
+    return None if most == host or count == 1 else oldest[most]
+
+
 def _let_wait(descriptor: int, count: int) -> None:
     """Let the kernel keep so many connections for a socket that listens already."""
     with socket.socket(fileno=os.dup(descriptor)) as same:
@@ -314,5 +422,5 @@ def _is_logged(times: int) -> bool:
     return times & (times - 1) == 0
 
 
-def _dpid(link: SwitchLink) -> str:
-    return f"{link.datapath:016x}"
+def _dpid(datapath: int) -> str:
+    return f"{datapath:016x}"

@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import ssl
+from asyncio import sslproto
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +22,10 @@ from lark_common.log import failure
 # Handshakes at a time, and sockets that wait for theirs: all switches of a large pool, when the controller is back.
 PLACES: Final = 64
 _WAITING: Final = 4096
+# Bytes that asyncio reads at a time, into a buffer that each connection has as long as it lives. Its own quarter of a
+# megabyte would be a gigabyte for 4,000 switches; no record of TLS is longer than this.
+_BUFFER: Final = 16_384 + 256
+sslproto.SSLProtocol.max_size = _BUFFER
 
 
 class TlsGate:

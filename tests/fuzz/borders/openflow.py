@@ -17,6 +17,7 @@ from lark_controller.reconcile.state import LoopState
 from lark_controller.switches.openflow import replies, wire
 from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
 from lark_controller.switches.openflow.link import SwitchFeatures, SwitchLink
+from lark_controller.switches.openflow.newcomer import Newcomer, identify
 from lark_controller.switches.openflow.requests import ReplyRoom
 from tests.flows.test_pipeline import a_job
 
@@ -98,15 +99,42 @@ def run(data: bytes) -> None:
 
 
 async def _play(data: bytes) -> None:
-    connection = Connection(OpenFlowOptions(generation=7), lambda _: None, lambda _connection, _reason: None)
+    await _play_newcomer(data)
+    await _play_link(data)
+
+
+async def _play_newcomer(data: bytes) -> None:
+    """Bytes of who is no switch yet, and of one that an instance which stands by keeps."""
+    connection = Connection(OpenFlowOptions(), lambda _: None, lambda _connection, _reason: None)
     connection.connection_made(cast(asyncio.BaseTransport, _Transport()))
-    link = SwitchLink(connection, cast(Any, _Handler()), ReplyRoom())
-    link.datapath, link.ready = DATAPATH, True
+    newcomer = Newcomer(connection, ReplyRoom())
+    identified = asyncio.ensure_future(identify(newcomer, 7, slave=True))
+    connection.data_received(wire.hello(0))
+    half = len(data) // 2
+    for piece in (data[:half], data[half:]):
+        await asyncio.sleep(0)
+        connection.data_received(piece)
+    await asyncio.sleep(0)
+    assert not connection.closed_because.startswith("internal error"), connection.closed_because
+    connection.close("the end")
+    connection.connection_lost(None)
+    newcomer.lost("the end")
+    with suppress(SwitchError):
+        await identified
+
+
+async def _play_link(data: bytes) -> None:
+    connection = Connection(OpenFlowOptions(), lambda _: None, lambda _connection, _reason: None)
+    connection.connection_made(cast(asyncio.BaseTransport, _Transport()))
+    newcomer = Newcomer(connection, ReplyRoom())
+    newcomer.features, newcomer.datapath = replies.Features(DATAPATH, 254, 0, 0), DATAPATH
+    link = SwitchLink(newcomer, cast(Any, _Handler()))
+    link.ready = True
     link.features = SwitchFeatures(254, 0, 0, False, True, False, {}, "", "", "", "")
     waiting = [
         link.requests.collect("fuzz", kind, wire.flow_stats_request, cast(Any, read), 60.0) for kind, read in REQUESTS
     ]
-    role = link.mastership.ask()
+    role = link.mastership.ask(7)
     assert role is not None
     taken = asyncio.ensure_future(link.mastership.take(role))
     connection.data_received(wire.hello(0))
