@@ -24,8 +24,11 @@ from typing import Self
 from lab.namespaces import Host, Net
 from lab.openvswitch import OpenVSwitch
 from lab.run import run
+from lark_controller.flows.cookies import Category, cookie
 
 ROOT = Path(__file__).parents[1]
+# The cookies of markers begin so, whatever number follows.
+MARKER = f"cookie={cookie(Category.MARKER):#x}"[: len("cookie=0x1a4b0c")]
 GATEWAY = ("10.0.0.1", "2001:db8:64:ffff::1")
 INTERNET = ("192.0.2.1", "2001:db8:ffff::1")
 CACHE = ("192.0.2.80", "2001:db8:ffff::80")
@@ -138,8 +141,14 @@ class Topology:
             run([*command, self.net.name(f"u{number}")], env=self.ovs.environment)
 
     def flows(self) -> dict[str, list[str]]:
-        """The flows that every switch reports, without counters."""
-        return {name: self.ovs.flows(switch.device) for name, switch in self.switches.items()}
+        """The flows that every switch reports, without counters and markers.
+
+        A marker matches no packet, and is written once nothing has changed for a while: on a busy machine later.
+        """
+        return {
+            name: [line for line in self.ovs.flows(switch.device) if MARKER not in line]
+            for name, switch in self.switches.items()
+        }
 
     def ping(self, host: Host, source: str, target: str, tries: int, wait: float) -> bool:
         """True if ``target`` answers an echo request from ``source``."""
