@@ -175,7 +175,8 @@ def htcondor(machine: Machine) -> None:
             f"install -D -m 644 -t /etc/condor {shipped}/lark-submit-help.txt {shipped}/*.cpf",
             "[ -f /etc/condor/passwords.d/POOL ] ||"
             " condor_store_cred add -c -p $(head -c 24 /dev/urandom | base64) >/dev/null",
-            f"condor_token_create -identity condor@{DOMAIN} > {TOKEN}",
+            # The schedd reads no token that others may read: as a dedicated scheduler it would keep its claims.
+            f"(umask 077 && condor_token_create -identity condor@{DOMAIN} > {TOKEN})",
         ]
     script(machine.name, lines)
     if "central" not in machine.roles:

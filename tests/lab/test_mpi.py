@@ -16,7 +16,7 @@ from lab import controller, submit
 from lab.boot import Lab
 from lab.submit import Jobs
 from tests.lab import trials
-from tests.lab.remains import wait_enforced, wait_until
+from tests.lab.remains import startd_is_back, wait_enforced, wait_until
 from tests.mpi.test_page import example
 
 pytestmark = pytest.mark.kernel_datapath
@@ -27,8 +27,6 @@ DedicatedScheduler = "DedicatedScheduler@central.lab.test"
 STARTD_ATTRS = $(STARTD_ATTRS), DedicatedScheduler
 RANK = Scheduler =?= $(DedicatedScheduler)
 """
-# The dedicated scheduler would keep what it has claimed for ten minutes.
-UNUSED = "UNUSED_CLAIM_TIMEOUT = 5\n"
 TOPOLOGY = "topology: {hosts: {default: {switch: lan, capacity: 100}}}\n"
 # All machines of the lab have one /dev, so that this stands for a file system that workers share.
 SHARED = "/dev/shared"
@@ -52,8 +50,6 @@ def prepared(lab: Lab) -> Iterator[None]:
              f"-I{own}/include -L{own}/lib -llark_mpi -Wl,-rpath,{own}/lib; chmod -R a+rX {BUILT}"],
             timeout=120,
         )  # fmt: skip
-    lab.write("central", trials.TRIAL, UNUSED)
-    lab.on("central", "condor_reconfig")
     base = lab.on("controller", "cat", "/etc/lark/policy.yaml").stdout
     with (
         trials.configured(lab, WORKERS[0], DEDICATED, "DedicatedScheduler"),
@@ -61,8 +57,11 @@ def prepared(lab: Lab) -> Iterator[None]:
         trials.policy(lab, base + TOPOLOGY),
     ):
         yield
-    lab.on("central", "rm", "-f", trials.TRIAL)
-    lab.on("central", "condor_reconfig")
+    # The dedicated scheduler keeps what it has claimed for ten minutes, but not of workers that went away.
+    for worker in WORKERS:
+        lab.pool("off", worker)
+        lab.pool("on", worker)
+        startd_is_back(lab, worker)
     lab.run(["rm", "-rf", SHARED])
 
 
@@ -92,6 +91,15 @@ def ended(lab: Lab, jobs: Jobs) -> str:
 
 
 @pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("openmpi", "c"), ("mpich", "c")])
+def test_many_ranks_in_one_job_need_no_reservation(lab: Lab, mpi: str, language: str) -> None:
+    oversubscribe = "--oversubscribe " if mpi == "openmpi" else ""
+    script = f"#!/bin/sh\nexec mpiexec.{mpi} {oversubscribe}-n 4 {program(language, mpi)}\n"
+    printed = ended(lab, submitted(lab, script, {"request_cpus": "4", **PYTHON}))
+    # No rank has a path to another job, and none was refused.
+    assert printed == ""
+
+
+@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("openmpi", "c"), ("mpich", "c")])
 def test_ranks_on_two_workers_reserve_a_ring(lab: Lab, mpi: str, language: str) -> None:
     arguments = f"{SHARED}/ring.$(ClusterId) {mpi} {program(language, mpi)}"
     printed = ended(lab, parallel(lab, example("sh"), arguments, **PYTHON))
@@ -114,12 +122,3 @@ def test_a_pattern_of_the_submit_file_is_reserved_before_the_program_starts(lab:
     assert {str(job["host"]).split(".")[0] for job in live} == set(WORKERS)
     lab.run(["touch", until])
     submit.wait(lab, jobs, 120)
-
-
-@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("openmpi", "c"), ("mpich", "c")])
-def test_many_ranks_in_one_job_need_no_reservation(lab: Lab, mpi: str, language: str) -> None:
-    oversubscribe = "--oversubscribe " if mpi == "openmpi" else ""
-    script = f"#!/bin/sh\nexec mpiexec.{mpi} {oversubscribe}-n 4 {program(language, mpi)}\n"
-    printed = ended(lab, submitted(lab, script, {"request_cpus": "4", **PYTHON}))
-    # No rank has a path to another job, and none was refused.
-    assert printed == ""
