@@ -57,11 +57,13 @@ _CLAIM = {"type": "string", "description": "The claim, and the fact"}
 _LIMIT = {"type": "string", "description": "The limit, and what the job loses by it"}
 
 
-def _take_note() -> None:
-    """Take one of the notes that this caller may have written. Raises Problem 429."""
+def _note(schema: Schema) -> str:
+    """The line that this caller may have written into the audit trail. Raises Problem, 429 beyond the rate."""
+    detail = " ".join(_read_one(MAX_NOTE, schema).split())
     if short := current().noting():
-        detail = f"More than {NOTES} notes at once, or {NOTES_A_SECOND:g} a second, are not written."
-        raise Problem(429, detail, "rate", {"Retry-After": str(math.ceil(short))})
+        words = f"More than {NOTES} notes at once, or {NOTES_A_SECOND:g} a second, are not written."
+        raise Problem(429, words, "rate", {"Retry-After": str(math.ceil(short))})
+    return detail
 
 
 def _read_one(limit: int, schema: Schema, empty: bool = False) -> str:
@@ -226,9 +228,7 @@ def forgery(job_id: str) -> dict[str, str]:
     known = valid_job_id(job_id)
     with suppress(NotFoundError):
         require_host_of(current(), known)
-    detail = " ".join(_read_one(MAX_NOTE, ForgerySchema()).split())
-    _take_note()
-    current().controls.jobs.forged(known, actor(), detail)
+    current().controls.jobs.forged(known, actor(), _note(ForgerySchema()))
     return {"subject": known, "action": "forged ad"}
 
 
@@ -246,9 +246,7 @@ def limited(job_id: str) -> dict[str, str]:
     """Note that a live job has met a limit of its worker: in the audit trail and the problems of its switch."""
     known = valid_job_id(job_id)
     require_host_of(current(), known)
-    detail = " ".join(_read_one(MAX_NOTE, LimitSchema()).split())
-    _take_note()
-    current().controls.jobs.limited(known, actor(), detail)
+    current().controls.jobs.limited(known, actor(), _note(LimitSchema()))
     return {"subject": known, "action": "limit met"}
 
 

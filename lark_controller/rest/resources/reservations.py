@@ -121,46 +121,21 @@ LinkSchema = schema_of(
 )
 
 
-class LinkListSchema(Schema):
-    """The links of the declared topology."""
-
-    version = fields.String(required=True, metadata=meta("Another word where anything below is another"))
-    links = fields.List(
-        fields.Nested(LinkSchema),
-        required=True,
-        allow_none=True,
-        metadata=meta("The links, both directions; null where the version is that of `after`"),
-    )
+def _versioned(name: str, member: str, schema: type[Schema], shown: str, another: str) -> type[Schema]:
+    """The schema of a list that callers may wait for, until it is another one."""
+    version = fields.String(required=True, metadata=meta(f"Another word where {another}"))
+    words = meta(f"The {shown}; null where the version is that of `after`")
+    listed = fields.List(fields.Nested(schema), required=True, allow_none=True, metadata=words)
+    return Schema.from_dict({"version": version, member: listed}, name=name)
 
 
+_ANOTHER: Final = "anything below is another"
+_IN_ORDER: Final = "flows, in order of number"
 DeliverySchema = schema_of(FlowDelivery, "DeliverySchema")
-
-
-class DeliveryListSchema(Schema):
-    """The deliveries of reserved flows."""
-
-    version = fields.String(required=True, metadata=meta("Another word where more was delivered"))
-    flows = fields.List(
-        fields.Nested(DeliverySchema),
-        required=True,
-        allow_none=True,
-        metadata=meta("The flows, in order of number; null where the version is that of `after`"),
-    )
-
-
 PathSchema = schema_of(PathStatus, "PathSchema")
-
-
-class PathListSchema(Schema):
-    """The reserved flows that a host's live jobs send."""
-
-    version = fields.String(required=True, metadata=meta("Another word where anything below is another"))
-    paths = fields.List(
-        fields.Nested(PathSchema),
-        required=True,
-        allow_none=True,
-        metadata=meta("The flows, in order of number; null where the version is that of `after`"),
-    )
+LinkListSchema = _versioned("LinkListSchema", "links", LinkSchema, "links, both directions", _ANOTHER)
+DeliveryListSchema = _versioned("DeliveryListSchema", "flows", DeliverySchema, _IN_ORDER, "more was delivered")
+PathListSchema = _versioned("PathListSchema", "paths", PathSchema, _IN_ORDER, _ANOTHER)
 
 
 @operation(

@@ -50,6 +50,12 @@ def _megabits(meaning: str) -> fields.Float:
     return fields.Float(required=True, metadata=meta(f"{meaning}, Mb/s"))
 
 
+class _MegabitsSchema(Written):
+    def members(self, value: Rate | Peak) -> dict[str, Any]:
+        """The rates in Mb/s."""
+        return _in_megabits(value)
+
+
 def _in_megabits(rates: Rate | Peak) -> dict[str, float]:
     return {name: rate / 1e6 for name, rate in zip(rates._fields, rates, strict=True)}
 
@@ -73,7 +79,7 @@ class UsageSchema(_sums):  # type: ignore[valid-type, misc]  # its members are t
         return counts(value)
 
 
-class RateSchema(Written):
+class RateSchema(_MegabitsSchema):
     """A rate, between the last two readings of the counters."""
 
     inward = _megabits("To it")
@@ -83,20 +89,12 @@ class RateSchema(Written):
     transfer_inward = _megabits("Moved to the worker for it by HTCondor; no part of inward")
     transfer_outward = _megabits("Moved from the worker for it by HTCondor; no part of outward")
 
-    def members(self, value: Rate) -> dict[str, Any]:
-        """The rates in Mb/s."""
-        return _in_megabits(value)
 
-
-class PeakSchema(Written):
+class PeakSchema(_MegabitsSchema):
     """The highest rates that a job has kept up for at least five seconds."""
 
     inward = _megabits("To it")
     outward = _megabits("From it")
-
-    def members(self, value: Peak) -> dict[str, Any]:
-        """The rates in Mb/s."""
-        return _in_megabits(value)
 
 
 class JobUsageSchema(UsageSchema):
