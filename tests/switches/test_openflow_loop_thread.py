@@ -7,7 +7,10 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from os_ken.base import app_manager
@@ -133,6 +136,38 @@ def test_switches_that_are_kept_are_let_go_where_nobody_takes_them() -> None:
         kept.stop()
         network.call(fake.closed.wait())
     assert "openflow" not in [thread.name for thread in threading.enumerate()]
+
+
+class Taken(KeptSwitches):
+    """Switches that another thread takes over at any moment: the application is there once, and then gone."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name == "_app":
+            self._app = None
+        return found
+
+
+@pytest.mark.parametrize(("asked", "answer"), [(lambda kept: kept.count, 3), (lambda kept: kept.is_alive(), True)])
+def test_whoever_asks_while_they_are_taken_over_gets_an_answer(
+    asked: Callable[[Taken], object], answer: object
+) -> None:
+    kept = Taken(OPTIONS, Fence(), lambda: 4)
+    app = Mock()
+    app.server.kept = {1: Mock(), 2: Mock(), 3: Mock()}
+    app.thread.is_alive.return_value = True
+    kept._app = app
+    assert asked(kept) == answer
+
+
+def test_the_thread_that_was_there_before_finds_all_there_when_it_begins_to_serve() -> None:
+    running: list[bool] = []
+    app = Mock()
+    # The thread may be faster than the one that starts.
+    app.loop.call_soon_threadsafe = lambda _work, *_given: running.append(openflow.running)
+    openflow: OpenFlow = OpenFlow(OPTIONS, Recorder(), kept=Mock(take=lambda: app))
+    openflow.start()
+    assert running == [True, True]
 
 
 def test_an_address_in_use_is_a_setting_error() -> None:

@@ -126,12 +126,14 @@ class KeptSwitches:
 
     def is_alive(self) -> bool:
         """False where its thread has ended although nobody stopped it."""
-        return self._app is None or self._app.thread.is_alive()
+        app = self._app  # Once: another thread may take it.
+        return app is None or app.thread.is_alive()
 
     @property
     def count(self) -> int:
         """The number of switches that are kept now."""
-        return 0 if self._app is None else len(self._app.server.kept)
+        app = self._app
+        return 0 if app is None else len(app.server.kept)
 
 
 def _started(server: Server) -> LarkSwitches:
@@ -174,11 +176,12 @@ class OpenFlow:
         """Listen, and take in the switches that are kept. Raises SettingError."""
         app = None if self._kept is None else self._kept.take()
         if app is None:
-            app = _started(Server(self._options, self._handler, self._fence))
-        else:
-            app.loop.call_soon_threadsafe(app.server.lead, self._options.generation)
-            app.loop.call_soon_threadsafe(app.server.serve, self._handler)
+            self._app = _started(Server(self._options, self._handler, self._fence))
+            return
+        # Its thread takes switches in from the next moment on, with a handler that may need what is here.
         self._app = app
+        app.loop.call_soon_threadsafe(app.server.lead, self._options.generation)
+        app.loop.call_soon_threadsafe(app.server.serve, self._handler)
 
     def stop(self) -> None:
         """Stop listening and disconnect all switches, which keep their flows. May be called again."""
