@@ -179,7 +179,8 @@ class Server:
         """Take in the switches that are kept, and those that come; after :meth:`lead`."""
         self._handler = handler
         loop = asyncio.get_running_loop()
-        for newcomer in self.kept.values():
+        # First those that are expected: strangers may have had themselves kept for hours, and take their time.
+        for newcomer in sorted(self.kept.values(), key=lambda each: not handler.expects(each.datapath)):
             # Of one whose role is asked for, that goes on.
             if newcomer.connection not in self._handshakes:
                 self._handshakes[newcomer.connection] = loop.create_task(self._going_on(newcomer))
