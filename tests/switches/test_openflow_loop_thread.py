@@ -18,6 +18,7 @@ from os_ken.base import app_manager
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import SettingError
 from lark_controller.switches.fence import Fence
+from lark_controller.switches.openflow import loop_thread
 from lark_controller.switches.openflow.handed_over import HandedOver
 from lark_controller.switches.openflow.loop_thread import KeptSwitches, LarkSwitches, OpenFlow
 from tests.fixtures.controllers import until
@@ -138,6 +139,28 @@ def test_switches_that_are_kept_are_let_go_where_nobody_takes_them() -> None:
     assert "openflow" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_a_loop_that_stands_still_or_has_ended_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptSwitches(OPTIONS, Fence(), lambda: 4)
+    kept.start()
+    app, goes_on = kept._app, threading.Event()
+    assert app is not None
+    try:
+        assert kept.is_alive()
+        monkeypatch.setattr(loop_thread, "LOOP_SECONDS", 0.05)
+        app.loop.call_soon_threadsafe(goes_on.wait)
+        assert not kept.is_alive()
+        goes_on.set()
+        monkeypatch.undo()
+        assert kept.is_alive()
+        app.loop.call_soon_threadsafe(app.loop.stop)
+        app.thread.join()
+        assert not kept.is_alive()
+    finally:
+        goes_on.set()
+        kept.stop()
+    assert kept.is_alive()
+
+
 class Taken(KeptSwitches):
     """Switches that another thread takes over at any moment: the application is there once, and then gone."""
 
@@ -155,7 +178,7 @@ def test_whoever_asks_while_they_are_taken_over_gets_an_answer(
     kept = Taken(OPTIONS, Fence(), lambda: 4)
     app = Mock()
     app.server.kept = {1: Mock(), 2: Mock(), 3: Mock()}
-    app.thread.is_alive.return_value = True
+    app.loop.call_soon_threadsafe = lambda work: work()
     kept._app = app
     assert asked(kept) == answer
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
 from os_ken.base import app_manager
 from os_ken.ofproto import ofproto_v1_3
@@ -24,6 +24,8 @@ from lark_controller.switches.openflow.server import Server
 
 T = TypeVar("T")
 X = TypeVar("X")
+# Seconds that the loop of switches that are kept may take for one turn.
+LOOP_SECONDS: Final = 5.0
 _numbers = itertools.count(1)
 
 
@@ -125,9 +127,16 @@ class KeptSwitches:
             _stop(app)
 
     def is_alive(self) -> bool:
-        """False where its thread has ended although nobody stopped it."""
+        """False where its thread has ended although nobody stopped it, or its loop does not turn: a takeover would wait
+        for it without end. May wait."""
         app = self._app  # Once: another thread may take it.
-        return app is None or app.thread.is_alive()
+        if app is None:
+            return True
+        turned = threading.Event()
+        with suppress(RuntimeError):  # The loop has ended.
+            app.loop.call_soon_threadsafe(turned.set)
+            turned.wait(LOOP_SECONDS)
+        return turned.is_set() or self._app is not app
 
     @property
     def count(self) -> int:
