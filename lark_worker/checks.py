@@ -181,7 +181,8 @@ def _bridge(settings: Settings) -> Iterator[Finding]:
     others = f", not to {', '.join(away)}" if away else ""
     words = f"bridge {settings.bridge} is connected to {', '.join(connected)}{others}"
     if all(role == "slave" for role in roles.values()):
-        words += ": none of these is the active controller; `lark instances` has its name"
+        # Open vSwitch writes roles with its statistics, every 5 s.
+        words += ": none of these is the active controller, or one became it seconds ago; `lark instances` has its name"
         yield Finding("Open vSwitch", State.MISSING, words)
     else:
         yield Finding("Open vSwitch", State.OK, words)

@@ -17,7 +17,7 @@ from fake_switch.stored import StoredSwitch
 from fake_switch.switch import FakeSwitch
 from lark_controller.flows.model import Output
 from lark_controller.switches.fence import FENCED, Fence
-from lark_controller.switches.openflow import roles, wire
+from lark_controller.switches.openflow import roles, server, wire
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import PacketIn, PortInfo
 from lark_controller.switches.openflow.roles import Role
@@ -347,6 +347,27 @@ def test_those_that_are_kept_are_bounded_and_a_host_with_many_keeps_no_other_out
             await other.connect(host, port, own="127.0.0.3")
             await many[0].closed.wait()
             await until(lambda: set(standby.server.kept) == {2, 3, 5})
+
+    scenario(play)
+
+
+def test_those_that_are_expected_are_taken_in_before_strangers_that_were_kept_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_TURNS", 1)
+    monkeypatch.setattr(server, "_TURNS_MEANWHILE", 1)
+
+    async def play() -> None:
+        async with standing_by() as standby:
+            fakes = [FakeSwitch(number) for number in range(1, 7)]
+            for fake in fakes:
+                await standby.keeps(fake)
+            standby.leads(2)
+            await until(lambda: all(fake.masters.is_master(fake) for fake in fakes) and not standby.server._handshakes)
+            standby.recorder.awaited = {3, 6}
+            standby.serves()
+            await standby.recorder.until(lambda: len(standby.recorder.connected) == len(fakes))
+            assert [link.datapath for link, _ in standby.recorder.connected] == [3, 6, 1, 2, 4, 5]
 
     scenario(play)
 

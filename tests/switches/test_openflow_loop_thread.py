@@ -7,7 +7,10 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from os_ken.base import app_manager
@@ -15,6 +18,7 @@ from os_ken.base import app_manager
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import SettingError
 from lark_controller.switches.fence import Fence
+from lark_controller.switches.openflow import loop_thread
 from lark_controller.switches.openflow.handed_over import HandedOver
 from lark_controller.switches.openflow.loop_thread import KeptSwitches, LarkSwitches, OpenFlow
 from tests.fixtures.controllers import until
@@ -133,6 +137,60 @@ def test_switches_that_are_kept_are_let_go_where_nobody_takes_them() -> None:
         kept.stop()
         network.call(fake.closed.wait())
     assert "openflow" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_loop_that_stands_still_or_has_ended_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptSwitches(OPTIONS, Fence(), lambda: 4)
+    kept.start()
+    app, goes_on = kept._app, threading.Event()
+    assert app is not None
+    try:
+        assert kept.is_alive()
+        monkeypatch.setattr(loop_thread, "LOOP_SECONDS", 0.05)
+        app.loop.call_soon_threadsafe(goes_on.wait)
+        assert not kept.is_alive()
+        goes_on.set()
+        monkeypatch.undo()
+        assert kept.is_alive()
+        app.loop.call_soon_threadsafe(app.loop.stop)
+        app.thread.join()
+        assert not kept.is_alive()
+    finally:
+        goes_on.set()
+        kept.stop()
+    assert kept.is_alive()
+
+
+class Taken(KeptSwitches):
+    """Switches that another thread takes over at any moment: the application is there once, and then gone."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name == "_app":
+            self._app = None
+        return found
+
+
+@pytest.mark.parametrize(("asked", "answer"), [(lambda kept: kept.count, 3), (lambda kept: kept.is_alive(), True)])
+def test_whoever_asks_while_they_are_taken_over_gets_an_answer(
+    asked: Callable[[Taken], object], answer: object
+) -> None:
+    kept = Taken(OPTIONS, Fence(), lambda: 4)
+    app = Mock()
+    app.server.kept = {1: Mock(), 2: Mock(), 3: Mock()}
+    app.loop.call_soon_threadsafe = lambda work: work()
+    kept._app = app
+    assert asked(kept) == answer
+
+
+def test_the_thread_that_was_there_before_finds_all_there_when_it_begins_to_serve() -> None:
+    running: list[bool] = []
+    app = Mock()
+    # The thread may be faster than the one that starts.
+    app.loop.call_soon_threadsafe = lambda _work, *_given: running.append(openflow.running)
+    openflow: OpenFlow = OpenFlow(OPTIONS, Recorder(), kept=Mock(take=lambda: app))
+    openflow.start()
+    assert running == [True, True]
 
 
 def test_an_address_in_use_is_a_setting_error() -> None:

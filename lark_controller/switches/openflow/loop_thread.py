@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast, overload
 
 from os_ken.base import app_manager
 from os_ken.ofproto import ofproto_v1_3
@@ -24,6 +24,8 @@ from lark_controller.switches.openflow.server import Server
 
 T = TypeVar("T")
 X = TypeVar("X")
+# Seconds that the loop of switches that are kept may take for one turn.
+LOOP_SECONDS: Final = 5.0
 _numbers = itertools.count(1)
 
 
@@ -125,13 +127,22 @@ class KeptSwitches:
             _stop(app)
 
     def is_alive(self) -> bool:
-        """False where its thread has ended although nobody stopped it."""
-        return self._app is None or self._app.thread.is_alive()
+        """False where its thread has ended although nobody stopped it, or its loop does not turn: a takeover would wait
+        for it without end. May wait."""
+        app = self._app  # Once: another thread may take it.
+        if app is None:
+            return True
+        turned = threading.Event()
+        with suppress(RuntimeError):  # The loop has ended.
+            app.loop.call_soon_threadsafe(turned.set)
+            turned.wait(LOOP_SECONDS)
+        return turned.is_set() or self._app is not app
 
     @property
     def count(self) -> int:
         """The number of switches that are kept now."""
-        return 0 if self._app is None else len(self._app.server.kept)
+        app = self._app
+        return 0 if app is None else len(app.server.kept)
 
 
 def _started(server: Server) -> LarkSwitches:
@@ -174,11 +185,12 @@ class OpenFlow:
         """Listen, and take in the switches that are kept. Raises SettingError."""
         app = None if self._kept is None else self._kept.take()
         if app is None:
-            app = _started(Server(self._options, self._handler, self._fence))
-        else:
-            app.loop.call_soon_threadsafe(app.server.lead, self._options.generation)
-            app.loop.call_soon_threadsafe(app.server.serve, self._handler)
+            self._app = _started(Server(self._options, self._handler, self._fence))
+            return
+        # Its thread takes switches in from the next moment on, with a handler that may need what is here.
         self._app = app
+        app.loop.call_soon_threadsafe(app.server.lead, self._options.generation)
+        app.loop.call_soon_threadsafe(app.server.serve, self._handler)
 
     def stop(self) -> None:
         """Stop listening and disconnect all switches, which keep their flows. May be called again."""
