@@ -148,10 +148,13 @@ class PolicyChange:
         """Let jobs wait for cores that are away and are to treat their traffic by this policy, and others for none."""
         loop, pace = self._loop, Pace()
         cores = [each for each, spec in loop.desired.policy.switches.items() if spec.role is SwitchRole.CORE]
-        away = [(FlowsAt(each), why) for each in cores if (why := loop.why_away(each))]
+        away = [FlowsAt(each) for each in cores if not loop.connected(each)]
         for count, (number, placed) in enumerate(changed.items() if away else ()):
             if loop.desired.placed.get(number) is placed and not placed.job.external:
-                for core, why in away:
+                for core in away:
+                    # One that has come since has confirmed what it was asked for, and confirms nothing again.
+                    if not (why := loop.why_away(core.datapath)):
+                        continue
                     if loop.desired.is_classed(placed):
                         loop.confirmations.blocked(number, core, why)
                     elif loop.confirmations.awaits(number, core):
