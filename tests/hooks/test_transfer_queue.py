@@ -90,6 +90,13 @@ def test_each_rate_that_is_left_is_one_transfer_more_than_there_are(access: Acce
     assert sorted(path.name for path in access.folder.glob(".*")) == []
 
 
+def test_from_cron_it_finds_condor_reconfig(access: AccessPoint) -> None:
+    (access.folder / "bin" / "condor_reconfig").write_text(f'#!/bin/sh\necho "$PATH" >{access.folder}/path\n')
+    assert access.run("50").returncode == 0
+    # Of the environment's own nothing is there, as in cron.
+    assert (access.folder / "path").read_text().split(":")[1:4] == ["/usr/bin", "/bin", "/usr/sbin"]
+
+
 def test_limits_that_htcondor_has_not_read_are_told_to_it_again(access: AccessPoint) -> None:
     (access.folder / "condor_reconfig").unlink()
     for tries in (1, 2):
