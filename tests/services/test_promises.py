@@ -118,6 +118,20 @@ def test_a_job_that_a_new_policy_steers_waits_for_a_core_that_is_away(
         until(lambda: states() == [JobState.ENFORCED] * 2)
 
 
+def test_no_job_waits_for_a_core_that_a_new_policy_does_not_have(tmp_path: Path, network: FakeNetwork) -> None:
+    declared = next(line for line in POLICY.splitlines() if "core1: " in line)
+    other = POLICY.replace(declared, declared.replace("core1", "core2").replace("c0", "c2"))
+    with running(tmp_path) as controller:
+        core, edge = FakeSwitch(0xC2, {1: "a", 2: "b", 3: "c"}), an_edge()
+        connect(network, controller, edge)
+        connect(network, controller, core)
+        job = post(controller, 1, "bob").job
+        until(lambda: controller.jobs.detail(job.id).job.reason.startswith("switch core1: "))
+        # Its place is another's: what is decided of the job is as before.
+        controller.policy.put(other, "ops")
+        until(lambda: controller.jobs.detail(job.id).job.state is JobState.ENFORCED)
+
+
 def test_no_job_waits_for_a_core_that_comes_while_jobs_are_told_to(
     tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
