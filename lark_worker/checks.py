@@ -342,7 +342,7 @@ def _htcondor(settings: Settings, condor: HTCondor) -> Iterator[Finding]:
         return
     yield Finding("HTCondor", State.OK, "jobs start in an empty network namespace, and the wrapper brings them out")
     before = f"{keyword.upper() or 'LARK'}_HOOK_PREPARE_JOB_BEFORE_TRANSFER"
-    if before in condor.settings:
+    if condor.settings.get(before):
         # docs/design/lab.md has what happens there.
         words = f"{before} is set, and so is NO_JOB_NETWORKING: with both, HTCondor 25.14.1 starts no job"
         todo = (

@@ -147,7 +147,7 @@ def inbound_flows(dscp: int, prefixes: Iterable[Prefix]) -> Iterator[Flow]:
 
 def _groups(switch: Switch, policy: Policy, standing: frozenset[int]) -> Iterator[Flow]:
     """A rule a group: its queue, or its meter. DSCP is trusted from the site's side only (RFC 2475, section 2.3)."""
-    if not policy.groups:
+    if not policy.marks_packets:
         return
     queues = switch.group_control is GroupControl.QUEUES
     for wan in switch.wan:

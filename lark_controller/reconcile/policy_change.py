@@ -127,6 +127,7 @@ class PolicyChange:
         for what, follow in (
             ("external addresses are not judged anew", self._judge_external),
             ("workers are not told of the policy", self._update_workers),
+            ("jobs wait for cores that are none any more", lambda: self._forget_cores(before.policy)),
             ("jobs do not wait for cores that are away", lambda: self._await_cores(changed)),
             ("accounts are not grouped anew", lambda: self._counters.regroup(changed)),
             ("decisions of the policy before are not forgotten", self._forget_decisions),
@@ -144,14 +145,32 @@ class PolicyChange:
     async def _update_workers(self) -> None:
         self._workers.policy_changed()
 
+    async def _forget_cores(self, before: Policy) -> None:
+        """Let jobs wait no more for cores that are away and that this policy does not have."""
+        loop, pace = self._loop, Pace()
+        for datapath in _cores(before) - _cores(loop.desired.policy):
+            if loop.connected(datapath) or not loop.confirmations.waiting_for(FlowsAt(datapath)):
+                continue
+            # Those that wait for something else as well have another reason.
+            waiting = loop.confirmations.open()
+            own = {placed.job.number for placed in loop.desired.jobs_at(datapath)}
+            for _ in loop.confirmations.synced(FlowsAt(datapath), own):
+                pass
+            for count, number in enumerate(waiting):
+                loop.dirty.job(number)
+                if count % _LOOKED_AT == 0:
+                    await pace.step()
+
     async def _await_cores(self, changed: Mapping[int, Placed]) -> None:
         """Let jobs wait for cores that are away and are to treat their traffic by this policy, and others for none."""
         loop, pace = self._loop, Pace()
-        cores = [each for each, spec in loop.desired.policy.switches.items() if spec.role is SwitchRole.CORE]
-        away = [(FlowsAt(each), why) for each in cores if (why := loop.why_away(each))]
+        away = [FlowsAt(each) for each in sorted(_cores(loop.desired.policy)) if not loop.connected(each)]
         for count, (number, placed) in enumerate(changed.items() if away else ()):
             if loop.desired.placed.get(number) is placed and not placed.job.external:
-                for core, why in away:
+                for core in away:
+                    # One that has come since has confirmed what it was asked for, and confirms nothing again.
+                    if not (why := loop.why_away(core.datapath)):
+                        continue
                     if loop.desired.is_classed(placed):
                         loop.confirmations.blocked(number, core, why)
                     elif loop.confirmations.awaits(number, core):
@@ -181,6 +200,10 @@ class PolicyChange:
         alike = _queues_alike(before.policy, after.policy)
         self._queues.policy_changed(datapath, [placed.job.number for placed in other] if alike else None)
         return len(changes), outcome
+
+
+def _cores(policy: Policy) -> set[int]:
+    return {datapath for datapath, spec in policy.switches.items() if spec.role is SwitchRole.CORE}
 
 
 async def _room(outstanding: set[asyncio.Future[Outcome]]) -> set[asyncio.Future[Outcome]]:

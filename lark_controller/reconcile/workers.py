@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -55,15 +55,16 @@ class Workers:
         for host in ruled.hosts():
             self.states.changed(host, ())
 
-    def note_late(self, now: float) -> None:
-        """Let the jobs wait of workers that have been behind their rules for too long (``now`` is monotonic): what was
-        decided meanwhile may not hold there."""
+    def note_late(self, now: float) -> Iterator[None]:
+        """Let the jobs wait of workers that have been behind their rules for too long (``now`` is monotonic), a worker
+        a step: what was decided meanwhile may not hold there."""
         for host in self.states.late(now - PATIENCE):
             numbers = self._loop.desired.ruled.numbers(host)
             self.states.need(host, numbers)
             for number in numbers:
                 self._loop.confirmations.blocked(number, RulesAt(host), LATE)
                 self._loop.dirty.job(number)
+            yield
 
     def confirmed(
         self,
@@ -182,16 +183,13 @@ class WorkerStates:
         state = self._states.get(host)
         return state is not None and state.reached < state.revision
 
-    def late(self, before: float) -> list[str]:
-        """The hosts that have been behind since then or longer; each is named once, until it confirms anything."""
-        found = [
-            host
-            for host, state in self._states.items()
-            if state.reached < state.revision and state.since is not None and state.since <= before
-        ]
-        for host in found:
-            self._states[host].since = None
-        return found
+    def late(self, before: float) -> Iterator[str]:
+        """The hosts that have been behind since then or longer; each is named once, until it confirms anything. Others
+        may confirm between two of them."""
+        for host, state in list(self._states.items()):
+            if state.reached < state.revision and state.since is not None and state.since <= before:
+                state.since = None
+                yield host
 
     def need(self, host: str, numbers: Iterable[int]) -> None:
         """Let these jobs need the last revision of their host's rules."""

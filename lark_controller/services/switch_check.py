@@ -17,6 +17,7 @@ from lark_controller.reconcile.calls import LOOP_TIMEOUT
 from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.drift import check
 from lark_controller.reconcile.guarantees import Guarantees, Missed
+from lark_controller.reconcile.pace import Pace
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.store.store import Trail
 from lark_controller.switches.openflow.loop_thread import OpenFlow
@@ -52,12 +53,15 @@ class SwitchCheck:
     def note_late(self) -> None:
         """Let the jobs wait of workers that have been behind their rules for too long."""
 
-        def note() -> None:
-            self._reconciler.workers.note_late(time.monotonic())
-            self._reconciler.act()
+        async def note() -> None:
+            # All workers at once, where they cannot reach this controller.
+            pace = Pace()
+            for _ in self._reconciler.workers.note_late(time.monotonic()):
+                self._reconciler.act()
+                await pace.step()
 
         with suppress(FutureTimeoutError, CancelledError):
-            self._openflow.call(note).result(LOOP_TIMEOUT)
+            self._openflow.call(note()).result(LOOP_TIMEOUT)
 
 
 def record_missed(trail: Trail, missed: Iterable[Missed]) -> None:

@@ -32,7 +32,7 @@ from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.reconcile import workers
-from lark_controller.reconcile.workers import LATE, NOT_YET, PATIENCE
+from lark_controller.reconcile.workers import LATE, NOT_YET, PATIENCE, WorkerStates
 from lark_controller.services import explain, switches
 from tests.fixtures.controllers import running, until
 from tests.flows.test_desired import (
@@ -337,8 +337,8 @@ def test_jobs_of_a_worker_that_does_not_follow_are_not_shown_as_enforced(tmp_pat
 
         def told(seconds: float) -> None:
             def note() -> None:
-                controller._reconciler.workers.note_late(time.monotonic() + seconds)
-                controller._reconciler.act()
+                for _ in controller._reconciler.workers.note_late(time.monotonic() + seconds):
+                    controller._reconciler.act()
 
             controller._loop.call(note)
 
@@ -363,6 +363,17 @@ def test_jobs_of_a_worker_that_does_not_follow_are_not_shown_as_enforced(tmp_pat
         assert controller.switches.explain(job.id, other.id, 5).verdict == "dropped"
         told(1e6)
         assert state(controller, job) == ("enforced", "")
+
+
+def test_workers_that_are_late_are_looked_at_one_by_one_and_may_follow_meanwhile() -> None:
+    states = WorkerStates()
+    for host in ("worker1", "worker2", "worker3"):
+        states.changed(host, ())
+    late = states.late(time.monotonic())
+    assert next(late) == "worker1"
+    states.confirmed("worker2", states.revision("worker2"))
+    assert list(late) == ["worker3"]
+    assert list(states.late(time.monotonic())) == []
 
 
 def test_upkeep_looks_for_workers_that_do_not_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,20 @@ def test_a_transfer_leaves_by_its_port_in_its_group(version: int, control: str, 
 
 
 @VERSIONS
+@CONTROLS
+@NORMAL
+def test_a_transfer_leaves_by_its_port_where_there_are_no_groups(version: int, control: str, normal: bool) -> None:
+    worker, access, outside = ENDS[version]
+    core = Core(control, POLICY.partition("groups:\n")[0], normal)
+    mark = mark_of(core.policy, "")
+    assert sent(core.send(LAN, worker, outside, mark)) == (FAST, None, 0, ROUTERS[FAST])
+    assert sent(core.send(LAN, worker, outside)) == (WAN, None, 0, ROUTERS[WAN])
+    assert FAST not in core.send(LAN, worker, access, mark).ports
+    # From outside nobody steers.
+    assert core.send(WAN, outside, worker, mark).headers[0]["ip_dscp"] == mark
+
+
+@VERSIONS
 def test_what_stays_on_the_site_is_not_steered(version: int) -> None:
     worker, access, _ = ENDS[version]
     core = Core()

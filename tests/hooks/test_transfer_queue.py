@@ -90,6 +90,28 @@ def test_each_rate_that_is_left_is_one_transfer_more_than_there_are(access: Acce
     assert sorted(path.name for path in access.folder.glob(".*")) == []
 
 
+def test_from_cron_it_finds_condor_reconfig(access: AccessPoint) -> None:
+    (access.folder / "bin" / "condor_reconfig").write_text(f'#!/bin/sh\necho "$PATH" >{access.folder}/path\n')
+    assert access.run("50").returncode == 0
+    # Of the environment's own nothing is there, as in cron.
+    assert (access.folder / "path").read_text().split(":")[1:4] == ["/usr/bin", "/bin", "/usr/sbin"]
+
+
+def test_limits_that_htcondor_has_not_read_are_told_to_it_again(access: AccessPoint) -> None:
+    (access.folder / "condor_reconfig").unlink()
+    for tries in (1, 2):
+        done = access.run("50")
+        assert (done.returncode, "condor_reconfig: " in done.stderr) == (1, True)
+        assert len(access.asked("condor_reconfig")) == tries
+        assert access.limits[:2] == limits(3 + 8, 8)
+    access.answers()
+    assert access.run("50").returncode == 0
+    assert access.limits == limits(3 + 8, 8)
+    assert len(access.asked("condor_reconfig")) == 3
+    access.run("50")
+    assert len(access.asked("condor_reconfig")) == 3
+
+
 def test_the_limits_have_limits(access: AccessPoint) -> None:
     access.run("5", "4", "20")
     assert access.limits == limits(20, 20)

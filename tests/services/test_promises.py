@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import JobState
 from lark_controller.qos.queues import PortQueues
+from lark_controller.reconcile import policy_change
+from lark_controller.reconcile.pace import Pace
 from lark_controller.reconcile.queue_obstacles import NO_DATABASE
 from lark_controller.switches.ovsdb.driver import USERSPACE, Ovsdb, Report
 from tests.fixtures.controllers import POLICY, a_core, an_edge, connect, post, running, until
@@ -112,6 +116,52 @@ def test_a_job_that_a_new_policy_steers_waits_for_a_core_that_is_away(
         until(lambda: states() == [JobState.PENDING, JobState.ENFORCED])
         connect(network, controller, core)
         until(lambda: states() == [JobState.ENFORCED] * 2)
+
+
+def test_no_job_waits_for_a_core_that_a_new_policy_does_not_have(tmp_path: Path, network: FakeNetwork) -> None:
+    declared = next(line for line in POLICY.splitlines() if "core1: " in line)
+    other = POLICY.replace(declared, declared.replace("core1", "core2").replace("c0", "c2"))
+    with running(tmp_path) as controller:
+        core, edge = FakeSwitch(0xC2, {1: "a", 2: "b", 3: "c"}), an_edge()
+        connect(network, controller, edge)
+        connect(network, controller, core)
+        job = post(controller, 1, "bob").job
+        until(lambda: controller.jobs.detail(job.id).job.reason.startswith("switch core1: "))
+        # Its place is another's: what is decided of the job is as before.
+        controller.policy.put(other, "ops")
+        until(lambda: controller.jobs.detail(job.id).job.state is JobState.ENFORCED)
+
+
+def test_no_job_waits_for_a_core_that_comes_while_jobs_are_told_to(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, there = threading.Event(), threading.Event()
+    paces: list[Pace] = []
+
+    class Meanwhile(Pace):
+        """The second is that of the jobs that are told to wait: the core comes after the first of them."""
+
+        async def step(self) -> None:
+            paces.extend([self] if self not in paces else [])
+            if self in paces[1:]:
+                told.set()
+                while not there.is_set():
+                    await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(policy_change, "Pace", Meanwhile)
+    steered = POLICY + """  - wan: {when: 'Owner == "alice"', port: wan-fast}\n"""
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        jobs = [post(controller, number).job for number in (1, 2)]
+        for job in jobs:
+            controller.jobs.confirm(job.id, 20)
+        putting = threading.Thread(target=controller.policy.put, args=(steered, "ops"))
+        putting.start()
+        assert told.wait(20)
+        connect(network, controller, a_core())
+        there.set()
+        putting.join()
+        until(lambda: [controller.jobs.detail(job.id).job.state for job in jobs] == [JobState.ENFORCED] * 2)
 
 
 def test_queues_that_stand_without_effect_keep_no_group(

@@ -247,7 +247,9 @@ def test_a_hook_before_the_transfer_that_keeps_jobs_from_starting_is_found(
     startd.network = network
     knob = "LARK_HOOK_PREPARE_JOB_BEFORE_TRANSFER"
     words = f"{knob} is set, and so is NO_JOB_NETWORKING"
-    for knobs, expected in (({"STARTER_JOB_HOOK_KEYWORD": "Lark"}, []), ({knob: "/bin/true"}, [state])):
+    for knobs, expected in (
+        ({"STARTER_JOB_HOOK_KEYWORD": "Lark"}, []), ({knob: ""}, []), ({knob: "/bin/true"}, [state])
+    ):  # fmt: skip
         found = checks._htcondor(Settings(), HTCondor({"A": "b", **knobs}, version, startd))
         assert [each.state for each in found if words in each.words] == (expected if state else [])
 
