@@ -115,7 +115,8 @@ def _row(directory: Path, url: str, count: int, size: int, workers: int, seconds
 
 def _fresh(size: int, workers: int) -> Iterator[Job]:
     """Jobs that are not registered yet, at ports that are free once those before them have ended."""
-    taken = -(-size // workers)
+    # Jobs are counted from 1: the last of the pool may have a port beyond those of all others.
+    taken = size // workers + 1
     every = jobs(1 << 40, BLOCK, workers=workers)
     return (job for job in itertools.islice(every, size, None) if taken <= (job.number // workers) % PORTS < JOB_PORTS)
 
