@@ -9,10 +9,8 @@ figures after each step, so that a run that is interrupted has those that it fou
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +32,6 @@ from bench import (
 )
 
 ROOT: Final = Path(__file__).parents[1]
-RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 
 JOBS_A_WORKER: Final = 64
@@ -114,14 +111,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="minutes after which none is killed any more (180)")
     chosen = parser.parse_args()
     other = any(each is not None for each in (chosen.jobs, chosen.connected, chosen.kills, chosen.minutes))
-    RESULTS.mkdir(exist_ok=True)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    path = RESULTS / f"{stamp}{'-quick' if chosen.quick else ''}.json"
+    path = report.results_file("-quick" if chosen.quick else "")
     found: dict[str, Any] = {"machine": report.machine(), "quick": chosen.quick}
 
     def keep(name: str, value: Any) -> None:
         found[name] = value
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        report.keep(found, path)
 
     for name, measure in measurements(chosen.quick, chosen, keep).items():
         if name not in (chosen.only or (SUBJECTS if chosen.quick else TABLE)):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+
+RESULTS: Final = Path(__file__).parent / "results"
 
 BEGIN: Final = "<!-- results: written by `python -m bench` -->"
 END: Final = "<!-- end of results -->"
@@ -32,6 +36,17 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }
+
+
+def results_file(name: str = "") -> Path:
+    """A new file for the results of a run that begins, in bench/results, which is made."""
+    RESULTS.mkdir(exist_ok=True)
+    return RESULTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}{name}.json"
+
+
+def keep(found: Mapping[str, Any], path: Path) -> None:
+    """Write results as JSON."""
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def table(found: dict[str, Any]) -> str:

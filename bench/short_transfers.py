@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -224,11 +223,7 @@ def main() -> None:
         "turns": [[asdict(each) for each in turns[place :: len(chosen.rates)]] for place in range(len(chosen.rates))],
         "load_after": os.getloadavg()[0],
     }
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-short-transfers.json").write_text(
-        json.dumps(found, indent=1) + "\n"
-    )
+    report.keep(found, report.results_file("-short-transfers"))
     print(table(found))
     report.replace(PAGE, table(found), BEGIN, END)
 

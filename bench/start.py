@@ -7,11 +7,9 @@ log (with fractions of a second) and the job, whose first instruction prints the
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,9 +95,7 @@ def main() -> None:
         "realtime": chosen.realtime,
         "load_after": os.getloadavg()[0],
     }
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-start.json").write_text(json.dumps(found, indent=1) + "\n")
+    report.keep(found, report.results_file("-start"))
     print(table(found))
     report.replace(PAGE, table(found), BEGIN, END)
 

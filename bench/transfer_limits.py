@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -201,11 +199,7 @@ def main() -> None:
         "rows": [{**case._asdict(), "moved": asdict(row)} for case, row in zip(CASES, rows, strict=True)],
         "load_after": os.getloadavg()[0],
     }
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-transfer-limits.json").write_text(
-        json.dumps(found, indent=1) + "\n"
-    )
+    report.keep(found, report.results_file("-transfer-limits"))
     print(table(found))
     report.replace(PAGE, table(found), BEGIN, END)
 

@@ -301,7 +301,7 @@ class Pool:
         with counted(self._lab, way) as counting:
             yield between
 
-    def alone(self, rate: float, seconds: float = ALONE) -> Meanwhile:
+    def alone(self, rate: float) -> Meanwhile:
         """Let the reference stream run alone at ``rate`` Mb/s, as much as was measured: a machine may be fast enough
         for a small stream and not for that. Raises LabError.
         """
@@ -310,7 +310,7 @@ class Pool:
             raise LabError("no way for the reference stream is named")
         try:
             self._reference = replace(way, rate=rate)
-            with self.watched(self.now() + READY, seconds) as watched:
+            with self.watched(self.now() + READY, ALONE) as watched:
                 pass
             return watched()
         finally:

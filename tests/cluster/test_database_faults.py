@@ -10,36 +10,19 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from lab.postgres import PostgresServer
-from tests.cluster.test_processes import ADS, Instance, took_over, until
+from tests.cluster.test_processes import ADS, pair, took_over, until
 
 pytestmark = pytest.mark.postgres
 
 # Longer than one that gives no sign of life is waited for.
 SLOW_SECONDS = 8
-
-
-@contextmanager
-def running(server: PostgresServer, url: str, folder: Path) -> Iterator[tuple[Instance, Instance]]:
-    """``a``, which is active, and ``b``, which stands by."""
-    a, b = Instance("a", folder, url), Instance("b", folder, url)
-    try:
-        a.start()
-        until(a.is_active)
-        b.start()
-        until(b.stands_by)
-        yield a, b
-    finally:
-        for each in (a, b):
-            if each.process is not None and each.process.poll() is None:
-                each.process.kill()
-                each.process.wait()
 
 
 @pytest.fixture
@@ -54,7 +37,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 def test_a_database_that_takes_no_writes_ends_no_term(server: PostgresServer, tmp_path: Path) -> None:
-    with running(server, server.new_database(), tmp_path) as (a, b):
+    with pair(server.new_database(), tmp_path) as (a, b):
         posted = {a.post(1)}
         server.execute("ALTER SYSTEM SET default_transaction_read_only = on")
         server.execute("SELECT pg_reload_conf()")
@@ -77,7 +60,7 @@ def test_a_database_that_stands_still_for_longer_than_signs_of_life_ends_no_term
     server: PostgresServer, tmp_path: Path
 ) -> None:
     url = server.new_database()
-    with running(server, url, tmp_path) as (a, b):
+    with pair(url, tmp_path) as (a, b):
         posted = {a.post(1)}
         with ThreadPoolExecutor(2) as hooks, psycopg.connect(url) as holder:
             holder.execute("LOCK TABLE runs, instances IN ACCESS EXCLUSIVE MODE")
@@ -109,7 +92,7 @@ def test_a_database_whose_disk_is_full_promises_nothing_and_loses_nothing(
         os.chown(disk, *_owner(server.directory / "data"))
         server.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
         server.execute("CREATE DATABASE small TABLESPACE small")
-        with running(server, server.url("small"), tmp_path) as (a, b):
+        with pair(server.url("small"), tmp_path) as (a, b):
             posted = {a.post(1)}
             filler = disk / "filler"
             # Until no block is left.

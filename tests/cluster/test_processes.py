@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,10 @@ def server() -> Iterator[PostgresServer]:
         own.stop()
 
 
-@pytest.fixture
-def two(server: PostgresServer, tmp_path: Path) -> Iterator[tuple[Instance, Instance]]:
+@contextmanager
+def pair(url: str, folder: Path) -> Iterator[tuple[Instance, Instance]]:
     """``a``, which is active, and ``b``, which stands by."""
-    url = server.new_database()
-    a, b = Instance("a", tmp_path, url), Instance("b", tmp_path, url)
+    a, b = Instance("a", folder, url), Instance("b", folder, url)
     try:
         a.start()
         until(a.is_active)
@@ -151,6 +151,13 @@ def two(server: PostgresServer, tmp_path: Path) -> Iterator[tuple[Instance, Inst
             if each.process is not None and each.process.poll() is None:
                 each.process.kill()
                 each.process.wait()
+
+
+@pytest.fixture
+def two(server: PostgresServer, tmp_path: Path) -> Iterator[tuple[Instance, Instance]]:
+    """``a``, which is active, and ``b``, which stands by."""
+    with pair(server.new_database(), tmp_path) as both:
+        yield both
 
 
 def test_killed_stopped_and_drained(two: tuple[Instance, Instance]) -> None:
