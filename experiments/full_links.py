@@ -15,9 +15,9 @@ from experiments import paper
 from experiments.beside import Kept
 from experiments.cluster import Played
 from experiments.measured import Measured, NotMeasuredError, measure
-from experiments.nodes import Request, Run
+from experiments.nodes import Run
 from experiments.options import Options
-from experiments.qos_framework import FRAMES, MEGABITS, ROUNDS, SIZE, WITHIN, named, scale, setting, shares
+from experiments.qos_framework import FRAMES, MEGABITS, WITHIN, named, requested, scale, setting, shares
 from experiments.result import Check, Point, Result, Series
 
 NODES: Final = 8
@@ -48,16 +48,7 @@ VARIANTS: Final = (
 def run(options: Options) -> tuple[Result, ...]:
     """The three exchanges alone and at once, on each kind of cable."""
     unit = MEGABITS * scale(NODES, options)
-    request = Request(
-        nodes=NODES,
-        link=options.rates.link_mbytes * unit,
-        half_duplex=True,
-        size=SIZE,
-        rounds=ROUNDS,
-        repetitions=options.fewer,
-        runs=tuple(runs(options, unit)),
-        seconds=REPEATED,
-    )
+    request = requested(NODES, runs(options, unit), REPEATED, options)
     return (result(measure(request, (), SECONDS), options),)
 
 

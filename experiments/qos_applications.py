@@ -16,9 +16,9 @@ from experiments.applications import PACKAGES
 from experiments.beside import Kept
 from experiments.cluster import Played
 from experiments.measured import Measured, NotMeasuredError, figures, measure
-from experiments.nodes import Request, Run
+from experiments.nodes import Run
 from experiments.options import Options
-from experiments.qos_framework import MEGABITS, ROUNDS, SIZE, WITHIN, scale
+from experiments.qos_framework import MEGABITS, WITHIN, requested, scale
 from experiments.result import Check, Point, Result, Series
 from experiments.sizes import NODES, arguments, of_link
 
@@ -59,16 +59,7 @@ def run(options: Options) -> tuple[Result, ...]:
     limit = paper.flow_limit(NODES, options.rates.link_mbytes)
     unit = MEGABITS * scale(NODES, options)
     tried = rates(options)
-    request = Request(
-        nodes=NODES,
-        link=options.rates.link_mbytes * unit,
-        half_duplex=True,
-        size=SIZE,
-        rounds=ROUNDS,
-        repetitions=options.fewer,
-        runs=tuple({one.name: one for one in runs(options, tried, limit, unit)}.values()),
-        seconds=REPEATED,
-    )
+    request = requested(NODES, runs(options, tried, limit, unit), REPEATED, options)
     return tuple(results(measure(request, PACKAGES, SECONDS), tried, options))
 
 

@@ -90,16 +90,7 @@ def _of(nodes: int, options: Options) -> Iterable[Result]:
             Run(f"together {named(each)}", tuple(rate * unit for rate in each)),
             Run(f"free {named(each)}", (None,) * len(each)),
         ]
-    request = Request(
-        nodes=nodes,
-        link=options.rates.link_mbytes * unit,
-        half_duplex=True,
-        size=SIZE,
-        rounds=ROUNDS,
-        repetitions=options.fewer,
-        runs=tuple({one.name: replace(one, frames=FRAMES) for one in runs}.values()),
-        seconds=REPEATED,
-    )
+    request = requested(nodes, (replace(one, frames=FRAMES) for one in runs), REPEATED, options)
     times = measure(request, (), SECONDS)
     made: list[Callable[[], Result]] = [partial(against_allocation, nodes, alone, times, request, options)]
     if noises:
@@ -255,6 +246,20 @@ def at_once(nodes: int, together: Sequence[Sequence[float]], times: Measured, op
 
 def _point(x: float, kept: Kept[Played], application: int = 0) -> Point:
     return Point.judged(x, kept, lambda played: played.seconds[application])
+
+
+def requested(nodes: int, runs: Iterable[Run], seconds: float, options: Options) -> Request:
+    """The request of these runs, each of which is played once, on so many nodes with the paper's links."""
+    return Request(
+        nodes=nodes,
+        link=options.rates.link_mbytes * MEGABITS * scale(nodes, options),
+        half_duplex=True,
+        size=SIZE,
+        rounds=ROUNDS,
+        repetitions=options.fewer,
+        runs=tuple({one.name: one for one in runs}.values()),
+        seconds=seconds,
+    )
 
 
 def setting(nodes: int, options: Options) -> dict[str, str | float | int | bool]:
