@@ -20,8 +20,7 @@ from experiments.result import Check, Point, Result, Series, Values
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 
-# The rounds of a row, and the seconds of each way in a round.
-ROUNDS: Final = 5
+# The seconds of each way in a round; a row has a round for each repetition.
 SECONDS: Final = 2.0
 # How many jobs are called at once; and how many are mapped while one of them is called.
 CALLED: Final = (1, 8, 200)
@@ -70,7 +69,7 @@ class Row:
 def run(options: Options) -> tuple[Result, ...]:
     """Tables II to IV, and all ratios."""
     load = os.getloadavg()[0]
-    rows = measure(1, 0.5, (1, 8), 500) if options.quick else measure(ROUNDS, SECONDS, CALLED, MAPPED)
+    rows = measure(1, 0.5, (1, 8), 500) if options.quick else measure(options.repetitions, SECONDS, CALLED, MAPPED)
     return results(rows, load)
 
 
@@ -132,7 +131,7 @@ def results(rows: Sequence[Row], load: float) -> tuple[Result, ...]:
     """The figures of these rows; ``load`` is the machine's before the run."""
     setting: Values = {
         "rounds": len(rows[0].direct),
-        "processors": os.cpu_count() or 1,
+        "processors": len(os.sched_getaffinity(0)),
         "load average before": load,
         "most flows of the core": max(row.flows for row in rows),
     }
