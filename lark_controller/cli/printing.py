@@ -183,18 +183,27 @@ def _size(count: int) -> str:
     return f"{value:.1f} TB"
 
 
+# The heading of each rate, and its field in REST's answers.
+_RATES: Final = {
+    "OUT": "outward",
+    "IN": "inward",
+    "WAN OUT": "wan_outward",
+    "WAN IN": "wan_inward",
+    "MOVED OUT": "transfer_outward",
+    "MOVED IN": "transfer_inward",
+}
+
+
 def rates(found: Sequence[Answer], by: str) -> None:
     """A table of rates, Mb/s."""
     more = {"user": ("group",), "job": ("user", "group", "host")}.get(by, ())
-    head = (by.upper().replace("_", " "), *(name.upper() for name in more), "ACTIVE", "OUT", "IN", "WAN OUT", "WAN IN")
-    head += ("MOVED OUT", "MOVED IN")
-    shown = ("outward", "inward", "wan_outward", "wan_inward", "transfer_outward", "transfer_inward")
+    head = (by.upper().replace("_", " "), *(name.upper() for name in more), "ACTIVE", *_RATES)
     rows = [
         (
             _subject(each, by),
             *(each[name] for name in more),
             each["jobs"],
-            *(f"{each['rate'].get(name, 0.0):.2f}" for name in shown),
+            *(f"{each['rate'].get(name, 0.0):.2f}" for name in _RATES.values()),
         )
         for each in found
     ]

@@ -87,7 +87,7 @@ class SwitchState:
         self.down = {name: problem for name, problem in self.down.items() if name in watched}
 
     def note_wan(self, before: Switch | None, now: Switch) -> list[Happening]:
-        """Note that a WAN port has gone down or come up: its traffic takes another way."""
+        """The events of WAN ports that have gone down or come up, each with the port that takes the traffic now."""
         noted = []
         held = {} if before is None else {port.name: port for port in before.wan}
         names = sorted({*held, *(port.name for port in now.wan)})

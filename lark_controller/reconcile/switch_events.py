@@ -240,7 +240,11 @@ class SwitchEvents:
         self._progress.lost(state)
 
     def ports_changed(self, link: SwitchLink) -> None:
-        """Handle ports that came, went or were renumbered."""
+        """Handle ports that came, went, were renumbered, or are up or down now.
+
+        The switch's flows are calculated again with the ports as they are: jobs of a WAN port that is down leave by the
+        one that the policy names as next, and come back.
+        """
         state = self._state_of(link)
         if state is None:
             return

@@ -29,7 +29,7 @@ ALL_DHCP_SERVERS: Final = 0xFF02 << 112 | 1 << 16 | 2
 Admit = Callable[[int, Fields], Flow]
 
 
-def _admit(placed: Placed, mark: int, metadata: tuple[int, int]) -> Iterator[Flow]:
+def admit_flows(placed: Placed, mark: int, metadata: tuple[int, int]) -> Iterator[Flow]:
     """Anti-spoofing: the port sends with the job's own MAC and addresses, untagged, and nothing else."""
     job, mac = placed.job, placed.mac
     assert placed.port is not None

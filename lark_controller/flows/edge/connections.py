@@ -21,7 +21,7 @@ from lark_controller.flows.model import (
 from lark_controller.flows.tables import Edge
 
 
-def _connections(drops: Edge | None) -> Iterator[Flow]:
+def connection_flows(drops: Edge | None) -> Iterator[Flow]:
     """One-way connectivity: established connections pass, new ones in the open direction only (ovs-actions(7), ct)."""
     mark = cookie(Category.CONNECTIVITY)
     # Neighbour discovery and DHCP have no connection to belong to.
@@ -55,7 +55,7 @@ def _connections(drops: Edge | None) -> Iterator[Flow]:
         yield flow(Edge.CONNECT, t.P_DENY, fields, mark, goto=Edge.SPLIT, actions=commit_others)
 
 
-def _untracked(drops: Edge | None) -> Iterator[Flow]:
+def untracked_flows(drops: Edge | None) -> Iterator[Flow]:
     """Drops the traffic of jobs with one-way connectivity where connections cannot be tracked."""
     for bit in (t.FROM_TRACKED, t.TO_TRACKED):
         yield flow(Edge.TRACK, t.P_ALLOW, {"metadata": bit.put(1)}, cookie(Category.CONNECTIVITY), goto=drops)

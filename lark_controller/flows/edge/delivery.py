@@ -73,7 +73,7 @@ def learning_tables(learn: int, forward: int, open_ports: Iterable[int]) -> Iter
     yield flow(forward, t.P_SWITCH, {}, SWITCH, actions=tuple(Output(port) for port in open_ports))
 
 
-def _to_job(placed: Placed) -> Iterator[Fields]:
+def to_job(placed: Placed) -> Iterator[Fields]:
     """Matches of packets for the job's addresses, solicitations for them included."""
     yield from _global(placed)
     if placed.link_local is not None and _has_ipv6(placed):
@@ -95,7 +95,7 @@ def _has_ipv6(placed: Placed) -> bool:
     return placed.job.ipv6 is not None or placed.job.address_type is AddressType.DHCP
 
 
-def _deliver(placed: Placed, mark: int) -> Iterator[Flow]:
+def delivery_flows(placed: Placed, mark: int) -> Iterator[Flow]:
     """Exact delivery: the port gets what is for the job's addresses, and no flooding."""
     job, mac, local = placed.job, placed.mac, placed.link_local
     assert placed.port is not None
@@ -128,7 +128,7 @@ def _deliver(placed: Placed, mark: int) -> Iterator[Flow]:
         yield flow(Edge.FORWARD, t.P_GUARD, {"eth_dst": mac}, mark)
 
 
-def _announce(placed: Placed, switch: Switch, mark: int) -> Iterator[Flow]:
+def announcement_flows(placed: Placed, switch: Switch, mark: int) -> Iterator[Flow]:
     """Delivers a job's announcements of its own address (probes and announcements, RFC 5227, 4862) to all others."""
     assert placed.port is not None
     everyone = tuple(Output(port) for port in (PORT_LOCAL, *switch.uplinks))

@@ -14,11 +14,11 @@ from lark_controller.flows import tables as t
 from lark_controller.flows.build import ICMPV6, RA, REDIRECT, SWITCH, UDP, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.counting import count_flows, dropping, split_flows
-from lark_controller.flows.edge.admit import _admit
-from lark_controller.flows.edge.connections import _connections, _untracked
-from lark_controller.flows.edge.delivery import _announce, _deliver, _to_job, forwarding
+from lark_controller.flows.edge.admit import admit_flows
+from lark_controller.flows.edge.connections import connection_flows, untracked_flows
+from lark_controller.flows.edge.delivery import announcement_flows, delivery_flows, forwarding, to_job
 from lark_controller.flows.edge.opened import opened_flows, opened_frame
-from lark_controller.flows.edge.slices import _slices
+from lark_controller.flows.edge.slices import denial_flows
 from lark_controller.flows.model import (
     ETH_IPV4,
     ETH_IPV6,
@@ -46,6 +46,7 @@ def rules(policy: Policy, *, tracks: bool) -> Iterator[Flow]:
     ``tracks``: the edge has connection tracking.
     """
     yield from _never()
+    # A miss in the table admit is a drop: a packet by another address or MAC than the job's matches nothing there.
     for table, following in (
         (Edge.BLOCK, Edge.SLICE_FROM),
         (Edge.SLICE_FROM, Edge.SLICE_TO),
@@ -56,13 +57,13 @@ def rules(policy: Policy, *, tracks: bool) -> Iterator[Flow]:
     ):
         yield flow(table, t.P_MISS, {}, SWITCH, goto=following)
     drops = dropping(policy)
-    yield from _slices(policy, drops)
+    yield from denial_flows(policy, drops)
     yield from wan_flows(policy, Edge.WAN, Edge.TRACK, drops)
     opens = policy.external is not None and policy.external.opens
     if tracks and (policy.connectivities or opens):
-        yield from _connections(drops)
+        yield from connection_flows(drops)
     elif policy.connectivities:
-        yield from _untracked(drops)
+        yield from untracked_flows(drops)
     if tracks and opens:
         yield from opened_frame(policy, drops)
     yield from split_flows(policy)
@@ -115,12 +116,12 @@ def job_flows(placed: Placed, switch: Switch, marks: Marks, local: tuple[Network
     if placed.decision.isolated:
         yield from _isolated(placed, mark)
         return
-    yield from _admit(placed, mark, _sender(placed, marks))
+    yield from admit_flows(placed, mark, _sender(placed, marks))
     yield from queue_flows(placed, local, mark, marks.dscp)
     yield from _receiver(placed, mark, marks)
     yield from opened_flows(placed, mark)
-    yield from _deliver(placed, mark)
-    yield from _announce(placed, switch, mark)
+    yield from delivery_flows(placed, mark)
+    yield from announcement_flows(placed, switch, mark)
 
 
 def alike(one: Placed, other: Placed) -> bool:
@@ -143,7 +144,7 @@ def marked_flows(placed: Placed, was: Marks, now: Marks, local: tuple[Network, .
         return
     mark = cookie(Category.JOB, placed.job.number)
     if (sender := _sender(placed, now)) != _sender(placed, was):
-        yield from (each for each in _admit(placed, mark, sender) if each.data.metadata is not None)
+        yield from (each for each in admit_flows(placed, mark, sender) if each.data.metadata is not None)
     if now.dscp != was.dscp:
         yield from queue_flows(placed, local, mark, now.dscp)
     if (now.tag, now.wan) != (was.tag, was.wan):
@@ -155,7 +156,7 @@ def _isolated(placed: Placed, mark: int) -> Iterator[Flow]:
     yield flow(Edge.ADMIT, t.P_ALLOW, {"in_port": placed.port}, mark, goto=Edge.BLOCK)
     drops = Edge.DROPS if placed.decision.accounted else None
     yield flow(Edge.BLOCK, t.P_EXACT + 200, {"in_port": placed.port}, mark, goto=drops)
-    for fields in _to_job(placed):
+    for fields in to_job(placed):
         yield flow(Edge.BLOCK, t.P_EXACT, fields, mark, goto=drops)
     if placed.mac is not None:
         yield flow(Edge.BLOCK, t.P_EXACT, {"eth_dst": placed.mac}, mark, goto=drops)
@@ -185,5 +186,5 @@ def _receiver(placed: Placed, mark: int, marks: Marks) -> Iterator[Flow]:
         t.TO_TRACKED.put(int(placed.tracked)),
         t.TO_MUTE.put(int(not decision.inbound)),
     )
-    for fields in _to_job(placed):
+    for fields in to_job(placed):
         yield flow(Edge.BLOCK, t.P_ALLOW, fields, mark, goto=Edge.SLICE_FROM, metadata=metadata)

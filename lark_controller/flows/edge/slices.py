@@ -26,7 +26,7 @@ from lark_controller.policies.model import Policy
 GLOBAL: Final = ((0x2000 << 112, 0xE000 << 112), (0xFC00 << 112, 0xFE00 << 112))
 
 
-def _slices(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
+def denial_flows(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
     """Sliced jobs and the job networks as a whole; what their own slice allows stands above (:func:`slice_flows`)."""
     if not policy.slices:
         return
