@@ -24,9 +24,9 @@ HERE: Final = {"requirements": f'Machine == "{WORKER}.lab.test"'}
 PLAIN: Final = "central"
 PINGS: Final = 60
 FULL: Final = 50.0
-# Destinations of first packets: addresses that the server gets for it.
+# Destinations of first packets: addresses that the server gets for it, in the jobs' network, so that no gateway is between.
 DESTINATIONS: Final = 10
-_NEW: Final = "10.0.9.{}"
+_NEW: Final = "10.64.200.{}"
 # Seconds that the pings of one measurement take, about; and those that the controller is asked about, with its counts.
 SECONDS: Final = 6.0
 SECONDS_DECIDED: Final = 12.0
@@ -134,7 +134,7 @@ def _to_each(count: int) -> str:
 def _first(pool: Pool, job: Running) -> Times:
     """First packets to destinations of which no switch's kernel has a flow: Open vSwitch looks its tables through.
 
-    The destinations have been pinged before, so their MAC addresses and the gateway's redirects are known; the time of
+    The destinations have been pinged before, so their MAC addresses are known; the time of
     those is no flow set-up. A packet that is not answered has no time.
     """
     found: Times = []
@@ -213,8 +213,8 @@ def latency(places: Mapping[str, Kept[Times]], options: Options) -> Result:
         notes=(
             "The paper finds the difference that Open vSwitch makes negligible, and about 50 ms for the first packets "
             "of a flow, which its controller decides about.",
-            "A first packet here is an echo request to an address that has been pinged before, so that its MAC address "
-            "and the gateway's redirect are known; then the kernel's flows of the worker's Open vSwitch are deleted. "
+            "A first packet here is an echo request to an address of the jobs' network that has been pinged before, so "
+            "that its MAC address is known; then the kernel's flows of the worker's Open vSwitch are deleted. "
             "Lark's own flows stand before the job starts, and the kernel's are deleted before each packet.",
             "The controller decides as the paper's does where the policy does not name the jobs' networks. Then the "
             "answers that it has given are taken away and the kernel's flows are deleted once, before all "

@@ -34,6 +34,8 @@ YOUNG_SECONDS: Final = 60.0
 LEAST_SECONDS: Final = 1.0
 # After so long without a packet a job's flows have the counts of its interface: Open vSwitch takes half a second.
 QUIET_SECONDS: Final = 0.7
+# Bytes of both directions that the end of a job does not wait for: what its network takes by itself, such as DHCP and ARP.
+LITTLE: Final = 10_000
 # Seconds without requests after the controller has not answered.
 AWAY_SECONDS: Final = 30.0
 SLOTS: Final = "slots"
@@ -129,6 +131,7 @@ class Metering:
         if meter is None:
             return
         quiet = before is not None and before.counted == meter.counted and meter.at - before.at >= QUIET_SECONDS
+        quiet |= meter.counted.bytes_in + meter.counted.bytes_out < LITTLE
         with self._lock:
             due = meter.at - self._last_part_at.get(record.id, -math.inf) >= LEAST_SECONDS
             if due:

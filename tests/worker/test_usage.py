@@ -104,7 +104,7 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Record("1" * 16, 1, "boot", 7, 0, "s#1.0#1", 1, "slot1@w", "alice", "ns", "veth", "", "ovs_bridge", "", "")
-    seen, now = [Counted(100, 200, 1, 2)], [1000.0]
+    seen, now = [Counted(100_000, 200_000, 100, 200)], [1000.0]
     monkeypatch.setattr(metering, "read", lambda _: seen[0])
     monkeypatch.setattr(
         metering, "time", SimpleNamespace(monotonic=lambda: now[0], clock_gettime=lambda _: now[0], CLOCK_BOOTTIME=0)
@@ -133,8 +133,8 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
     for pause, counted, quiet in (
         (0.0, seen[0], False),  # the first look
         (5.0, seen[0], True),
-        (5.0, Counted(100, 300, 1, 3), False),
-        (1.0, Counted(100, 300, 1, 3), True),
+        (5.0, Counted(100_000, 300_000, 100, 300), False),
+        (1.0, Counted(100_000, 300_000, 100, 300), True),
     ):
         now[0] += pause
         seen[0] = counted
@@ -159,6 +159,21 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
     before = len(asked)
     each.report_now(job)
     assert len(asked) == before
+
+
+def test_the_end_of_a_job_that_moved_next_to_nothing_does_not_wait_for_its_flows_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Record("1" * 16, 1, "boot", 7, 0, "s#1.0#1", 1, "slot1@w", "alice", "ns", "veth", "", "ovs_bridge", "", "")
+    asked: list[bool] = []
+    for counted in (Counted(), Counted(4_999, 5_000, 9, 9), Counted(5_000, 5_000, 9, 9)):
+        each = metering.Metering(
+            load({}), KnownJobs(tmp_path), ControllerLink(load({})), lambda _: None,
+            lambda _record, quiet: asked.append(quiet), lambda _: NOTHING, lambda _starter, _values: None,
+        )  # fmt: skip
+        monkeypatch.setattr(metering, "read", lambda _, counted=counted: counted)
+        each.report_now(job)
+    assert asked == [True, True, False]
 
 
 def test_the_wan_parts_of_all_jobs_of_a_worker_are_one_request_in_an_interval(
