@@ -24,7 +24,7 @@ HERE: Final = {"requirements": f'Machine == "{WORKER}.lab.test"'}
 PLAIN: Final = "central"
 PINGS: Final = 60
 FULL: Final = 50.0
-# Destinations of first packets: addresses that the server gets for it, in the jobs' network, so that no gateway is between.
+# Destinations of first packets: addresses that the server gets for it, in the jobs' network, without a gateway between.
 DESTINATIONS: Final = 10
 _NEW: Final = "10.64.200.{}"
 # Seconds that the pings of one measurement take, about; and those that the controller is asked about, with its counts.

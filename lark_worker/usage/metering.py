@@ -34,7 +34,7 @@ YOUNG_SECONDS: Final = 60.0
 LEAST_SECONDS: Final = 1.0
 # After so long without a packet a job's flows have the counts of its interface: Open vSwitch takes half a second.
 QUIET_SECONDS: Final = 0.7
-# Bytes of both directions that the end of a job does not wait for: what its network takes by itself, such as DHCP and ARP.
+# Bytes of both directions that a job's end does not wait for: what its network takes by itself, such as DHCP and ARP.
 LITTLE: Final = 10_000
 # Seconds without requests after the controller has not answered.
 AWAY_SECONDS: Final = 30.0
