@@ -28,7 +28,7 @@ IPERF3, WEB, COPY, ECHO = 5000, 5001, 5002, 5003
 OWN: Final = 100
 # The bytes of all files of a transfer together.
 BYTES: Final = 192 << 20
-PATIENCE: Final = 120.0
+PATIENCE: Final = 600.0
 # Seconds before each try, where a server is busy.
 BUSY: Final = (0.0, 0.5, 2.0, 5.0)
 

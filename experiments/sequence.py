@@ -37,10 +37,14 @@ class Transfer:
     stream: Stream | None
 
     def ratio(self, asked: Mapping[str, float]) -> float:
-        """Its rate after slow start as a part of what it asked for; 0 where it got nothing."""
-        if self.stream is None or not self.stream.rates or self.stream.rates[-1][0] <= page.SETTLED:
+        """Its rate after slow start as a part of what it asked for; 0 where it got nothing.
+
+        The last interval is left out: the job has its bytes somewhere within it, and receives nothing after that.
+        """
+        whole = () if self.stream is None else self.stream.rates[:-1]
+        if self.stream is None or not whole or whole[-1][0] <= page.SETTLED:
             return 0.0
-        return self.stream.mean() / asked[self.kind]
+        return self.stream.mean(last=whole[-1][0]) / asked[self.kind]
 
 
 Transfers = tuple[Transfer, ...]

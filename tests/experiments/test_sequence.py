@@ -40,6 +40,11 @@ def test_figure_8c_is_met_by_jobs_that_each_get_what_they_ask_for() -> None:
     assert all(marked for _, marked in result(*GOOD, reference=0.9).values())
 
 
+def test_the_interval_in_which_a_job_has_its_last_bytes_is_no_part_of_its_rate() -> None:
+    whole = stream(0, 8, 5.0)
+    assert result(Transfer("A", Stream(0.0, (*whole.rates, (8.5, 1.0)), 4.8)), *GOOD[1:]) == MET
+
+
 @pytest.mark.parametrize(
     "bad",
     [
