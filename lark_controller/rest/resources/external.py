@@ -7,7 +7,6 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 
-from flask import Response, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import AmbiguousError, NotFoundError
@@ -28,6 +27,7 @@ from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.members import meta
 from lark_controller.rest.schemas.queries import ChangeQuery, ExternalQuery, WaitQuery
 from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.written import Rows, Written
 from lark_controller.rest.tokens import Scope
 
 blueprint = resource("external-addresses", "Addresses at which jobs are reached from outside of the site.")
@@ -80,7 +80,7 @@ class ExternalWishSchema(Schema):
     )
 
 
-class ExternalAddressSchema(Schema):
+class ExternalAddressSchema(Written):
     """An external address of a job."""
 
     id = fields.String(required=True, metadata=meta("The id of this association, 16 hexadecimal digits"))
@@ -117,7 +117,7 @@ class ExternalAddressSchema(Schema):
     name_reason = fields.String(required=True, metadata=meta("The reason why the name waits"))
 
 
-class ExternalPoolSchema(Schema):
+class ExternalPoolSchema(Written):
     """A pool of external addresses."""
 
     name = fields.String(required=True, metadata=meta("Its name in the policy"))
@@ -127,24 +127,20 @@ class ExternalPoolSchema(Schema):
     free = fields.Integer(required=True, metadata=meta("Those that jobs may get now"))
 
 
-class ExternalPoolListSchema(Schema):
+class ExternalPoolListSchema(Written):
     """Pools of external addresses."""
 
-    pools = fields.List(fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy"))
+    pools = Rows(ExternalPoolSchema, "The pools of the policy")
 
 
 class ExternalListSchema(Page):
     """A page of external addresses of live jobs, and the pools."""
 
-    addresses = fields.List(
-        fields.Nested(ExternalAddressSchema), required=True, metadata=meta("The addresses, the oldest first")
-    )
-    pools = fields.List(
-        fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy, on the first page")
-    )
+    addresses = Rows(ExternalAddressSchema, "The addresses, the oldest first")
+    pools = Rows(ExternalPoolSchema, "The pools of the policy, on the first page")
 
 
-class TranslationSchema(Schema):
+class TranslationSchema(Written):
     """The translation of an external address."""
 
     address = fields.String(required=True, metadata=meta("The external IPv4 address"))
@@ -152,15 +148,13 @@ class TranslationSchema(Schema):
     open = fields.List(fields.String(), required=True, metadata=meta("The protocols and ports that are open"))
 
 
-class TranslationsSchema(Schema):
+class TranslationsSchema(Written):
     """Changes of translations."""
 
     revision = fields.String(required=True, metadata=meta("The revision that the reader has with this answer"))
     whole = fields.Boolean(required=True, metadata=meta("Everything follows: what the reader had before is over"))
     more = fields.Boolean(required=True, metadata=meta("There is more, to be asked for with this revision"))
-    translations = fields.List(
-        fields.Nested(TranslationSchema), required=True, metadata=meta("Those that are new or others, in that order")
-    )
+    translations = Rows(TranslationSchema, "Those that are new or others, in that order")
     gone = fields.List(fields.String(), required=True, metadata=meta("External addresses that lead nowhere any more"))
 
 
@@ -202,7 +196,7 @@ class GatewayWordSchema(Schema):
     answers={201: ExternalAddressSchema, 200: ExternalAddressSchema},
     problems=(400, 404, 409, 413, 415, 422),
 )
-def associate(query: dict[str, Any]) -> Response:
+def associate(query: dict[str, Any]) -> tuple[dict[str, object], int, dict[str, str]]:
     """Give a live job an external address.
 
     A job that has one keeps it, and the answer is 200. ``wait`` waits until the switches have it.
@@ -215,10 +209,8 @@ def associate(query: dict[str, Any]) -> Response:
         # As with reservations: those who ask must leave places to the hooks of jobs that start.
         with current().reserves.place() as free:
             confirm(job_id, query["wait"] if free else 0.0)
-    response = jsonify(ExternalAddressSchema().dump(_shown([given.association])[0]))
-    response.status_code = 201 if given.created else 200
-    response.headers["Location"] = url_for("external-addresses.show", association_id=given.association.id)
-    return response
+    place = f"/v1/external-addresses/{given.association.id}"
+    return _shown([given.association])[0], 201 if given.created else 200, {"Location": place}
 
 
 @operation(

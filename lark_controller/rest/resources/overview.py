@@ -7,7 +7,7 @@ import time
 from typing import Final, cast
 
 from flask import g
-from marshmallow import Schema, fields
+from marshmallow import fields
 
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.api.switches import SwitchStatus
@@ -18,6 +18,7 @@ from lark_controller.rest.schemas.answers import SwitchSchema
 from lark_controller.rest.schemas.described import schema_of
 from lark_controller.rest.schemas.members import maybe_text, meta
 from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.written import Rows, Written
 from lark_controller.rest.tokens import Scope, Token
 
 blueprint = resource("overview", "The whole pool in a few numbers, and what asks for attention.")
@@ -28,7 +29,7 @@ NAMED: Final = 20
 NEARLY_FULL: Final = 0.9
 
 
-class JobCountsSchema(Schema):
+class JobCountsSchema(Written):
     """The number of live jobs in each state."""
 
     registering = fields.Integer(required=True, metadata=meta("Flows on their way"))
@@ -40,14 +41,14 @@ class JobCountsSchema(Schema):
     )
 
 
-class DropCountsSchema(Schema):
+class DropCountsSchema(Written):
     """The packets that are dropped now."""
 
     jobs = fields.Integer(required=True, metadata=meta("Jobs whose packets are dropped"))
     packets_per_second = fields.Float(required=True, metadata=meta("Packets a second"))
 
 
-class SwitchCountsSchema(Schema):
+class SwitchCountsSchema(Written):
     """The number of switches."""
 
     known = fields.Integer(required=True, metadata=meta("Declared, or connected once"))
@@ -60,7 +61,7 @@ class SwitchCountsSchema(Schema):
 PolicyHeadSchema = schema_of(PolicyVersion, "PolicyHeadSchema", without=("text",))
 
 
-class OverviewSchema(Schema):
+class OverviewSchema(Written):
     """The pool, summed up."""
 
     at = Time("Time of these values")
@@ -69,15 +70,13 @@ class OverviewSchema(Schema):
     jobs = fields.Nested(JobCountsSchema, required=True, metadata=meta("Live jobs by state"))
     drops = fields.Nested(DropCountsSchema, required=True, metadata=meta("Packets that are dropped now"))
     switches = fields.Nested(SwitchCountsSchema, required=True, metadata=meta("Switches"))
-    shown = fields.List(
-        fields.Nested(SwitchSchema),
-        required=True,
-        metadata=meta(f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use"),
+    shown = Rows(
+        SwitchSchema, f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use"
     )
     policy = fields.Nested(PolicyHeadSchema, required=True, metadata=meta("The policy in force"))
 
 
-class TokenSchema(Schema):
+class TokenSchema(Written):
     """The token that the request carries."""
 
     name = fields.String(required=True, metadata=meta("Its name"))

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from marshmallow import Schema, fields, validate
+from marshmallow import fields, validate
 
 from lark_controller.policies.model import BandwidthMode
 from lark_controller.qos.advice import Reason, Verdict
 from lark_controller.rest.schemas.members import a_flag, a_number, a_text, maybe_float, maybe_number, meta
+from lark_controller.rest.schemas.written import Written
 
 
 def _number(meaning: str) -> fields.Float:
     return fields.Float(required=True, metadata=meta(meaning))
 
 
-class BothWaysSchema(Schema):
+class BothWaysSchema(Written):
     """Rates in both directions."""
 
     inward = _number("To it, Mb/s")
     outward = _number("From it, Mb/s")
 
 
-class AdviceSchema(Schema):
+class AdviceSchema(Written):
     """A job's request against its use and losses, and the rate to ask for."""
 
     job = a_text("The job's id")

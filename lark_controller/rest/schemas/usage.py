@@ -11,7 +11,7 @@ from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
 from lark_controller.api.usage import UsageRow
 from lark_controller.rest.schemas.members import Count, a_number, meta
 from lark_controller.rest.schemas.times import Time, iso
-from lark_controller.rest.schemas.written import Written
+from lark_controller.rest.schemas.written import Rows, Written
 
 _COUNTS: Final = {
     "bytes_in": "Bytes to it, L2 frames",
@@ -112,17 +112,17 @@ class JobUsageSchema(UsageSchema):
         return {**counts(value.usage), **rates, "at": at, "final": value.final}
 
 
-class RecentSchema(Schema):
+class RecentSchema(Written):
     """A job's rates before a reading of its counters."""
 
     at = Time("Time of the reading")
     rate = fields.Nested(RateSchema, required=True, metadata=meta("The rates since the reading before"))
 
 
-class RecentListSchema(Schema):
+class RecentListSchema(Written):
     """A live job's last rates."""
 
-    rates = fields.List(fields.Nested(RecentSchema), required=True, metadata=meta("The rates, the oldest first"))
+    rates = Rows(RecentSchema, "The rates, the oldest first")
 
 
 class FlowingSchema(Written):
@@ -137,10 +137,10 @@ class FlowingSchema(Written):
     rate = fields.Nested(RateSchema, required=True, metadata=meta("Their rates added up"))
 
 
-class FlowingListSchema(Schema):
+class FlowingListSchema(Written):
     """The rates of live jobs now, the most first."""
 
-    rates = fields.List(fields.Nested(FlowingSchema), required=True, metadata=meta("The rates"))
+    rates = Rows(FlowingSchema, "The rates")
 
 
 class UsageRowSchema(UsageSchema):
@@ -161,7 +161,7 @@ class UsageRowSchema(UsageSchema):
         return {"start": iso(value.start), "end": iso(value.end), **named, **counts(value.usage)}
 
 
-class UsagePageSchema(Schema):
+class UsagePageSchema(Written):
     """A page of the history of use."""
 
     start = Time("Beginning of the stretch that is answered: whole buckets")
@@ -170,7 +170,7 @@ class UsagePageSchema(Schema):
         required=True, allow_none=True, metadata=meta("Width of the buckets that were added up, null by job")
     )
     counted = Time("All use until then is in the rows; of later use there may be more to come")
-    rows = fields.List(fields.Nested(UsageRowSchema), required=True, metadata=meta("The rows"))
+    rows = Rows(UsageRowSchema, "The rows")
     next = fields.String(required=True, allow_none=True, metadata=meta("The next page's URL, null on the last"))
     next_cursor = fields.String(required=True, allow_none=True, metadata=meta("The cursor of the next page"))
 

@@ -10,6 +10,7 @@ from lark_common.runs import NetworkType
 from lark_common.transfers import MOST_BITS, MOST_NAME, MOST_SHARED
 from lark_controller.rest.schemas.members import Count, Many, a_flag, a_number, a_text, maybe_number, meta
 from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.written import Rows, Written
 
 MAX_REASON: Final = 1024
 MAX_UPLINKS: Final = 64
@@ -63,9 +64,7 @@ class JobRulesSchema(Schema):
     inward = fields.Nested(
         ShareSchema, required=True, allow_none=True, metadata=meta("Limits what is sent to it; null: nothing does")
     )
-    reserved = fields.List(
-        fields.Nested(ReservedShareSchema), required=True, metadata=meta("Flows that it has reserved")
-    )
+    reserved = Rows(ReservedShareSchema, "Flows that it has reserved")
 
 
 def _prefixes(meaning: str) -> fields.List[Any]:
@@ -84,9 +83,7 @@ class RulesSchema(Schema):
     local_networks = _prefixes("The addresses that are not the WAN")
     exceptions = _numbered("WAN rule -> the prefixes that it does not drop")
     slices = _numbered("Slice -> the prefixes of its jobs")
-    jobs = fields.List(
-        fields.Nested(JobRulesSchema), required=True, metadata=meta("The jobs, in order of registration")
-    )
+    jobs = Rows(JobRulesSchema, "The jobs, in order of registration")
     uplinks = fields.Dict(
         keys=fields.String(),
         values=fields.Nested(UplinkSchema),
@@ -147,7 +144,7 @@ class LeasesSchema(Schema):
     jobs = Many(fields.String, required=True, metadata=meta("Ids of the jobs that run"))
 
 
-class RenewedSchema(Schema):
+class RenewedSchema(Written):
     """The renewed leases of a worker's jobs."""
 
     lease_until = Time("Time when they run out")
@@ -156,7 +153,7 @@ class RenewedSchema(Schema):
     )
 
 
-class JobWanSchema(Schema):
+class JobWanSchema(Written):
     """The WAN's part of a job's use."""
 
     job = a_text("The job's id")
@@ -164,10 +161,10 @@ class JobWanSchema(Schema):
     wan_bytes_out = a_number("Bytes that it has sent there")
 
 
-class WorkerUseSchema(Schema):
+class WorkerUseSchema(Written):
     """The WAN's part of the use of a worker's jobs."""
 
-    jobs = fields.List(fields.Nested(JobWanSchema), required=True, metadata=meta("The jobs that are accounted"))
+    jobs = Rows(JobWanSchema, "The jobs that are accounted")
 
 
 class WholeOrNull(fields.Integer):
@@ -272,13 +269,13 @@ class MarksSchema(Schema):
     """The marks of jobs' flows, and the receivers of reports."""
 
     revision = a_text("Changes with policy and registry; empty: flows are reported to nobody")
-    collectors = fields.List(fields.Nested(CollectorSchema), required=True, metadata=meta("Told of every marked flow"))
+    collectors = Rows(CollectorSchema, "Told of every marked flow")
     destinations = a_flag("The other end of a flow gets reports, too")
     silent = _prefixes("Flows to these are reported to nobody")
     ongoing = a_number("Seconds between two messages of a flow that goes on; 0: none")
     labels = a_flag("IPv6 packets of these flows carry the mark in the flow label")
     own = a_flag("All this for what jobs send themselves, too")
-    jobs = fields.List(fields.Nested(MarkSchema), required=True, metadata=meta("The jobs that live there"))
+    jobs = Rows(MarkSchema, "The jobs that live there")
 
 
 class DeliveredQueueSchema(Schema):
