@@ -117,9 +117,8 @@ class CounterReader:
             if whose is not None:
                 packets, size = dump.counters[key]
                 found.setdefault(whose[0], []).append(FlowReading(whose[1], packets, size))
-        now = time.time()
         for placed in self._jobs_at(datapath):
-            self._ledger.flows_there(placed.job.number, now, found.get(placed.job.number, []))
+            self._ledger.flows_there(placed.job.number, found.get(placed.job.number, []))
 
     def flow_removed(self, removed: FlowRemoved) -> None:
         """Take in the last counters of a counting flow that is gone."""

@@ -17,7 +17,7 @@ from lark_controller.qos.delivery import Counters
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host
 from lark_controller.rest.bodies import read_json
-from lark_controller.rest.context import actor, current
+from lark_controller.rest.context import current
 from lark_controller.rest.json_portions import written
 from lark_controller.rest.schemas.queries import RulesQuery
 from lark_controller.rest.schemas.worker_rules import (
@@ -98,7 +98,7 @@ def renew(host: str) -> Renewed:
     context = current()
     require_host(host)
     sent = read_json(context.settings.max_ads_bytes, LeasesSchema())
-    return context.controls.jobs.renew_all(host, sent["jobs"], actor())
+    return context.controls.jobs.renew_all(host, sent["jobs"])
 
 
 @operation(

@@ -184,7 +184,7 @@ def renew(job_id: str) -> Job:
     """Renew a job's lease."""
     known = valid_job_id(job_id)
     require_host_of(current(), known)
-    return current().controls.jobs.renew(known, actor())
+    return current().controls.jobs.renew(known)
 
 
 @operation(
