@@ -222,7 +222,7 @@ class Turns:
         for share in turn.shares:
             share.used += used
         caller, at = turn.shares[0], self.clock()
-        # What it takes while nobody else asks is not held against it for long.
+        # Time that it takes while nobody else asks is not held against it for long.
         caller.budget.take(min(used, caller.budget.left(at) + AT_ONCE), at)
         caller.patience = min(AT_ONCE, caller.patience + used * (1 / SHARE - 1))
 

@@ -37,7 +37,7 @@ class SwitchStatus:
     """The state of a switch.
 
     ``in_sync`` is True only when everything desired was confirmed by barrier after a complete dump. ``desired`` is
-    the number of flows that Lark wants there, ``installed`` what the last dump or confirmation counted, ``max_rules``
+    the number of flows that are desired there, ``installed`` what the last dump or confirmation counted, ``max_rules``
     the limit (0: none). ``drift`` counts foreign changes of flows that periodic checks found.
     """
 
@@ -173,7 +173,7 @@ class SwitchControls(Protocol):
     def explain(self, src: str, dst: str, timeout: float, owner: str | None = None) -> Explanation:
         """Explain why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
 
-        With ``owner`` one of them is to be a live job of this user, and nothing is said of others' jobs.
+        With ``owner`` one of them is to be a live job of this user, and the answer has nothing of others' jobs.
 
         Raises NotFoundError, AdError.
         """

@@ -1,7 +1,7 @@
 """The JSON Schema of a policy file, for editors; ``etc/policy.schema.json`` is this, written out.
 
 A schema sees shapes. What needs the whole file or the ClassAd language (predicates, overlaps, ports that other keys
-name, duplicate datapaths) is said by :func:`lark_controller.policies.file.load` alone: what ``load`` takes is valid
+name, duplicate datapaths) is reported by :func:`lark_controller.policies.file.load` alone: what ``load`` takes is valid
 here, and not the other way round.
 """
 

@@ -72,7 +72,7 @@ def answer(context: Context, environ: WSGIEnvironment) -> Response | None:
         return None
     # It may be asked by all workers as the active one soon, beside strangers who take strangers' places.
     known = recognise(context)
-    # What was handed on once is not handed on again: the active one may be another by now.
+    # A request is handed on once: the active one may be another by now.
     if handed_on is None and standing.key and context.active is not None:
         try:
             return _handed_on(context, standing, known)

@@ -45,7 +45,7 @@ def why_not(policy: Policy, job: Job, family: int = 4) -> str:
     if decision.isolated:
         return "nothing of the job may pass"
     if family == 6 and not decision.inbound:
-        # What the site closes the rule opens; what the job itself has closed it does not.
+        # The rule opens ports that the site closes, and none that the job itself has closed.
         closed = holds("MY.InboundConnectivity =?= false", ads_of(job.facts))
         return "the job's own InboundConnectivity is false" if closed else ""
     if not decision.inbound:

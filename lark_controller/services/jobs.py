@@ -64,7 +64,7 @@ class Jobs:
 
         Raises as :meth:`Registration.register` does, and ExternalAddressError where the run cannot have that address
         and is not to run without; it has ended then. A job that is ``running`` is not to lose its network: it is too
-        late to hold it, so it runs without, and the audit trail says why.
+        late to hold it, so it runs without, and the audit trail has the reason.
         """
         registered = self._registration.register(job_ad, machine_ad, actor)
         job = registered.job

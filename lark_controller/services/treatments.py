@@ -1,4 +1,4 @@
-"""The treatment of jobs' transfers: what each worker is asked for, and what it has said to have in place."""
+"""The treatments of jobs' transfers: those that each worker is asked for, and those that it has confirmed."""
 
 from __future__ import annotations
 

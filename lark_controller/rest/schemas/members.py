@@ -8,7 +8,7 @@ from marshmallow import ValidationError, fields
 
 # The largest number that the store and the arithmetic can hold.
 LARGEST: Final = 2**63 - 1
-# Wrong entries of a list that are told of.
+# Wrong entries of a list that are reported.
 MOST_WRONG: Final = 16
 
 
