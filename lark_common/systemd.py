@@ -68,7 +68,7 @@ class Notices:
                 notices.settimeout(5.0)
                 notices.sendto(state.encode(), address)
         except OSError as error:
-            log.event("systemd cannot be told", level=log.WARNING, state=state, reason=error)
+            log.event("systemd cannot be notified", level=log.WARNING, state=state, reason=error)
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float:

@@ -52,7 +52,7 @@ class Confirmation:
 class TransferState:
     """The state of the terms of a job's transfers: in place by its worker's word, or not, with the reason."""
 
-    enforced: Annotated[bool, "Its worker has said that it has them in place, as they are now"]
+    enforced: Annotated[bool, "Its worker has confirmed that they are in place, as they are now"]
     reason: Annotated[str, "Why not, empty where it has"] = ""
 
 

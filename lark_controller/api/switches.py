@@ -49,7 +49,7 @@ class SwitchStatus:
     address: Annotated[str, "Address that it connects from"] = ""
     host: Annotated[str, "The Machine whose jobs are attached to it"] = ""
     description: Annotated[str, "Its own description"] = ""
-    desired: Annotated[int, "Flows that the controller wants there"] = 0
+    desired: Annotated[int, "Flows that are desired there"] = 0
     installed: Annotated[int, "Flows that are there"] = 0
     max_rules: Annotated[int, "Its rule limit, 0 for none"] = 0
     jobs: Annotated[int, "Jobs attached to it"] = 0

@@ -20,6 +20,7 @@ from lark_controller.policies.topology import ACCESS
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.schemas.described import schema_of
+from lark_controller.rest.schemas.members import a_number, meta
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.schemas.written import Rows, Written
 from lark_controller.rest.tokens import Scope
@@ -101,15 +102,11 @@ MapLinkSchema = schema_of(MapLink, "MapLinkSchema")
 PartySchema = schema_of(Party, "PartySchema")
 
 
-def _meta(meaning: str) -> dict[str, str]:
-    return {"description": meaning}
-
-
 class MapSchema(Written):
     """The network in one picture."""
 
     at = Time("Time of these values")
-    wan = fields.Nested(MapWanSchema, required=True, metadata=_meta("The way out of the site"))
+    wan = fields.Nested(MapWanSchema, required=True, metadata=meta("The way out of the site"))
     cores = Rows(MapCoreSchema, f"The first {CORES} core switches")
     edges = Rows(
         MapSwitchSchema, f"At most {DRAWN} workers: half of them or more by rate, before them some with problems"
@@ -117,8 +114,8 @@ class MapSchema(Written):
     rest = Rows(MapRestSchema, "The other workers")
     links = Rows(MapLinkSchema, f"The first {LINKS} links")
     parties = Rows(PartySchema, "Users with the most live jobs")
-    other_owners = fields.Integer(required=True, metadata=_meta("Number of other users"))
-    other_jobs = fields.Integer(required=True, metadata=_meta("Their live jobs"))
+    other_owners = a_number("Number of other users")
+    other_jobs = a_number("Their live jobs")
 
 
 @operation(blueprint, "GET", "/map", name="show_map", scopes=(Scope.READ,), answers={200: MapSchema})

@@ -28,6 +28,7 @@ from lark_controller.policies.model import Because
 from lark_controller.rest.schemas.described import Datapath, schema_of
 from lark_controller.rest.schemas.members import (
     a_flag,
+    a_float,
     a_number,
     a_text,
     maybe_flag,
@@ -35,6 +36,7 @@ from lark_controller.rest.schemas.members import (
     maybe_number,
     maybe_text,
     meta,
+    texts,
 )
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.schemas.usage import JobUsageSchema
@@ -90,10 +92,10 @@ class ShortageSchema(Schema):
     link = a_text("Its name")
     source = a_text("From; empty where both directions share the link")
     target = a_text("To; empty where both directions share the link")
-    capacity = fields.Float(required=True, metadata=meta("Its capacity, Mb/s"))
-    reserved = fields.Float(required=True, metadata=meta("Its reserved part, Mb/s"))
-    available = fields.Float(required=True, metadata=meta("Its free part, Mb/s"))
-    asked = fields.Float(required=True, metadata=meta("The rate that was asked for on top, Mb/s"))
+    capacity = a_float("Its capacity, Mb/s")
+    reserved = a_float("Its reserved part, Mb/s")
+    available = a_float("Its free part, Mb/s")
+    asked = a_float("The rate that was asked for on top, Mb/s")
 
 
 class MistakeSchema(Schema):
@@ -139,12 +141,8 @@ class JobSchema(Written):
     addresses = fields.List(
         fields.Nested(AddressSchema), required=True, attribute="blocks", metadata=meta("Its addresses, IPv4 first")
     )
-    external_addresses = fields.List(
-        fields.String(), required=True, metadata=meta("Its addresses outside of the site, while they are its own")
-    )
-    external_open = fields.List(
-        fields.String(), required=True, metadata=meta("The protocols and ports that are open there")
-    )
+    external_addresses = texts("Its addresses outside of the site, while they are its own")
+    external_open = texts("The protocols and ports that are open there")
     external_name = a_text("The name of an external address in the DNS, empty where there is none")
     datapath = Datapath("The worker's bridge", allow_none=True)
     port = maybe_text("The job's port on that bridge")
@@ -179,9 +177,7 @@ class Joined:
 class RegisteredSchema(JobSchema):
     """A job with the switches that hold its flows."""
 
-    confirmed = fields.List(
-        fields.String(), required=True, metadata=meta("Datapath ids of the switches that confirmed by barrier")
-    )
+    confirmed = texts("Datapath ids of the switches that confirmed by barrier")
     waiting = Rows(WaitingSchema, "The switches concerned that have not confirmed")
 
 
@@ -371,9 +367,7 @@ class PolicyCheckSchema(Written):
 
     valid = a_flag("No mistake was found")
     mistakes = Rows(MistakeSchema, "Every mistake, in file order")
-    warnings = fields.List(
-        fields.String(), required=True, metadata=meta("Refusals by the policy, and promises that nothing keeps")
-    )
+    warnings = texts("Refusals by the policy, and promises that nothing keeps")
 
 
 PastPolicySchema = schema_of(PastPolicy, "PastPolicySchema")
@@ -407,7 +401,7 @@ class DropListSchema(Written):
 
     drops = Rows(DropSchema, "The drops, the most first")
     jobs = a_number("Jobs whose packets are dropped now")
-    packets_per_second = fields.Float(required=True, metadata=meta("Packets that are dropped now, of all of them"))
+    packets_per_second = a_float("Packets that are dropped now, of all of them")
 
 
 class GroupListSchema(Written):

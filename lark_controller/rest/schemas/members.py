@@ -37,6 +37,11 @@ def maybe_number(meaning: str) -> fields.Integer:
     return fields.Integer(required=True, allow_none=True, metadata=meta(meaning))
 
 
+def a_float(meaning: str) -> fields.Float:
+    """A number."""
+    return fields.Float(required=True, metadata=meta(meaning))
+
+
 def maybe_float(meaning: str) -> fields.Float:
     """A number or null."""
     return fields.Float(required=True, allow_none=True, metadata=meta(meaning))
@@ -50,6 +55,11 @@ def a_flag(meaning: str) -> fields.Boolean:
 def maybe_flag(meaning: str) -> fields.Boolean:
     """True, false or null."""
     return fields.Boolean(required=True, allow_none=True, metadata=meta(meaning))
+
+
+def texts(meaning: str) -> fields.List[Any]:
+    """A list of texts."""
+    return fields.List(fields.String(), required=True, metadata=meta(meaning))
 
 
 class Many(fields.List[Any]):

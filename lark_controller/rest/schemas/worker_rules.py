@@ -8,7 +8,7 @@ from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import NetworkType
 from lark_common.transfers import MOST_BITS, MOST_NAME, MOST_SHARED
-from lark_controller.rest.schemas.members import Count, Many, a_flag, a_number, a_text, maybe_number, meta
+from lark_controller.rest.schemas.members import Count, Many, a_flag, a_number, a_text, maybe_number, meta, texts
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.schemas.written import Rows, Written
 
@@ -30,7 +30,7 @@ class ReservedShareSchema(Schema):
     """A flow of a job that has a share of its own."""
 
     key = a_text("Its key in the uplinks' shares")
-    target = fields.List(fields.String, required=True, metadata=meta("Its destinations; empty: the WAN"))
+    target = texts("Its destinations; empty: the WAN")
 
 
 class UplinkSchema(Schema):
@@ -52,7 +52,7 @@ class JobRulesSchema(Schema):
     id = a_text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
     network_type = a_text("Kind of the job's network", validate=validate.OneOf([str(kind) for kind in NetworkType]))
     mac = a_text("MAC address inside the job; zeros where it is not known")
-    addresses = fields.List(fields.String, required=True, metadata=meta("The addresses that it may send from"))
+    addresses = texts("The addresses that it may send from")
     vlan = maybe_number("VLAN")
     dhcp = a_flag("It may ask a DHCP server")
     isolated = a_flag("Nothing passes")
@@ -101,7 +101,7 @@ class HostSchema(Schema):
     rules = fields.Nested(
         RulesSchema, required=True, allow_none=True, metadata=meta("The rules; null where the revision is known")
     )
-    waiting = fields.List(fields.String, required=True, metadata=meta("Ids of the jobs whose rules are not confirmed"))
+    waiting = texts("Ids of the jobs whose rules are not confirmed")
 
 
 class Speed(fields.Float):
@@ -148,9 +148,7 @@ class RenewedSchema(Written):
     """The renewed leases of a worker's jobs."""
 
     lease_until = Time("Time when they run out")
-    missing = fields.List(
-        fields.String, required=True, metadata=meta("Ids of the jobs that do not live on this worker")
-    )
+    missing = texts("Ids of the jobs that do not live on this worker")
 
 
 class JobWanSchema(Written):
@@ -236,9 +234,7 @@ class TransfersSchema(Schema):
 class TransfersAnswerSchema(Schema):
     """The answer to a post of transfers."""
 
-    missing = fields.List(
-        fields.String, required=True, metadata=meta("Ids of the jobs that have no open account on this worker")
-    )
+    missing = texts("Ids of the jobs that have no open account on this worker")
     local = _prefixes("The addresses that are not the WAN")
     treatments = fields.Dict(
         keys=fields.String(),
