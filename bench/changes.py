@@ -46,7 +46,7 @@ CONNECTED_SCATTERED: Final = 5
 class Calculated:
     """The desired state of a pool with jobs, and the jobs that come and go.
 
-    ``joining`` says which of those come into a block where a job is already; ``beside`` is what they alone cost.
+    ``joining`` are those that come into a block where a job is already; ``beside`` is what they alone cost.
     """
 
     desired: Desired

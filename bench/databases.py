@@ -1,7 +1,7 @@
 """Many real OVSDB servers, one a worker, in a process of their own: ``python -m bench.databases DIRECTORY COUNT``.
 
 Each is an ``ovsdb-server`` with the schema of Open vSwitch on a Unix socket, and has a bridge with all ports of a
-worker of :mod:`bench.population`. ovs-vswitchd is played: what was asked for (``next_cfg``) is said to be in force
+worker of :mod:`bench.population`. ovs-vswitchd is played: a request (``next_cfg``) is reported as in force
 (``cur_cfg``) as soon as it was committed. ``commits`` on the standard input is answered by a line of JSON with what was
 committed since the last time; at the standard input's end all servers are stopped.
 """
@@ -90,7 +90,7 @@ class Played:
         elif message.get("method") == "update":
             self._changed(message["params"][1], now)
         elif message.get("id") == MONITOR:
-            # What was asked for while nobody was there.
+            # Requests that came while nobody was there.
             self._changed(message["result"], now)
             self._ready.set()
         elif message.get("error") or any(each and "error" in each for each in message.get("result") or ()):
@@ -188,7 +188,7 @@ def main(directory: Path, count: int) -> None:
     template(empty)
     servers: list[subprocess.Popen[bytes]] = []
     try:
-        # What has been started when one cannot be is stopped as well.
+        # The ones that have started are stopped as well when one cannot be.
         servers.extend(_spawn(directory, number, empty) for number in range(1, count + 1))
         asyncio.run(_serve(directory, count))
     finally:

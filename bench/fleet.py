@@ -1,10 +1,10 @@
 """Thousands of played switches in a process of their own: ``python -m bench.fleet PORTS WORKERS JOB_PORTS``.
 
 They keep and check every flow (:mod:`fake_switch.stored`), connect again when they lose the controller, and do what
-lines on the standard input say, each answered by a line of JSON: ``connect`` begins to connect them; ``counts`` tells
-how many are connected, what they hold and what they were sent since ``forget``; ``digests N ...`` tells digests of what
+lines on the standard input have, each answered by a line of JSON: ``connect`` begins to connect them; ``counts`` has
+how many are connected, what they hold and what they were sent since ``forget``; ``digests N ...`` has digests of what
 these hold; ``port P`` is where the controller listens from now on; ``busy`` lets flows' counters grow; ``masters``
-tells when (``time.monotonic``) each has got a master since ``forget``; ``unmarked`` tells how many workers'
+has when (``time.monotonic``) each has got a master since ``forget``; ``unmarked`` how many workers'
 switches have no marker. PORTS are those of several controllers, with commas between them.
 """
 

@@ -1,6 +1,6 @@
 """The reference: a learning switch as an os-ken application is usually written, run as ``osken-manager`` runs it.
 
-``python -m bench.learning_switch PORT``. A packet whose destination was heard of leads to a flow and a packet-out,
+``python -m bench.learning_switch PORT``. A packet whose destination is known leads to a flow and a packet-out,
 every other to a packet-out that floods: what os-ken's own example of a learning switch does.
 """
 

@@ -335,7 +335,7 @@ def _scale(found: dict[str, Any]) -> Iterator[Row]:
         f"{found['comparison_seconds']:.1f} s of processor",
         f"{found['comparison_seconds'] / found['jobs'] * 1e6:.1f} µs a job",
     )
-    # What the time did not suffice for is not there.
+    # Measurements for which the time did not suffice are absent.
     for name, rows in (
         ("posts_at_most", _scale_posts), ("reload_5_percent", _scale_reload), ("reload_all", _scale_reload),
         ("counters", _scale_counters), ("day", _scale_day), ("restart_with_posts", _scale_restart),

@@ -1,6 +1,6 @@
 """The cost of Lark at a job's start and end: ``python -m bench.start``, jobs with and without it by turns in the lab.
 
-One worker is set up as docs/how-to/worker.md says; the other one's HTCondor has neither hook nor wrapper. The starter's
+One worker is set up by docs/how-to/worker.md; the other one's HTCondor has neither hook nor wrapper. The starter's
 log (with fractions of a second) and the job, whose first instruction prints the time, say when what happened.
 """
 

@@ -1,7 +1,7 @@
 """Many fake switches in a process of their own: ``python -m bench.switches PORT FIRST COUNT``.
 
-It is told what to do by lines on its standard input, and answers each by a line of JSON: ``stall N`` lets switch N stop
-reading, and again whenever it was disconnected and has come back in sync; ``counts`` tells what all switches hold and
+It follows the lines on its standard input, and answers each by a line of JSON: ``stall N`` lets switch N stop
+reading, and again whenever it was disconnected and has come back in sync; ``counts`` has what all switches hold and
 how many PacketIns they sent; ``packets N`` lets every switch N get frames for its jobs and from them.
 """
 

@@ -104,7 +104,7 @@ class Topology:
         run(["ip", "-n", self.internet.namespace, "route", "add", POOL, "via", first.near_outside[0]])
         run(["ip", "-n", first.host.namespace, "route", "add", POOL, "dev", first.host.device])
         for host in (self.internet, *(router.host for router in self.routers)):
-            # What one router sends may be answered by way of the other.
+            # Answers to packets of one router may come by way of the other.
             self.net.exec(host, ["sh", "-c", 'for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >"$f"; done'])
 
     def _router(self, number: int, link: str) -> Router:

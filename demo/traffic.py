@@ -53,7 +53,7 @@ def send(address: str, mbit: float, period: float) -> None:
         while True:
             now = time.monotonic()
             wave = 1 + 0.6 * math.sin(2 * math.pi * (now - began) / period)
-            # Whatever held it up, a sender does not catch up in one burst.
+            # A sender that was held up does not catch up in one burst.
             owed += min(now - last, 0.2) * mbit * 1e6 / 8 * wave
             last = now
             while owed >= SIZE:

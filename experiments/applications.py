@@ -53,7 +53,7 @@ HPCC_OUTPUT = "hpccoutf.txt"
 # The numbers of updates that RandomAccess made, and that it makes where it has the time.
 UPDATES = (r"Number of updates EXECUTED", r"Default number of updates \(RECOMMENDED\)")
 
-# What is read of a program's output and folder: seconds of each part.
+# Reads a program's output and folder: seconds of each part.
 Read = Callable[[str, Path], dict[str, float]]
 
 

@@ -1,7 +1,7 @@
 """Judges measurements by a reference stream beside them, and by what the processors did meanwhile.
 
 The reference is a TCP stream of a known rate that passes the same cables at the same time, and none of Lark's queues.
-Where it does not get its rate, the machine is late, and what was measured beside it says nothing about Lark. Such a
+Where it does not get its rate, the machine is late, and what was measured beside it shows nothing of Lark. Such a
 measurement is repeated; where that does not help, its value is marked. It is never averaged with sound ones.
 
 Pure; standard library only, since it is used inside the lab, too.
@@ -40,7 +40,7 @@ class Processors:
         words = stat.split("\n", 1)[0].split()
         if words[:1] != ["cpu"] or len(words) < 9:
             raise ValueError(f"not the first line of /proc/stat: {stat[:80]!r}")
-        # What guests take is part of user and nice already.
+        # Guests' time is part of user and nice already.
         times = [int(word) for word in words[1:9]]
         idle, stolen = times[3] + times[4], times[7]
         return cls(sum(times) - idle - stolen, stolen, sum(times))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# What the switch at a cable's end holds back at most, as milliseconds at the cable's rate. That is a switch's shared
+# The most that the switch at a cable's end holds back, as milliseconds at the cable's rate. That is a switch's shared
 # buffer of some megabytes at 1 Gb/s, and less than what keeps TCP from finding its share for minutes.
 BUFFER_MS: Final = 40.0
 # A buffer holds some packets at least, however slow the cable is.

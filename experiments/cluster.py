@@ -104,7 +104,7 @@ def background(application: int, flows: int) -> Iterator[None]:
             client = [*Member(application, 0).inside, "iperf3", "--client",
                       Member(application, node).address, "--time", str(RUN_SECONDS)]  # fmt: skip
             processes.append(subprocess.Popen(client, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        # What is measured begins when the streams have their share.
+        # The measurement begins when the streams have their share.
         time.sleep(2 if flows else 0)
         yield
     finally:

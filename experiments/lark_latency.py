@@ -112,7 +112,7 @@ def _beside(pool: Pool, measure: Callable[[], Times], before: Callable[[], objec
 def reactive() -> str:
     """A policy by which the controller decides about a job's first packet to every local address.
 
-    Without the jobs' networks an address cannot be told from a job's, and a sliced job's packets to it are asked about.
+    Without the jobs' networks an address may be a job's or none, and a sliced job's packets to it are asked about.
     """
     text = policy("policies:\n  - slice: {by: Owner}")
     return re.sub(r"^  (jobs|hosts): .*\n", "", text, flags=re.MULTILINE)

@@ -58,7 +58,7 @@ def _of_kind(lab: Lab, pool: Pool, kind: str, number: int) -> Kept[Mapping[str, 
     wanted = "dhcp" if "DHCP" in kind else "controller"
     pool.configure(starts.WITH, f'AddressType = "{wanted}"\n')
     pool.advertises(starts.WITH, "AddressType", wanted)
-    # What is done once is no job's cost, and leaves a lease.
+    # Work that is done once is no job's cost, and leaves a lease.
     starts.one(lab, worker)
 
     def measure() -> Taken[Mapping[str, float]]:

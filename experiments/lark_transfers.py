@@ -104,7 +104,7 @@ def by_turns(lab: Lab, pool: Pool, batch: Batch, queues: Mapping[str, int | None
     for name, most in queues.items():
         taken: dict[str, list[Taken[Ran]]] = {kind: [] for kind in KINDS}
         with sandboxes.queue(lab, most):
-            # What is done once is no job's cost.
+            # Work that is done once is no job's cost.
             sandboxes.run(lab, replace(batch, jobs=min(FIRST, batch.jobs)), PATIENCE)
             order = KINDS
             while any(wants_more(each, options.repetitions) for each in taken.values()):

@@ -46,7 +46,7 @@ INTERVAL: Final = 0.5
 SITE, WAN = "dhcp", "wan1"
 JOB_TIMEOUT: Final = 300
 RESTART_TIMEOUT: Final = 90
-# What a worker's startd reads beside its own configuration for a while, and the program that it asks for bandwidth.
+# The file that a worker's startd reads beside its own configuration for a while, and its program for bandwidth.
 TRIAL: Final = "/etc/condor/config.d/90-experiment.conf"
 # HTCondor's lines for a worker whose leavings the negotiator gives, one job a cycle, and no schedd.
 NO_LEFTOVERS: Final = "CLAIM_PARTITIONABLE_LEFTOVERS = False\nCLAIM_WORKLIFE = 0\n"
@@ -264,7 +264,7 @@ class Pool:
     def watched(self, begin: float, seconds: float) -> Iterator[Callable[[], Meanwhile]]:
         """Let the reference stream run for some seconds from ``begin`` (since 1970, by the lab's clock).
 
-        Gives a function that says, after the block, what went on in it.
+        Gives a function that returns, after the block, what went on in it.
         """
         way = self._reference
         if way is None:
@@ -284,7 +284,7 @@ class Pool:
     def accompanied(self) -> Iterator[Callable[[float, float], tuple[Meanwhile, Counts]]]:
         """Let the reference stream run during the block, however long that is.
 
-        Gives a function that says, at the block's end, what went on between two times (seconds since 1970), and what
+        Gives a function that returns, at the block's end, what went on between two times (seconds since 1970), and what
         the machine that the reference goes to received. Raises LabError.
         """
         way = self._reference
@@ -297,7 +297,7 @@ class Pool:
             judged = self._meanwhile(way, found.rate(REFERENCE_PORT, begin, end), before, self._processors())
             return judged, found
 
-        # Whoever measures begins later than the reference: its job is to be matched first.
+        # The measurement begins later than the reference: its job is to be matched first.
         with counted(self._lab, way) as counting:
             yield between
 
@@ -413,7 +413,7 @@ class Pool:
         Otherwise a schedd that has been matched once gives what is left to further jobs of the same user, past the
         users' priorities. Those begin at the same for all. Raises LabError where the worker does not come back with it.
         """
-        # What the slot has left is less while it still holds the claim of a job that is over.
+        # The slot has less left while it still holds the claim of a job that is over.
         before = self._advertised(worker, "TotalSlotBandwidth")
         self.configure(worker, f"MACHINE_RESOURCE_INVENTORY_Bandwidth = {INVENTORY} {UPLINK} {rate}\n{NO_LEFTOVERS}")
         self._lab.on("central", "condor_userprio", "-resetall")

@@ -45,7 +45,7 @@ TOGETHER: Final = (
     (("integer sort", 5.0), ("POV-Ray", 8.0)),
     (("integer sort", 5.0), ("POV-Ray", 8.0), ("POV-Ray", 20.0)),
 )
-# What is reserved as a floor, MB/s a flow.
+# The reserved floor, MB/s a flow.
 FLOOR: Final = 5.0
 # A note of what stands beside others.
 LITTLE: Final = (

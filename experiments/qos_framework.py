@@ -27,7 +27,7 @@ SCALE: Final = 0.08
 # For all runs: no one is repeated later than at the first, and all have ended at the second.
 REPEATED: Final = 1200
 SECONDS: Final = 2400
-# What each flow sends in a round, bytes. Rates are scaled down and frames are not: with fewer of them in a round, what
+# Bytes that each flow sends in a round. Rates are scaled down and frames are not: with fewer of them in a round, what
 # it takes to send one again at the round's end would count for more than it does at the paper's rates.
 SIZE: Final = 200_000
 ROUNDS: Final = 3

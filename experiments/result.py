@@ -1,6 +1,6 @@
 """The result of an experiment: frozen values, written as JSON and read back. Pure, but for the two file calls.
 
-Rates are Mb/s of layer-2 bytes unless an axis says otherwise.
+Rates are Mb/s of layer-2 bytes unless an axis has another unit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Figure 12 and Table III: a high-priority job uploads a file beside N others that upload as much, all at once.
 
 The high-priority job is a job of HTCondor's of its own each time, whose program is the upload. The others are jobs that
-stand, and upload as often as they are told to. The speed-up is the ratio of the high-priority job's execution times
+stand, and upload as often as is requested. The speed-up is the ratio of the high-priority job's execution times
 without management and with it.
 """
 
@@ -37,7 +37,7 @@ SETTLED: Final = 0.5
 INTERVAL: Final = 0.25
 # Jobs of the lab that stand end by themselves after a while: new ones come for so many numbers of others.
 BATCH: Final = 4
-# What fails is tried again, so often in all.
+# A failed upload is tried again, so often in all.
 TRIES: Final = 3
 # All jobs are on one worker, where a named pipe lets the others begin with the high-priority job.
 WORKER: Final = "worker1"
@@ -141,7 +141,7 @@ def _one(
             begin = f": >{FLAGS}/go\n" if beside else ""
             executed = pool.executed(first, f"{begin}exec {first.client()}\n", WORKER, timeout)
         finally:
-            # Whoever still waits begins now, and all are ended.
+            # Jobs that still wait begin now, and all are ended.
             pool.on(WORKER, f"timeout 1 sh -c ': >{FLAGS}/go'; sleep 0.2; pkill -TERM -u {OTHER} -x iperf3; true")
         measured = stream(executed.printed)
         ended = measured.began + measured.rates[-1][0]

@@ -1,7 +1,7 @@
 """The controllers of a fake switch: the role of each connection, and the generation that the switch obeys.
 
 As Open vSwitch has them (ofproto/connmgr.c): the generation outlives connections, and not the switch; EQUAL neither
-compares nor sets it; a new master turns the one before into a SLAVE and tells it.
+compares nor sets it; a new master turns the one before into a SLAVE and notifies it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Masters:
         self.generation = None
 
     def connected(self) -> list[Connected]:
-        """All connections, each of which is told of changes of ports."""
+        """All connections, each of which is sent changes of ports."""
         return list(self._roles)
 
     def listening(self) -> list[Connected]:

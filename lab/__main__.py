@@ -77,7 +77,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # What is still in flight, such as a connection, need not hold up the end.
+    # Open work, such as a connection, need not hold up the end.
     status = main()
     sys.stdout.flush()
     os._exit(status)

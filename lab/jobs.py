@@ -1,4 +1,4 @@
-"""Jobs in the lab's pool that run as long as somebody wants to look at the network from inside them.
+"""Jobs in the lab's pool that run as long as the network is looked at from inside them.
 
 ::
 
@@ -94,7 +94,7 @@ class Running:
 def start(lab: Lab, wishes: Sequence[Wish], timeout: float = START_TIMEOUT) -> list[Running]:
     """Submit jobs and wait until all of them run, in the order of ``wishes``.
 
-    Raises LabError, with what the queue says, after ``timeout`` seconds.
+    Raises LabError, with the queue's output, after ``timeout`` seconds.
     """
     return _start(lab, wishes, timeout, [])
 

@@ -1,8 +1,8 @@
 """A private Open vSwitch: its own database, daemons, sockets and logs, all below one directory.
 
-Nothing here touches an Open vSwitch that the machine already runs: every program is told its sockets by option, and
-daemons are stopped by process id. Bridges use the userspace datapath (``datapath_type=netdev``) unless told otherwise,
-so that no kernel module is needed.
+Nothing here touches an Open vSwitch that the machine already runs: every program has its sockets by option, and
+daemons are stopped by process id. Bridges use the userspace datapath (``datapath_type=netdev``) unless another is
+named, so that no kernel module is needed.
 
     with OpenVSwitch(directory) as ovs:
         ovs.add_bridge("br0", dpid=1, controller="tcp:127.0.0.1:6653")
@@ -158,7 +158,7 @@ class OpenVSwitch:
         fail_mode: str = "secure",
         mac: str | None = None,
     ) -> None:
-        """Make a bridge as Lark wants it: OpenFlow 1.3, ``fail_mode=secure``, in-band control disabled.
+        """Make a bridge as Lark needs it: OpenFlow 1.3, ``fail_mode=secure``, in-band control disabled.
 
         ``controller`` is one target or several (``tcp:127.0.0.1:6653``); a lost one is tried again after at most a
         second, and is asked for a sign of life every five.

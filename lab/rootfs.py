@@ -27,7 +27,7 @@ PACKAGES = (
     "postgresql", "procps", "python3", "python3-venv", "sudo", "tcpdump", "udhcpc", "user-mode-linux",
     "util-linux-extra",
 )  # fmt: skip
-# What the lab was tried with; a mirror that has older ones would fail later and with less to read.
+# The versions with which the lab was tried; a mirror that has older ones would fail later and with less to read.
 AT_LEAST = {"condor": "25", "openvswitch-switch": "3.5", "user-mode-linux": "7.2"}
 # Ordinary users, in the root file system so that every machine of the pool agrees on their numbers.
 USERS = ("alice", "bob", "carol", "mallory")

@@ -212,7 +212,7 @@ class Client:
         return self._json("POST", f"/v1/hosts/{_part(host)}/transfers", None, body, "application/json")
 
     def marks(self, host: str, job_ids: Sequence[str]) -> Answer:
-        """The marks (SciTags) of a worker's jobs, and who is told of their flows."""
+        """The marks (SciTags) of a worker's jobs, and the receivers of reports of their flows."""
         body = json.dumps({"jobs": list(job_ids)})
         return self._json("POST", f"/v1/hosts/{_part(host)}/scitags", None, body, "application/json")
 

@@ -88,7 +88,7 @@ class Controllers:
             self._first = endpoint
         for each in self._endpoints:
             if each is not endpoint:
-                # What another one holds it may hold until it times out: it is stopped, or cut off.
+                # Another one may hold its request until it times out: it is stopped, or cut off.
                 each.hang_up()
 
 
@@ -113,7 +113,7 @@ def _one_may_become_active(failures: Mapping[str, Failure]) -> bool:
 
 
 def _failure(failures: Mapping[str, Failure]) -> Failure:
-    """Of several the one that says most: an active controller's problem."""
+    """Of several the most informative one: an active controller's problem."""
     found = list(failures.values())
     if len(found) == 1:
         return found[0]

@@ -24,7 +24,7 @@ _LOGGER: Final = logging.getLogger(LOGGER)
 _FIELDS: Final = "lark_fields"
 # An unquoted value; everything else is a JSON string, so a value can neither end the line nor its key.
 _PLAIN: Final = re.compile(r"[\w.:/@+,%<>\-\[\]]+", re.ASCII)
-# What is not ASCII, printable or not, and DEL: json.dumps has escaped every other control character.
+# Characters beyond ASCII, and DEL: json.dumps has escaped every other control character.
 _UNPRINTABLE: Final = re.compile(r"[^ -~]")
 
 # Lines that wait for a reader of the log that is slow.
@@ -134,7 +134,7 @@ class _Waiting(logging.Handler):
         ending = False
         while not ending:
             lines = [self._lines.get()]
-            # What waits is written at once: each write lets other threads in, and then has to wait for them.
+            # Waiting lines are written at once: each write lets other threads in, and then has to wait for them.
             with suppress(queue.Empty):
                 while lines[-1] is not None and len(lines) < AT_ONCE:
                     lines.append(self._lines.get_nowait())

@@ -1,4 +1,4 @@
-"""SciTags: experiment and activity of a job's flows, who is told of them, and the bits of an IPv6 flow label.
+"""SciTags: experiment and activity of a job's flows, receivers of reports, and the bits of an IPv6 flow label.
 
 The values follow the SciTags technical specification. Frozen, with the JSON by which a worker gets them.
 """
@@ -50,11 +50,11 @@ class Collector:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks of some jobs of a worker, and who is told of their flows.
+    """The marks of some jobs of a worker, and the receivers of reports of their flows.
 
     ``jobs`` has None for a job without a mark, and lacks those that are unknown. ``destinations`` is true where the
-    other end of a flow is told. Flows to ``silent`` networks are told to nobody. ``ongoing`` is the seconds between two
-    messages of a flow that goes on, 0 for none. ``labels``: IPv6 packets are marked. ``own``: all this is for
+    other end of a flow is a receiver. Flows to ``silent`` networks are not reported. ``ongoing`` is the seconds between
+    two messages of a flow that goes on, 0 for none. ``labels``: IPv6 packets are marked. ``own``: all this is for
     what jobs send themselves, too. ``revision`` changes with policy and registry.
     """
 

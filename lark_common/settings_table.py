@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", bound="DataclassInstance")
 class About:
     """The meaning of a setting and the values that it accepts: unit, bounds (inclusive), the words of a choice.
 
-    ``unix`` says whether a Unix socket may be given for an address.
+    ``unix`` is true where a Unix socket may be given for an address.
     """
 
     meaning: str

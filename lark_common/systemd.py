@@ -18,7 +18,7 @@ _NOTICES: Final = 3
 
 
 class Notices:
-    """Tells systemd of a service's life, as its unit asks (``Type=notify``, ``WatchdogSec=``).
+    """Notifies systemd of a service's life, as its unit asks (``Type=notify``, ``WatchdogSec=``).
 
     ``alive`` is asked again and again after :meth:`ready`, on a thread of its own, and may take a while. While it is
     false nothing is sent, so that systemd starts the service again.
@@ -68,7 +68,7 @@ class Notices:
                 notices.settimeout(5.0)
                 notices.sendto(state.encode(), address)
         except OSError as error:
-            log.event("systemd cannot be told", level=log.WARNING, state=state, reason=error)
+            log.event("systemd cannot be notified", level=log.WARNING, state=state, reason=error)
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float:

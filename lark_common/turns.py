@@ -113,7 +113,8 @@ class Turns:
             for share in turn.shares:
                 share.calling += 1
             self._moved(turn, at)
-        self.wait(turn, lambda: start(turn))
+            found = self._put_in_line(turn, lambda: start(turn), at)
+        self._go_on(found)
         return turn
 
     def charge(self, turn: Turn, used: float) -> None:
@@ -131,17 +132,17 @@ class Turns:
     def wait(self, turn: Turn, start: Callable[[], None]) -> None:
         """Have ``start`` called once it is the turn of a call that has begun before."""
         with self._lock:
-            caller, address = turn.shares
-            address.waiting.append((turn, start))
-            caller.line[address] = self._all.line[caller] = None
-        self._go_on()
+            found = self._put_in_line(turn, start, self.clock())
+        self._go_on(found)
 
     def leave(self, turn: Turn, used: float) -> None:
         """Give a turn up, after so many seconds of processor time."""
         with self._lock:
             self._charge(turn, used)
-            self._moved(turn, self.clock())
-        self._go_on()
+            at = self.clock()
+            self._moved(turn, at)
+            found = self._next(at)
+        self._go_on(found)
 
     def at_work(self) -> bool:
         """True if a call is under way, and not only waiting for something that takes long."""
@@ -155,10 +156,13 @@ class Turns:
         A caller that uses little does not. Another has patience for that as far as it would rest for what it has used,
         and for :data:`AT_ONCE` at most, so that it comes on however many calls go ahead.
         """
-        with self._lock:
-            self._take_note(turn, used)
+        if used:
+            with self._lock:
+                self._take_note(turn, used)
+        if self.ahead is None:
+            return
         caller, began = turn.shares[0], self.clock()
-        while self.ahead is not None and self.ahead.at_work():
+        while self.ahead.at_work():
             with self._lock:
                 if caller.patience <= 0.0 or caller.budget.left(began) > AT_ONCE / 2:
                     return
@@ -184,14 +188,16 @@ class Turns:
             rests = caller.rested and caller.rests_until > at
             if rests:
                 caller.rested = False
-        self._go_on()
+            found = self._next(at)
+        self._go_on(found)
         while rests:
             self._sleep(caller.rests_until - at)
             with self._lock:
                 at = self.clock()
                 rests = caller.rests_until > at
                 caller.rested = not rests
-            self._go_on()
+                found = self._next(at)
+            self._go_on(found)
 
     def _note(self, caller: _Share | None, at: float) -> None:
         if self._asked[0][0] is not caller:
@@ -216,34 +222,39 @@ class Turns:
         for share in turn.shares:
             share.used += used
         caller, at = turn.shares[0], self.clock()
-        # What it takes while nobody else asks is not held against it for long.
+        # Time that it takes while nobody else asks is not held against it for long.
         caller.budget.take(min(used, caller.budget.left(at) + AT_ONCE), at)
         caller.patience = min(AT_ONCE, caller.patience + used * (1 / SHARE - 1))
 
     def come_back(self, turn: Turn) -> None:
         """Take a turn at once, whoever has one."""
         with self._lock:
-            self._begin(turn)
+            self._begin(turn, self.clock())
 
-    def _begin(self, turn: Turn) -> None:
-        self._moved(turn, self.clock())
+    def _begin(self, turn: Turn, at: float) -> None:
+        self._moved(turn, at)
         self._all.running += 1
         for share in turn.shares:
             share.running += 1
 
-    def _go_on(self) -> None:
-        """Begin what may begin."""
-        while True:
-            with self._lock:
-                found = self._next()
-            if found is None:
-                return
-            found()
+    def _put_in_line(self, turn: Turn, start: Callable[[], None], at: float) -> Callable[[], None] | None:
+        """Have a call wait for its turn. Returns what is to begin, as :meth:`_next`."""
+        caller, address = turn.shares
+        address.waiting.append((turn, start))
+        caller.line[address] = self._all.line[caller] = None
+        return self._next(at)
 
-    def _next(self) -> Callable[[], None] | None:
-        if self._all.running >= self._most:
+    def _go_on(self, found: Callable[[], None] | None) -> None:
+        """Begin what was found, and what may begin after it."""
+        while found is not None:
+            found()
+            with self._lock:
+                found = self._next(self.clock())
+
+    def _next(self, now: float) -> Callable[[], None] | None:
+        """Take the next call out of the line; returns what begins it, to be called without the lock."""
+        if not self._all.line or self._all.running >= self._most:
             return None
-        now = self.clock()
         free = [share for share in self._all.line if share.running < self._most_of_one and share.rests_until <= now]
         few = [share for share in free if share.budget.left(now) > 0.0 or now - self._others_asked(share) >= ASKING]
         # One that uses much begins while nobody else is at work, where others ask.
@@ -260,7 +271,7 @@ class Turns:
             del caller.line[address]
         if not caller.line:
             del self._all.line[caller]
-        self._begin(turn)
+        self._begin(turn, now)
         return start
 
 
@@ -324,9 +335,13 @@ class Turn:
         """True if others go ahead of this call."""
         return self._turns.ahead is not None
 
-    def portion_is_over(self) -> bool:
-        """True once a portion's time has passed since the call has given way or waited last."""
-        return self._turns.clock() - self._at >= PORTION
+    def by_portions(self, values: Iterable[T]) -> Iterator[T]:
+        """The values. Once a portion's time has passed since the call has given way or waited last, it gives way."""
+        clock = self._turns.clock
+        for value in values:
+            if clock() - self._at >= PORTION:
+                self.give_way()
+            yield value
 
     def charge(self, used: float) -> None:
         """Charge the caller with so many seconds of processor time of another thread."""
@@ -437,13 +452,7 @@ def by_portions(values: Iterable[T]) -> Iterator[T]:
     """The values, with :func:`give_way` between portions of them, and before the first where much was calculated for
     it."""
     turn: Turn | None = getattr(_OF_THREAD, "turn", None)
-    if turn is None:
-        yield from values
-        return
-    for value in values:
-        if turn.portion_is_over():
-            turn.give_way()
-        yield value
+    return iter(values) if turn is None else turn.by_portions(values)
 
 
 def _used(share: _Share) -> float:

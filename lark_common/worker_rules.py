@@ -20,10 +20,10 @@ RULED: Final = frozenset({NetworkType.BRIDGE, NetworkType.NAT})
 
 # The conntrack zone of all Lark bridges of a worker: one zone, because a packet between two local jobs must be one
 # connection; and the zone of echo and all protocols but TCP and UDP, which is flushed whole when a job ends (an Open
-# vSwitch that cannot flush an address says why), at the cost of another job's answer that is under way.
+# vSwitch that cannot flush an address has the reason), at the cost of another job's answer that is under way.
 CT_ZONE: Final = 0x4C4B
 CT_ZONE_OTHERS: Final = 0x4C4C
-# On cores: connections of senders that no prefix tells, each marked with its group's DSCP.
+# On cores: connections of senders that no prefix identifies, each marked with its group's DSCP.
 CT_ZONE_GROUPS: Final = 0x4C4D
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")

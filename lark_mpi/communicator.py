@@ -80,14 +80,14 @@ class Path:
 
 class Reservation:
     """A communicator's reservation. ``admitted``: all of it is promised; else nothing more than before this request,
-    and ``reason`` says why, the same on every rank."""
+    and ``reason`` has the cause, the same on every rank."""
 
     def __init__(self, places: Sequence[Place], rank: int, lease: float) -> None:
         self.admitted = False
         self.reason = ""
         self._places = {place.job: place for place in places}
         self._place = places[rank] if places else None
-        # The flows of this job: its own where this rank makes the requests, else as they were told.
+        # The flows of this job: its own where this rank makes the requests, else as that rank reported them.
         self._flows = Flows(lease)
         self._told: dict[str, Flow] = {}
         # Of the paths as they were read last.
@@ -357,7 +357,7 @@ def _number(value: object) -> float | None:
 
 
 def _mtu(there: Place) -> int:
-    """The MTU of this job's route to another, as the kernel knows it; 1500 where it knows none."""
+    """The MTU of this job's route to another, by the kernel; 1500 where it has none."""
     for address in there.addresses:
         six = ":" in address
         try:

@@ -1,4 +1,4 @@
-"""Requests to the worker service over its Unix socket, which knows a caller's job by the kernel's word."""
+"""Requests to the worker service over its Unix socket, which identifies a caller's job by the kernel."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SAFE_HTCONDOR: Final = (24, 7, 3)
 BEFORE_TRIED: Final = (25, 14, 1)
 # Seconds by which the clocks may differ; a certificate or token that is just valid would be refused by more.
 CLOCKS: Final = 60.0
-# What the slot's ad must hold of a job, so that the startd can say whose it is.
+# The attributes of a job in the slot's ad, by which the startd identifies it.
 JOB_ATTRIBUTES: Final = ("Owner", "GlobalJobId", "JobCurrentStartDate")
 # Jobs see their own in its place, which takes a file to put it over.
 RESOLV: Final = Path("/etc/resolv.conf")

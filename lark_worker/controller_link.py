@@ -85,7 +85,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """Advice for a job in a sentence, and the whole Mb/s to ask for (None: nothing can be said).
+    """Advice for a job in a sentence, and the whole Mb/s to ask for (None: there is no advice).
 
     ``wan`` is how many bytes it has received from the WAN and sent there (None: not counted).
     """

@@ -16,7 +16,7 @@ from lark_common.runs import Address, Network
 from lark_common.settings_table import About, Setting, SettingsTable, lines_of
 
 PREFIX: Final = "LARK_WORKER_"
-# What the service's unit reads.
+# The settings that the service's unit reads.
 FILE: Final = Path("/etc/lark/worker.env")
 
 

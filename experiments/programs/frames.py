@@ -1,7 +1,7 @@
 """Frames for a display over MPI: ``mpiexec … python3 frames.py [--rate F] [--bytes N] [--seconds S] [--adapt]``.
 
 Every rank but 0 sends its part of ``F`` frames a second to rank 0, ``N`` bytes each, and waits where they do not pass
-so fast. With ``--adapt`` it reserves a floor with ``lark_mpi``, is told when the best effort beside it changes, and
+so fast. With ``--adapt`` it reserves a floor with ``lark_mpi``, notices when the best effort beside it changes, and
 sends as many bytes as pass in time. Rank 0 prints ``{"frames": […], "bytes": […]}``: when each frame was whole, seconds
 since 1970, and its size. Needs mpi4py, and ``lark_mpi`` to adapt.
 """
@@ -57,7 +57,7 @@ def send(comm: MPI.Intracomm, given: argparse.Namespace, budget: Budget | None) 
         if budget is not None:
             size = max(LEAST, min(size, int(budget.rate * PART / given.rate)))
         finish(comm.Isend([block, size, MPI.BYTE], dest=0))
-        # What is late is not made up for.
+        # A late frame is not made up for.
         due = max(due + 1 / given.rate, time.monotonic())
     finish(comm.Isend([END, 0, MPI.BYTE], dest=0))
 

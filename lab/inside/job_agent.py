@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The program of the lab's jobs with which a test looks at the network from inside a job.
 
-Answers on TCP and UDP port 5000 of the job's network (echo), and does what it is told, as the job's user, through a
+Answers on TCP and UDP port 5000 of the job's network (echo), and follows commands, as the job's user, through a
 Unix socket in the user's home directory on the worker: ``~/agents/CLUSTER.PROC``. HTTP, one JSON document each way:
 
 - ``{"run": "shell command", "seconds": 10}`` → ``{"status", "stdout", "stderr"}``

@@ -1,4 +1,4 @@
-"""The project's own services in the lab, installed as docs/how-to tells a site: the controller, and on each worker the
+"""The project's own services in the lab, installed by the pages of docs/how-to: the controller, and on each worker the
 service with hook, wrapper, sudoers and base flows. Runs as root inside the lab. Standard library only.
 """
 

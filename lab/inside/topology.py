@@ -123,7 +123,7 @@ def _wan(name: str, host: int) -> Machine:
         Nic("fast0", "fast", (f"203.0.113.{26 + host}/28", f"3fff:0:f1::{10 + host}/64")),
     )
     ipv4, ipv6 = WAN_ADDRESSES[host]
-    # What it begins itself goes the ordinary way, from its own address.
+    # Its own connections go the ordinary way, from its own address.
     routes = (
         f"10.0.0.0/8 via 203.0.113.1 src {ipv4}", f"2001:db8::/32 via 3fff:0:f0::1 src {ipv6}",
         "10.0.0.0/8 via 203.0.113.17 table 100", "2001:db8::/32 via 3fff:0:f1::1 table 100",

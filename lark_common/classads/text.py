@@ -21,7 +21,7 @@ MAX_DEPTH: Final = 64
 # Characters of one expression outside its string literals. Trees are freed recursively: 50,000 operators in a chain
 # overflow an 8 MiB stack, and an operator takes at least one character.
 MAX_EXPRESSION: Final = 16384
-# Brackets of all kinds that one ad opens. A list costs its parser ten times what its text says; the largest machine
+# Brackets of all kinds that one ad opens. A list costs its parser ten times as much as its text; the largest machine
 # ads have some hundred.
 MAX_BRACKETS: Final = 8192
 # HTCondor's private attributes are capabilities; they are kept out of what is stored and shown.

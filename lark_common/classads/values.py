@@ -112,7 +112,7 @@ class Reader:
         value = self.name(name)
         if value is None:
             state = "empty, Undefined or an error" if name in self.ad else "missing"
-            raise AdError(name, f"{state}; a job without it cannot be told from others")
+            raise AdError(name, f"{state}; a job without it cannot be distinguished from others")
         return value
 
     def integer(self, name: str) -> int | None:

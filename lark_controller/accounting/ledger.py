@@ -176,7 +176,7 @@ class Ledger:
             count_parts(account, None)
             self._moved(number, account, before)
 
-    def flows_there(self, number: int, at: float, flows: Sequence[FlowReading]) -> None:
+    def flows_there(self, number: int, flows: Sequence[FlowReading]) -> None:
         """Notes the counting flows of a job on a switch that has just connected; those that are missing begin at 0."""
         with self._lock:
             account = self._accounts.get(number)

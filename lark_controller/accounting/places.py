@@ -105,7 +105,7 @@ def restore(account: Account, readings: str, usage: Usage) -> None:
     numbers = account.opened()
     numbers[PORT : PORT + len(stored["counters"])] = array("Q", stored["counters"])
     numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
-    # Earlier versions wrote "reported" as "told".
+    # Earlier versions had another word for "reported".
     reported = stored["reported"] if "reported" in stored else stored["told"]
     account.started, account.reported, account.at = stored["started"], reported, stored["at"]
     account.unwritten = account.at

@@ -52,7 +52,7 @@ class Confirmation:
 class TransferState:
     """The state of the terms of a job's transfers: in place by its worker's word, or not, with the reason."""
 
-    enforced: Annotated[bool, "Its worker has said that it has them in place, as they are now"]
+    enforced: Annotated[bool, "Its worker has confirmed that they are in place, as they are now"]
     reason: Annotated[str, "Why not, empty where it has"] = ""
 
 
@@ -106,10 +106,10 @@ class JobControls(Protocol):
     def confirm(self, job_id: str, timeout: float) -> Confirmation:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
 
-    def renew(self, job_id: str, actor: str) -> Job:
+    def renew(self, job_id: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""
 
-    def renew_all(self, host: str, job_ids: Sequence[str], actor: str) -> Renewed:
+    def renew_all(self, host: str, job_ids: Sequence[str]) -> Renewed:
         """Renew the leases of a host's live jobs."""
 
     def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:

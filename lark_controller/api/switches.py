@@ -37,7 +37,7 @@ class SwitchStatus:
     """The state of a switch.
 
     ``in_sync`` is True only when everything desired was confirmed by barrier after a complete dump. ``desired`` is
-    the number of flows that Lark wants there, ``installed`` what the last dump or confirmation counted, ``max_rules``
+    the number of flows that are desired there, ``installed`` what the last dump or confirmation counted, ``max_rules``
     the limit (0: none). ``drift`` counts foreign changes of flows that periodic checks found.
     """
 
@@ -49,7 +49,7 @@ class SwitchStatus:
     address: Annotated[str, "Address that it connects from"] = ""
     host: Annotated[str, "The Machine whose jobs are attached to it"] = ""
     description: Annotated[str, "Its own description"] = ""
-    desired: Annotated[int, "Flows that the controller wants there"] = 0
+    desired: Annotated[int, "Flows that are desired there"] = 0
     installed: Annotated[int, "Flows that are there"] = 0
     max_rules: Annotated[int, "Its rule limit, 0 for none"] = 0
     jobs: Annotated[int, "Jobs attached to it"] = 0
@@ -173,7 +173,7 @@ class SwitchControls(Protocol):
     def explain(self, src: str, dst: str, timeout: float, owner: str | None = None) -> Explanation:
         """Explain why a packet from ``src`` reaches ``dst`` or not; each an address or a job id.
 
-        With ``owner`` one of them is to be a live job of this user, and nothing is said of others' jobs.
+        With ``owner`` one of them is to be a live job of this user, and the answer has nothing of others' jobs.
 
         Raises NotFoundError, AdError.
         """

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             time.sleep(arguments.watch)
             printing.cleared()
             status = _answer(arguments)
-        # What is still in the buffer would fail after the exit code is settled.
+        # Text that is still in the buffer would fail after the exit code is settled.
         sys.stdout.flush()
         return status
     except BrokenPipeError:

@@ -61,7 +61,7 @@ T = TypeVar("T")
 _SWITCH_SECONDS: Final = 0.001
 # The exit status of a controller that has handed over: EX_TEMPFAIL. Started again, it stands by.
 HANDED_OVER: Final = 75
-# What a service hands its main thread, beside the numbers of signals.
+# The value that a service hands its main thread, beside the numbers of signals.
 WON: Final = -1
 DRAINED: Final = -2
 # Seconds that a drained controller gives another to take over, before it may be started again.
@@ -274,7 +274,7 @@ class Service:
         self.member.share_key()
         if self._former_files is not None:
             self._former_files.take(self.store.joins, self.member.me.name)
-        # What the one before has written last, before the first request.
+        # The last changes of the one before, before the first request.
         self.joined.refresh()
         # Of SQLite's one controller the file is the same whatever the host is called.
         reader = "" if settings.database_url.startswith("sqlite") else self.member.me.name

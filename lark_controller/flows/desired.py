@@ -110,10 +110,6 @@ class Desired(ExternalJobs):
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
-    def class_prefixes(self, position: int) -> list[Prefix]:
-        """The prefixes of the jobs that come under a WAN rule."""
-        return list(self._classes.prefixes(position))
-
     def dscp_of(self, decision: Decision) -> int:
         """The DSCP that marks a decision's group; 0 where there is none."""
         return self._dscp.get(decision.group, 0)

@@ -316,7 +316,7 @@ class Policy:
     that are no job's: gateways and servers. ``edge_uplinks`` are glob patterns (or port
     numbers) of the ports of undeclared edges that lead away from the worker; ``edge_speed`` is the speed of edges'
     uplinks in Mb/s (None: as the switch reports), where the port's own declaration does not have it.
-    ``topology`` None means that nothing is said of capacities: nothing can be reserved, and no job is refused for want
+    ``topology`` None means that no capacities are declared: nothing can be reserved, and no job is refused for want
     of room.
     """
 

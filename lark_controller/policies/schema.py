@@ -1,7 +1,7 @@
 """The JSON Schema of a policy file, for editors; ``etc/policy.schema.json`` is this, written out.
 
 A schema sees shapes. What needs the whole file or the ClassAd language (predicates, overlaps, ports that other keys
-name, duplicate datapaths) is said by :func:`lark_controller.policies.file.load` alone: what ``load`` takes is valid
+name, duplicate datapaths) is reported by :func:`lark_controller.policies.file.load` alone: what ``load`` takes is valid
 here, and not the other way round.
 """
 
@@ -266,7 +266,7 @@ def schema() -> dict[str, Any]:
                 **_listed({"type": "string", "pattern": f"^({scitags.COLLECTOR})$"}),
                 "maxItems": scitags.MOST_COLLECTORS,
             },
-            "destinations": _described({"type": "boolean"}, "the other end of a flow is told, too"),
+            "destinations": _described({"type": "boolean"}, "the other end of a flow is a receiver, too"),
             "flows": {"enum": list(scitags.FLOWS)},
             "ongoing": {"type": "integer", "minimum": 0, "maximum": scitags.LONGEST_ONGOING},
             "labels": _described({"type": "boolean"}, "IPv6 packets carry the mark in the flow label"),
@@ -336,7 +336,7 @@ def schema() -> dict[str, Any]:
             {"enum": [*accounting.WORDS, None]}, "whose use of the network is counted; all where it is absent"
         ),
         "groups": _optional({"type": "object", "additionalProperties": groups, "maxProperties": 63}),
-        "scitags": _optional(_described(fireflies, "who is told of marked flows")),
+        "scitags": _optional(_described(fireflies, "the receivers of reports of marked flows")),
         "transfer_capacity": _optional(
             _described(
                 _record(

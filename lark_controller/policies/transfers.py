@@ -20,7 +20,7 @@ KEYS = ("when", "group", *RATES, "port", "block")
 # Mb/s. The kernel's limits (nft(8)) take no more than some 147 Gb/s, and a limit below a packet a second is none.
 MOST_RATE: Final = 100_000.0
 LEAST_RATE: Final = 0.1
-# What a rule cannot have, with what there is in its place.
+# Keys that a rule cannot have, each with the one in its place.
 _REFUSED: Final = {
     "ceiling": ("a ceiling, which is a group's on the WAN: a rule of transfers limits on workers", "rate, group_rate"),
     "guarantee": (

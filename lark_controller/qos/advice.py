@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.policies.model import BandwidthMode, HostBandwidth
 
-# Seconds of counting below which nothing is said: three readings at the default interval.
+# Seconds of counting below which there is no advice: three readings at the default interval.
 LEAST_SECONDS: Final = 30.0
-# What is advised above the highest rate: within the seconds that it is a mean of, the rate goes up and down.
+# The factor above the highest rate: within the seconds that it is a mean of, the rate goes up and down.
 ROOM: Final = 1.15
 # Of what counts of a request: less than this is worth asking for, and a rate above this was more than asked for. Queues
 # let a burst pass, and a mean may have that in it.

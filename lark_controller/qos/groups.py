@@ -89,7 +89,7 @@ def group_plan(policy: Policy, ports: Mapping[str, GroupPort]) -> GroupPlan:
 
     A group that names a WAN port has its queue there and towards the site; others have one on every port. Traffic of no
     group shares the default queue, which has the rest. A guarantee that a port cannot hold beside those before
-    it is left out, and said.
+    it is left out, and reported.
     """
     groups = [group for group in policy.groups if has_queue(group)]
     if not groups:

@@ -117,7 +117,7 @@ class Topology:
         capacity = self.workers.get(node) if spec.capacity is None else spec.capacity
         if capacity is None:
             raise PathError(
-                f"nothing says how much the access link of {node} carries; give topology.hosts.{spec.name} a capacity, "
+                f"the capacity of the access link of {node} is not known; give topology.hosts.{spec.name} a capacity, "
                 f"or the machine ad AvailBandwidth"
             )
         return LinkSpec(ACCESS + node, (node, spec.switch), capacity, spec.duplex)

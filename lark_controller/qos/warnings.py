@@ -90,7 +90,7 @@ def _bandwidth_warnings(policy: Policy) -> tuple[str, ...]:
 
 def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iterable[str]) -> tuple[str, ...]:
     """The ``hosts`` of the pool that refuse every job that asks for bandwidth under a policy. ``capacities`` are what
-    machine ads have said of access links (Mb/s, by host in lower case)."""
+    machine ads have of access links (Mb/s, by host in lower case)."""
     if policy.topology is None:
         return ()
     topology, known = Topology(policy.topology, capacities), sorted({host.lower() for host in hosts})

@@ -21,7 +21,7 @@ from lark_controller.policies.model import Duplex, HostBandwidth, InboundShares,
 from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues, Queue, bits
 from lark_controller.qos.topology import KILO, access_link
 
-# What the default queue has at least, as a share of the link: over it the worker talks to its pool and to the switch's
+# The least rate of the default queue, as a share of the link: over it the worker talks to its pool and to the switch's
 # controller, and HTB serves a queue up to its own rate whatever the others do.
 LEAST_REST: Final = 0.01
 

@@ -75,7 +75,7 @@ class LoopCalls:
                 _answer(partial(spent.measured, answer), held)
 
         def waiter() -> None:
-            # Whoever calls it may be in the middle of a change, so the answer comes after that.
+            # Its caller may be in the middle of a change, so the answer comes after that.
             loop.call_soon(resolve)
 
         def begin() -> None:

@@ -85,7 +85,7 @@ class CounterReader:
             if (each := placed.get(number)) is None or not each.decision.accounted:
                 continue
             if self._ledger.has_open(number):
-                # What was not read yet is read in the next round: no request for each job of the pool.
+                # Other jobs are read in the next round: no request for each job of the pool.
                 self._ledger.begin(each.job, each.decision.group)
             else:
                 self.begin(each)
@@ -117,9 +117,8 @@ class CounterReader:
             if whose is not None:
                 packets, size = dump.counters[key]
                 found.setdefault(whose[0], []).append(FlowReading(whose[1], packets, size))
-        now = time.time()
         for placed in self._jobs_at(datapath):
-            self._ledger.flows_there(placed.job.number, now, found.get(placed.job.number, []))
+            self._ledger.flows_there(placed.job.number, found.get(placed.job.number, []))
 
     def flow_removed(self, removed: FlowRemoved) -> None:
         """Take in the last counters of a counting flow that is gone."""
@@ -183,7 +182,7 @@ class CounterReader:
         now = time.time()
         ports = {counters.number: counters for counters in ports_done.result()}
         flows = _by_job(flows_done.result(), removed)
-        # A port number that went to another job while the answer was under way says nothing of either.
+        # A port number that went to another job while the answer was under way is about neither.
         for port, number in self._ports_of(datapath).items():
             counters = ports.get(port)
             if ports_read.get(port) == number and counters is not None:

@@ -72,7 +72,7 @@ class FlowDeliveries:
     async def _read(self, datapath: int) -> None:
         """Read a switch's queues, unless that was done just now; one request serves all who ask meanwhile."""
         if (under_way := self._reading.get(datapath)) is not None:
-            # Whoever gives up ends its own wait alone.
+            # A caller that gives up ends its own wait alone.
             await asyncio.shield(under_way)
             return
         if time.monotonic() - self._at.get(datapath, -FORGOTTEN) < SHARED:

@@ -16,7 +16,7 @@ async def check(loop: Reconciler, datapath: int) -> int:
     state = loop.switches.get(datapath)
     if state is None or state.link is None or not state.compared:
         return 0
-    # Whatever comes of it, others have their turn: a switch that does not answer is not checked first for ever.
+    # Others have their turn after it in any case: a switch that does not answer is not checked first for ever.
     state.trusted = False
     link, then = state.link, loop.desired_of(datapath).build(datapath)
     dump = await link.dump(foreign=False)
@@ -24,7 +24,7 @@ async def check(loop: Reconciler, datapath: int) -> int:
         return 0
     now = loop.desired_of(datapath).build(datapath)
     if not dump.whole:
-        # What is missing in a part of the flows may be in the others.
+        # A flow that is missing in one part may be in the others.
         then, now = (
             Program({k: v for k, v in p.flows.items() if k in dump.program.flows}, p.meters) for p in (then, now)
         )

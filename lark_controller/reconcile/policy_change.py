@@ -126,7 +126,7 @@ class PolicyChange:
                 await pace.step()
         for what, follow in (
             ("external addresses are not judged anew", self._judge_external),
-            ("workers are not told of the policy", self._update_workers),
+            ("workers are not sent the policy", self._update_workers),
             ("jobs wait for cores that are none any more", lambda: self._forget_cores(before.policy)),
             ("jobs do not wait for cores that are away", lambda: self._await_cores(changed)),
             ("accounts are not grouped anew", lambda: self._counters.regroup(changed)),

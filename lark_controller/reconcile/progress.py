@@ -34,7 +34,7 @@ _AT_ONCE: Final = 100
 
 
 class Progress:
-    """All live jobs' progress. ``on_state`` is told of every job whose state changed."""
+    """All live jobs' progress. ``on_state`` is called with every job whose state changed."""
 
     def __init__(self, loop: LoopState, queues: Queues, gateways: Gateways, on_state: Callable[[Job], None]) -> None:
         self._loop = loop
@@ -189,7 +189,7 @@ def state_of(
 ) -> tuple[JobState, str]:
     """The state and the reason for it.
 
-    ``waiting`` holds what is not confirmed, with the reason, the first to be shown first; ``moving`` says that nothing
+    ``waiting`` holds what is not confirmed, with the reason, the first to be shown first; ``moving`` means that nothing
     but confirmations is missing; ``label`` names what is awaited (``""``: the reason needs no name).
     """
     if job.quarantine:

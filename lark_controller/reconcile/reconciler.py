@@ -52,8 +52,8 @@ RETURN_SECONDS: Final = 20.0
 class Reconciler(LoopState):
     """Brings all switches from installed to desired. Every method is for the event-loop thread.
 
-    ``on_state`` is told of every job whose state changed; ``driver`` makes queues; ``ledger`` holds the accounts of
-    what jobs use; ``note`` is told of what the audit trail is to have. ``compares``: every switch is compared in full
+    ``on_state`` is called with every job whose state changed; ``driver`` makes queues; ``ledger`` holds the accounts of
+    what jobs use; ``note`` takes what the audit trail is to have. ``compares``: every switch is compared in full
     again and again, so that markers may stand for the first comparison. Connections tell ``events`` of switches;
     ``policy_change`` changes the policy.
     """

@@ -82,7 +82,7 @@ class Sending:
         stays = now is not None and now.datapath == before.datapath and now.tracked
         gone = set(before.job.addresses).difference(now.job.addresses if now is not None and stays else ())
         if (was := before.opened) is not None and (now is None or now.opened != was):
-            # What came in by what is open no longer ends with it.
+            # Connections to ports that are no longer open end with them.
             gone.add(was.address)
         if (state := self._loop.switches.get(before.datapath)) is not None:
             self.forget_tracked(state, gone)

@@ -22,7 +22,7 @@ from lark_controller.reconcile.switch import SwitchState
 class LoopState:
     """The state that the parts of the reconcile loop share; ``switches`` is by datapath id, ``prepared`` its beginning.
 
-    Each change is marked in ``dirty``, and ``act`` follows once a turn. ``note`` is told of what the audit trail is to
+    Each change is marked in ``dirty``, and ``act`` follows once a turn. ``note`` takes what the audit trail is to
     have.
     """
 

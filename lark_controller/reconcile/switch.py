@@ -29,7 +29,7 @@ KEPT_PROBLEMS = 100
 LINK_DOWN: Final = "link down"
 LINK_UP: Final = "link up"
 NO_ROLES: Final = (
-    "knows no roles of controllers (OpenFlow 1.3, section 6.3): it goes on taking what an instance of the controller "
+    "has no roles of controllers (OpenFlow 1.3, section 6.3): it goes on taking what an instance of the controller "
     "sends once another is in charge"
 )
 

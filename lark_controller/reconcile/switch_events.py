@@ -227,7 +227,7 @@ class SwitchEvents:
             return
         state.link, state.compared, state.in_sync, state.trusted = None, False, False, False
         if reason in (STOPS, FENCED):
-            # What is stored of its jobs holds until the next controller has asked it.
+            # The stored states of its jobs hold until the next controller has asked it.
             return
         state.since = time.time()
         state.reason = f"is not connected ({reason})"

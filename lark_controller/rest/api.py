@@ -10,20 +10,21 @@ from functools import wraps
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
-from flask import Flask, request
+from flask import Flask, Response, request
 from flask_smorest import Api, Blueprint  # type: ignore[import-untyped]  # it publishes no types
 from marshmallow import Schema
 
 from lark_controller import __version__
 from lark_controller.rest.auth import require
 from lark_controller.rest.context import current
+from lark_controller.rest.json_portions import written
 from lark_controller.rest.problems import CONTENT_TYPE
 from lark_controller.rest.schemas.answers import ProblemSchema
 from lark_controller.rest.tokens import Scope
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-# Texts of queries that each direct operation remembers, and the length of one.
+# Texts of queries that each operation remembers, and the length of one.
 QUERIES: Final = 256
 QUERY_BYTES: Final = 128
 
@@ -78,51 +79,50 @@ def operation(
     bodies: Mapping[str, Described] | None = None,
     body_required: bool = True,
     texts: Mapping[int, tuple[str, ...]] | None = None,
-    direct: bool = False,
 ) -> Callable[[View], View]:
     """Make a view an operation.
 
     ``name`` is its operationId, after which generated clients call their functions. ``scopes`` are the scopes that are
-    accepted, empty for a public operation. ``answers`` maps success statuses to
-    their schemas; the first one serialises what the view returns. ``query`` describes the query parameters (others are
-    refused), passed to the view as its first argument. ``bodies`` and ``texts`` document content types of the request
-    and of text answers. A ``direct`` view makes its response itself, and its query is read by the schema once for each
-    text of one: a schema library takes longer than some views do.
+    accepted, empty for a public operation. ``answers`` maps success statuses to their schemas; the first one serialises
+    what the view returns: a value, or one with a status and headers. A view may make its response itself. ``query``
+    describes the query parameters (others are refused), passed to the view as its first argument. It reads each text of
+    a query once: a schema library takes longer than some views do. ``bodies`` and ``texts`` document content types of
+    the request and of text answers.
     """
 
     def decorate(view: View) -> View:
-        read: dict[bytes, dict[str, Any]] = {}
-        made: Any = _remembered(view, read) if direct and query is not None else view
-        described = made
-        codes = dict.fromkeys((*problems, *(_COMMON if scopes else ())))
-        for status in codes:
+        described: Any = view
+        for status in dict.fromkeys((*problems, *(_COMMON if scopes else ()))):
             described = blueprint.alt_response(status, response=HTTPStatus(status).name)(described)
         for status, kinds in (texts or {}).items():
             for kind in kinds:
-                described = blueprint.alt_response(
-                    status,
-                    schema={"type": "object" if kind.endswith("json") else "string"},
-                    content_type=kind,
-                    success=True,
-                )(described)
+                schema = {"type": "object" if kind.endswith("json") else "string"}
+                described = blueprint.alt_response(status, schema=schema, content_type=kind, success=True)(described)
         first, *others = answers.items()
-        for status, schema in others:
-            described = blueprint.alt_response(status, schema=schema, content_type="application/json", success=True)(
+        for status, other in others:
+            described = blueprint.alt_response(status, schema=other, content_type="application/json", success=True)(
                 described
             )
-        # Each of these adds a call to every request, and its description alone is wanted.
-        if described is not made:
-            made._apidoc = described._apidoc
         if first[1] is not None:
-            made = blueprint.response(first[0], first[1], content_type="application/json")(made)
+            described = blueprint.response(first[0], first[1], content_type="application/json")(described)
+        made: Callable[..., Any] = view
         if query is not None:
-            made = blueprint.arguments(query, location="query", unknown="raise")(made)
-        made = blueprint.doc(operationId=name, **_manual(scopes, bodies, body_required))(made)
-        made = _guarded(_direct(view, made, None if query is None else read) if direct else made, scopes)
-        blueprint.route(path, methods=[method])(made)
+            read: dict[bytes, dict[str, Any]] = {}
+            whole = _documented(_remembered(view, read), described)
+            described = blueprint.arguments(query, location="query", unknown="raise")(whole)
+            made = _read_once(view, described, read)
+        described = blueprint.doc(operationId=name, **_manual(scopes, bodies, body_required))(described)
+        made = _guarded(_answered(made, *first), scopes)
+        blueprint.route(path, methods=[method])(_documented(made, described))
         return view
 
     return decorate
+
+
+def _documented(view: Callable[..., Any], described: Any) -> Callable[..., Any]:
+    """The view with another's description: what describes a view adds a call to each of its requests."""
+    view._apidoc = described._apidoc  # type: ignore[attr-defined]  # where flask-smorest looks for it
+    return view
 
 
 def _remembered(view: Callable[..., Any], read: dict[bytes, dict[str, Any]]) -> Callable[..., Any]:
@@ -140,19 +140,34 @@ def _remembered(view: Callable[..., Any], read: dict[bytes, dict[str, Any]]) -> 
     return remembered
 
 
-def _direct(
-    view: Callable[..., Any], whole: Callable[..., Any], read: Mapping[bytes, dict[str, Any]] | None
+def _read_once(
+    view: Callable[..., Any], whole: Callable[..., Any], read: Mapping[bytes, dict[str, Any]]
 ) -> Callable[..., Any]:
-    """The view without any schema where it has no query, or one whose text was ``read`` before."""
+    """The view without a schema where the query's text was ``read`` before."""
 
-    @wraps(whole)
-    def direct(*args: Any, **kwargs: Any) -> Any:
-        if read is None:
-            return view(*args, **kwargs)
+    @wraps(view)
+    def read_once(*args: Any, **kwargs: Any) -> Any:
         found = read.get(request.query_string)
         return whole(*args, **kwargs) if found is None else view(dict(found), *args, **kwargs)
 
-    return direct
+    return read_once
+
+
+def _answered(view: Callable[..., Any], status: int, schema: type[Schema] | None) -> Callable[..., Any]:
+    """Serialise what the view returns, where it is no response."""
+    if schema is None:
+        return view
+    dump = schema().dump
+
+    @wraps(view)
+    def answered(*args: Any, **kwargs: Any) -> Response:
+        found = view(*args, **kwargs)
+        if isinstance(found, Response):
+            return found
+        value, *rest = found if isinstance(found, tuple) else (found, status)
+        return written(dump(value), *rest)
+
+    return answered
 
 
 def _manual(

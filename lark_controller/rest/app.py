@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Response, g, request
+from flask import Flask, Response, request
 
 from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
@@ -16,7 +17,6 @@ from lark_controller.rest.forwarding.active import ActiveController
 from lark_controller.rest.identities.identities import Identities
 from lark_controller.rest.identities.munge import MungeUsers
 from lark_controller.rest.joins.joining import Joining
-from lark_controller.rest.json_portions import PortionedJson
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources import (
     addresses,
@@ -42,6 +42,9 @@ from lark_controller.rest.scrape import ControlsCollector
 from lark_controller.rest.tokens import Tokens
 from lark_controller.settings import Settings
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
 # After this many wrong tokens at once, a peer gets one more attempt each so many seconds.
 FAILURES = 10
 FAILURE_SECONDS = 6.0
@@ -63,19 +66,58 @@ RESERVERS = 4
 FORWARDS = 3
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
+    "x-content-type-options": ("X-Content-Type-Options", "nosniff"),
+    "cache-control": ("Cache-Control", "no-store"),
+    "content-security-policy": ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+    "referrer-policy": ("Referrer-Policy", "no-referrer"),
 }
+# Names in the environment of a call: false where all places were taken; Flask's request.
+_PLACE = "lark.place"
+_REQUEST = "werkzeug.request"
 
 
 class _App(Flask):
-    """An application without coroutines among its views, for which Flask looks a dozen times a request."""
+    """An application that counts its answers and gives all of them some headers. Each request has one of ``places``
+    while it is answered; /healthz needs none."""
+
+    def __init__(self, places: Places, metrics: Metrics) -> None:
+        super().__init__("lark_controller.rest", static_folder=None)
+        self._places = places
+        # Found once for each of their labels.
+        self._answers = cache(metrics.http_requests.labels)
+        self._seconds = cache(metrics.http_seconds.labels)
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it is."""
+        """The function as it is: no view is a coroutine, for which Flask looks a dozen times a request."""
         return func
+
+    def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request. Outside of Flask, whose own ways to headers and counts take longer than some views do."""
+        began = time.perf_counter()
+
+        def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
+            self._count(environ, status, time.perf_counter() - began)
+            lacking = _HEADERS.copy()
+            for name, _ in headers:
+                lacking.pop(name.lower(), None)
+            return start_response(status, [*headers, *lacking.values()], *error)
+
+        if environ["PATH_INFO"] == "/healthz":
+            return super().wsgi_app(environ, begin)
+        environ[_PLACE] = taken = self._places.take()
+        try:
+            return super().wsgi_app(environ, begin)
+        finally:
+            if taken:
+                self._places.give()
+
+    def _count(self, environ: WSGIEnvironment, status: str, seconds: float) -> None:
+        rule = environ[_REQUEST].url_rule
+        route = rule.rule if rule else "none"
+        method = environ["REQUEST_METHOD"]
+        method = method if method in _METHODS else "other"
+        self._answers(route, method, status[:3]).inc()
+        self._seconds(route, method).observe(seconds)
 
 
 def create_app(
@@ -93,13 +135,13 @@ def create_app(
     ``identities`` are the bearers of JWTs; without them none is accepted. Without ``joining`` no
     worker may join; without ``active`` no request is handed on to another controller.
     """
-    app = _App("lark_controller.rest", static_folder=None)
-    app.json = PortionedJson(app)
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
-    app.config["PROPAGATE_EXCEPTIONS"] = False
     counted = metrics or Metrics()
     counted.registry.register(ControlsCollector(controls))
-    app.extensions[context.KEY] = context.Context(
+    places = Places(settings.rest_threads + settings.waiting_workers - SPARE_THREADS)
+    app = _App(places, counted)
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    shared = app.extensions[context.KEY] = context.Context(
         controls=controls,
         settings=settings,
         tokens=tokens,
@@ -117,14 +159,11 @@ def create_app(
         reserves=Places(max(1, settings.waiting_posts // RESERVERS)),
         watches=Places(max(1, settings.waiting_workers // READERS)),
         changes=Places(max(1, settings.waiting_workers // WATCHERS)),
-        requests=Places(settings.rest_threads + settings.waiting_workers - SPARE_THREADS),
+        requests=places,
         active=active,
         forwards=Places(max(1, (settings.rest_threads + settings.waiting_workers) * FORWARDS // 8)),
     )
-    app.before_request(_enter)
-    app.before_request(standby.answer)
-    app.teardown_request(_leave)
-    app.after_request(_finish)
+    app.before_request(partial(_enter, shared))
     modules = (
         jobs, addresses, switches, policy, explain, groups, usage, drops, audit, hosts, overview, health, reservations,
         network_map, joins, instances, external,
@@ -135,38 +174,17 @@ def create_app(
     return app
 
 
-def _enter() -> None:
-    """Take a place among the requests that are answered at a time; /healthz needs none.
-
-    Raises Problem 400 for a query string with bytes that are no UTF-8, at which the parsing of parameters fails.
-    """
-    g.lark_began = time.perf_counter()
-    try:
-        request.query_string.decode()
-    except UnicodeDecodeError as error:
-        detail = f"The query string is not UTF-8 (byte {error.start}); write other bytes as %XX of UTF-8."
-        raise Problem(400, detail, "parameters") from None
-    if request.path == "/healthz":
-        return
-    if not context.current().requests.take():
+def _enter(shared: context.Context) -> Response | None:
+    """Refuse a request where all places are taken, and where the query string has bytes that are no UTF-8, at which the
+    parsing of parameters fails; have it answered by the active controller where this one stands by. Raises Problem."""
+    environ = request.environ
+    query = environ["QUERY_STRING"]
+    if query and not query.isascii():
+        try:
+            query.encode("latin-1").decode()
+        except UnicodeDecodeError as error:
+            detail = f"The query string is not UTF-8 (byte {error.start}); write other bytes as %XX of UTF-8."
+            raise Problem(400, detail, "parameters") from None
+    if not environ.get(_PLACE, True):
         raise Problem(503, "All threads are busy; ask again.", "busy", {"Retry-After": "1"})
-    g.lark_place = True
-
-
-def _leave(error: BaseException | None) -> None:
-    if g.pop("lark_place", False):
-        context.current().requests.give()
-
-
-def _finish(response: Response) -> Response:
-    # setdefault looks for each by an exception, which takes longer than some views do.
-    present = {name.lower() for name, _ in response.headers}
-    for name, value in _HEADERS.items():
-        if name.lower() not in present:
-            response.headers.add(name, value)
-    route = request.url_rule.rule if request.url_rule else "none"
-    method = request.method if request.method in _METHODS else "other"
-    metrics = context.current().metrics
-    metrics.http_requests.labels(route, method, str(response.status_code)).inc()
-    metrics.http_seconds.labels(route, method).observe(time.perf_counter() - g.lark_began)
-    return response
+    return standby.answer(shared, environ)

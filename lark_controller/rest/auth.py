@@ -31,6 +31,8 @@ _NO_JOIN: Final = (
 _NAMED: Final = 5
 # A JWT has three parts.
 _DOTS: Final = 2
+# The scopes whose callers may see all that an operation shows, of every host.
+_WITHOUT_BOUNDS: Final = frozenset(Scope) - {Scope.HOOK, Scope.SELF}
 _REALM = 'Bearer realm="lark"'
 # Bytes of a body that a MUNGE credential may be for.
 _MUNGED_BYTES: Final = 1 << 16
@@ -38,10 +40,11 @@ _MUNGED_BYTES: Final = 1 << 16
 
 def require(context: Context, accepted: tuple[Scope, ...]) -> None:
     """Let the request pass only with a token of one of the scopes, and at its rate. Raises Problem: 401, 403, 429."""
-    token = _token(context)
-    if token.scopes:
+    environ = request.environ
+    token = _token(context, environ.get("HTTP_AUTHORIZATION"))
+    if token.scopes and (mark := environ.get(AUTHENTICATED)) is not None:
         # Its connection and address are not a stranger's from now on.
-        request.environ.get(AUTHENTICATED, lambda: None)()
+        mark()
     if not token.allows(accepted):
         words = " or ".join(accepted)
         challenge = f'{_REALM}, error="insufficient_scope", scope="{" ".join(accepted)}"'
@@ -51,11 +54,12 @@ def require(context: Context, accepted: tuple[Scope, ...]) -> None:
     if short:
         detail = f"The token {token.name} makes more than {context.settings.rate_limit:g} requests a second."
         raise Problem(429, detail, "rate", {"Retry-After": _seconds(short)})
+    whole = token.allows(_WITHOUT_BOUNDS.intersection(accepted))
+    by_hook = not whole and Scope.HOOK in accepted and Scope.HOOK in token.scopes
     g.lark_token = token
-    whole = token.allows(scope for scope in accepted if scope not in (Scope.HOOK, Scope.SELF))
-    g.lark_by_hook = not whole and token.allows(scope for scope in accepted if scope is Scope.HOOK)
+    g.lark_by_hook = by_hook
     # The user to whose jobs the request is confined; None for a caller that may see all that the operation shows.
-    g.lark_user = None if whole or g.lark_by_hook else token.user or ""
+    g.lark_user = None if whole or by_hook else token.user or ""
 
 
 def recognise(context: Context) -> bool:
@@ -131,8 +135,7 @@ def _listed(hosts: Sequence[str]) -> str:
     return f"{named} and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else named
 
 
-def _token(context: Context) -> Token:
-    header = request.headers.get("Authorization")
+def _token(context: Context, header: str | None) -> Token:
     if header is None:
         raise Problem(401, "A bearer token is needed: Authorization: Bearer ….", "token", {"WWW-Authenticate": _REALM})
     if context.munge is not None and (credential := credential_in(header)) is not None:

@@ -26,7 +26,7 @@ def preferred(offers: tuple[str, ...]) -> str:
         found[media] = max(weight, found.get(media, 0.0))
 
     def rank(offer: str) -> tuple[float, int]:
-        # What names it best decides, also where something else has more weight.
+        # The range that names it best decides, also where another has more weight.
         ranges = enumerate((offer, f"{offer.partition('/')[0]}/*", "*/*"))
         return next(((found[each], -place) for place, each in ranges if each in found), (0.0, 0))
 

@@ -151,7 +151,7 @@ class ControlsCollector(Collector):
 
 
 def _each(switches: Sequence[SwitchStatus]) -> list[Metric]:
-    """The metrics of each switch; their number grows with the workers. Switches that share a name are told apart by
+    """The metrics of each switch; their number grows with the workers. Switches that share a name are distinguished by
     their datapath ids: of two series with equal labels Prometheus drops one."""
     named = Counter(switch.name for switch in switches)
     labels = ("switch",)

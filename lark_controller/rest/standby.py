@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from html import escape
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from flask import Response, request
@@ -17,11 +17,14 @@ from lark_common import log
 from lark_common.errors import BusyError, StandbyError
 from lark_controller.api.instances import Standing
 from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE, recognise
-from lark_controller.rest.context import Context, current
+from lark_controller.rest.context import Context
 from lark_controller.rest.forwarding.active import NoAnswerError, NotReachedError, Reply, Request
 from lark_controller.rest.forwarding.origin import HANDED_ON, HEADER, Head, Origin
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.server.admission import peer_of
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 _EVERYWHERE: Final = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/instances")
 # Of the requests that are handed on at a time, those without a token that is known here have so small a part.
@@ -55,13 +58,12 @@ _PAGE: Final = """<!doctype html>
 """
 
 
-def answer() -> Response | None:
+def answer(context: Context, environ: WSGIEnvironment) -> Response | None:
     """Have the request answered by the active instance, where this one stands by and the route needs it. Raises
     StandbyError, BusyError, Problem."""
-    handed_on = request.environ.get(HANDED_ON)
-    if request.path in _EVERYWHERE:
+    if environ["PATH_INFO"] in _EVERYWHERE:
         return None
-    context = current()
+    handed_on = environ.get(HANDED_ON)
     standing = context.controls.instances.standing()
     if handed_on is False:
         words = "The request was handed on by a controller that has not read the present term, or by none."
@@ -70,7 +72,7 @@ def answer() -> Response | None:
         return None
     # It may be asked by all workers as the active one soon, beside strangers who take strangers' places.
     known = recognise(context)
-    # What was handed on once is not handed on again: the active one may be another by now.
+    # A request is handed on once: the active one may be another by now.
     if handed_on is None and standing.key and context.active is not None:
         try:
             return _handed_on(context, standing, known)

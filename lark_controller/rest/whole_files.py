@@ -32,7 +32,7 @@ def replace(path: Path, text: str) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if owner and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            # Whatever the umask: its owner must be able to read it.
+            # The umask may be any: its owner must be able to read it.
             os.fchmod(file.fileno(), 0o600)
             file.write(text)
             file.flush()

@@ -19,7 +19,7 @@ from lark_controller.policies.model import Policy
 MOST_OF_HOST: Final = 4096
 
 Names = tuple[frozenset[str], frozenset[str]]
-# A switch by datapath id, or by the host's name where that is not said.
+# A switch by datapath id, or by the host's name where that is not given.
 Place = int | str
 
 

@@ -108,7 +108,7 @@ class Drops:
                     yield _drop(job, name, dropping, reason, share, inward, estimated)
         bandwidth = placed.decision.bandwidth
         limited = bandwidth is not None and bandwidth.rate(job.bandwidth) is not None
-        # What is sent to jobs that nothing limits is divided among them, so that guarantees hold.
+        # The rest is divided among jobs that nothing limits, so that guarantees hold.
         most = "its rate" if limited else "its part of what no job has requested"
         for inward, packets in ((False, rate.rate_out), (True, rate.rate_in)):
             if packets:

@@ -112,7 +112,7 @@ def _external_of(placed: Placed, address: Address) -> External | None:
 
 
 def _own(placed: Placed | None, address: Address) -> Address:
-    """The address with which a job sends what is said to come from its external one."""
+    """The address with which a job sends a packet that is to come from its external one."""
     if placed is None or _external_of(placed, address) is None:
         return address
     return next((each for each in placed.job.addresses if each.version == address.version), address)
@@ -172,7 +172,7 @@ def _late(ends: Ends, verdict: str) -> str:
 def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
     """The verdict of workers, by their rules for jobs without a port on a switch; None where the switches decide.
 
-    What a worker holds is not asked for: a job is enforced when its worker has said that these rules are in place.
+    What a worker holds is not asked for: a job is enforced when its worker has confirmed these rules.
     """
     for placed, other, sends in ((ends.src_job, ends.dst, True), (ends.dst_job, ends.src, False)):
         if placed is None or placed.job.network_type not in RULED:
@@ -271,7 +271,7 @@ class _Walk:
         self.tables = tables
         self.steps = steps
         self.all_live = True
-        # What is for an external address is for a job.
+        # A packet for an external address is for a job.
         self.local = ends.inward is not None or _is_local(desired, ends.dst)
 
     def go(self) -> tuple[str, str]:

@@ -356,7 +356,7 @@ class ExternalAddresses:
             raise ExternalAddressError(reason)
         decision = decide(job.facts, policy)
         if (pool := pool_of(policy, rule, decision)) is None:
-            raise ExternalAddressError(no_pool(policy, rule, leaves_by(policy, decision)))
+            raise ExternalAddressError(no_pool(rule, leaves_by(policy, decision)))
         seconds = min((each for each in (wish.seconds, rule.seconds) if each is not None), default=None)
         own = job.ipv6 if rule.family == 6 else None
         return Claim(

@@ -45,7 +45,7 @@ def why_not(policy: Policy, job: Job, family: int = 4) -> str:
     if decision.isolated:
         return "nothing of the job may pass"
     if family == 6 and not decision.inbound:
-        # What the site closes the rule opens; what the job itself has closed it does not.
+        # The rule opens ports that the site closes, and none that the job itself has closed.
         closed = holds("MY.InboundConnectivity =?= false", ads_of(job.facts))
         return "the job's own InboundConnectivity is false" if closed else ""
     if not decision.inbound:
@@ -54,7 +54,7 @@ def why_not(policy: Policy, job: Job, family: int = 4) -> str:
     return ""
 
 
-def no_pool(policy: Policy, rule: ExternalRule, port: str | None) -> str:
+def no_pool(rule: ExternalRule, port: str | None) -> str:
     """The reason why none of a rule's pools is where a job's traffic leaves (by ``port``; None: by none of theirs)."""
     names = ", ".join((rule.pool, *rule.more_pools))
     where = "is not steered to their WAN ports" if port is None else f"leaves by {port}"
@@ -73,7 +73,7 @@ def why_over(policy: Policy | None, job: Job, has: External) -> str:
         return f"{has.address} is not the job's address any more"
     decision = decide(job.facts, known)
     if (pool := pool_of(known, rule, decision)) is None:
-        return no_pool(known, rule, leaves_by(known, decision))
+        return no_pool(rule, leaves_by(known, decision))
     if rule.family == 4 and not any(has.address in network for network in spec.pools[pool]):
         return f"{has.address} is not in pool {pool}"
     closed = refused(has.openings, rule.openings)

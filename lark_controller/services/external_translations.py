@@ -1,7 +1,8 @@
 """The translations of external addresses as a log of changes, for gateways that are no switches.
 
-Whoever asks is told what has changed since, so an answer is as long as the changes are many. The log has one entry for
-each address: a gateway that was away for long is told the last state of each, not all between. Called by REST threads.
+A caller gets the changes since its last question, so an answer is as long as the changes are many. The log has one
+entry for each address: a gateway that was away for long gets the last state of each, not all between. Called by
+REST threads.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _nobody(_: object) -> None:
 class Translations:
     """The translations of live jobs' external IPv4 addresses, and those who wait for others; thread-safe.
 
-    ``served`` is told of the networks of all gateways' pools, whenever these are others, and ``confirmed`` of the
+    ``served`` takes the networks of all gateways' pools, whenever these are others, and ``confirmed`` of the
     translations that a gateway's kernel has.
     """
 
@@ -76,7 +77,7 @@ class Translations:
         # By address, in the order of their last changes.
         self._log: dict[Address, _Entry] = {}
         self._gone = 0
-        # What was over before this revision is forgotten.
+        # Translations that were over before this revision are forgotten.
         self._since = 0
 
     def note(self, before: Job | None, after: Job | None) -> None:
@@ -175,7 +176,7 @@ class Translations:
         self._log[address] = _Entry(self._revision, translation, job)
 
     def _forget_gone(self) -> None:
-        """Forget what is over. What there is gets new numbers, so that whoever is told everything gets on page by
+        """Forget what is over. What there is gets new numbers, so that a caller that gets everything goes on page by
         page."""
         self._since, self._gone = self._revision, 0
         live = [(address, entry) for address, entry in self._log.items() if entry.translation is not None]

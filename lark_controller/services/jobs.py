@@ -64,7 +64,7 @@ class Jobs:
 
         Raises as :meth:`Registration.register` does, and ExternalAddressError where the run cannot have that address
         and is not to run without; it has ended then. A job that is ``running`` is not to lose its network: it is too
-        late to hold it, so it runs without, and the audit trail says why.
+        late to hold it, so it runs without, and the audit trail has the reason.
         """
         registered = self._registration.register(job_ad, machine_ad, actor)
         job = registered.job
@@ -88,11 +88,11 @@ class Jobs:
         """The names of the jobs among these ids, live or ended, as a table shows them."""
         return names_of(self._store.runs.called(ids)) if ids else {}
 
-    def renew(self, job_id: str, actor: str) -> Job:
+    def renew(self, job_id: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""
         return self._reconciler.directory.now(self._registration.renew(job_id))
 
-    def renew_all(self, host: str, job_ids: Sequence[str], actor: str) -> Renewed:
+    def renew_all(self, host: str, job_ids: Sequence[str]) -> Renewed:
         """Renew the leases of a host's live jobs."""
         return self._registration.renew_all(host, job_ids)
 

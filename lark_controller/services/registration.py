@@ -122,7 +122,7 @@ class Registration:
         with self._lock:
             if jobs is not None:
                 self._feed.load(jobs)
-            # What is held by live jobs stays as it is where the policy gives addresses as before: to go through all
+            # Addresses of live jobs stay as they are where the policy gives addresses as before: to go through all
             # jobs would hold up every post.
             if held is not None:
                 self._held = held

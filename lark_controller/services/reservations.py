@@ -49,8 +49,8 @@ NO_TOPOLOGY: Final = "the policy declares no topology, so nothing can be reserve
 class Reservations:
     """Reservations of this controller; thread-safe.
 
-    The reserved flows from and to a live job, and its RequestBandwidth, are part of the job in ``feed``. ``holds`` says
-    whether the queue of a flow that is over may still stand.
+    The reserved flows from and to a live job, and its RequestBandwidth, are part of the job in ``feed``. ``holds`` is
+    true while the queue of a flow that is over may still stand.
     """
 
     def __init__(

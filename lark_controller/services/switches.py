@@ -119,7 +119,7 @@ class Switches:
 
     def explain(self, src: str, dst: str, timeout: float, owner: str | None = None) -> Explanation:
         """Explain why a packet from ``src`` reaches ``dst`` or not; each an address or a job id. With ``owner`` one of
-        them is to be a live job of this user, and nothing is said of others' jobs.
+        them is to be a live job of this user, and the answer has nothing of others' jobs.
 
         Raises NotFoundError, AdError.
         """

@@ -1,4 +1,4 @@
-"""The treatment of jobs' transfers: what each worker is asked for, and what it has said to have in place."""
+"""The treatments of jobs' transfers: those that each worker is asked for, and those that it has confirmed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lark_controller.api.jobs import TransferState
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy, TransferTerms
 
-UNHEARD: Final = "the worker has not said that it enforces this"
+UNHEARD: Final = "the worker has not confirmed that it enforces this"
 # Jobs whose worker's word is kept before the ended ones among them are looked for.
 _MANY: Final = 1024
 

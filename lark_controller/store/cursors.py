@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lark_common.errors import NotFoundError
 
-# What no database takes as text: NUL, and halves of surrogate pairs.
+# Characters that no database takes as text: NUL, and halves of surrogate pairs.
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 
 

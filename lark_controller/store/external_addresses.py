@@ -244,7 +244,7 @@ def _check_counts(connection: Connection, claim: Claim, now: float) -> None:
     def count(*whose: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(table).where(of_family, *whose)).scalar_one())
 
-    # What is not released is held; by that word an index has them.
+    # Rows that are not released are held; by that word an index has them.
     if (has := count(HELD, NOT_RELEASED, table.c.owner == job.owner)) >= claim.per_user:
         raise ExternalAddressError(f"the jobs of {job.owner} have {has} external addresses; at most {claim.per_user}")
     # One job after the other takes no more out of the pool than so many at a time twice.

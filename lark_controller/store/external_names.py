@@ -82,7 +82,7 @@ def offer(connection: Connection, number: int, now: float) -> None:
         "name_state": "pending",
         "name_due": _next_turn(now),
         "name_reason": "",
-        # What is still to be removed may be there.
+        # A name that is still to be removed may be there.
         "name_attempts": case((table.c.name_due.is_not(None), 1), else_=0),
     }
     mine = update(table).where(table.c.number == number, table.c.name_state == "withheld")

@@ -26,8 +26,8 @@ class Instances:
         self._has_keys = False
 
     def prepare(self) -> bool:
-        """Make the tables if there are none of instances yet; False while a controller of an older release, which knows
-        nothing of instances, uses them."""
+        """Make the tables if there are none of instances yet; False while a controller of an older release, without
+        instances, uses them."""
         if self._database.read(instances.is_there):
             return True
         return self._database.write(_prepare, unguarded=True)

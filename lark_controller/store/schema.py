@@ -248,7 +248,7 @@ external_addresses: Final = Table(
     Index("external_addresses_name", "name", unique=True, sqlite_where=NAME_WANTED, postgresql_where=NAME_WANTED),
     Index("external_addresses_name_due", "name_due", sqlite_where=NAME_DUE, postgresql_where=NAME_DUE),
     Index("external_addresses_pool", "pool", "number"),
-    # What a request looks at, without those of others.
+    # The rows that a request looks at, without those of others.
     Index("external_addresses_listed", "number", sqlite_where=HELD, postgresql_where=HELD),
     Index("external_addresses_owner", "owner", "number", sqlite_where=HELD, postgresql_where=HELD),
     Index("external_addresses_group", "group_name", sqlite_where=NOT_RELEASED, postgresql_where=NOT_RELEASED),

@@ -166,8 +166,9 @@ class Joins(Subject):
 class Store:
     """The job directory on disk, the audit trail and the policy versions; SQLite or PostgreSQL.
 
-    Every operation may be called from any thread, is one transaction where nothing else is said, and raises StoreError
-    where the database cannot be reached or refuses. Times are seconds since 1970; the store has no clock of its own.
+    Every operation may be called from any thread, is one transaction unless its description differs, and raises
+    StoreError where the database cannot be reached or refuses. Times are seconds since 1970; the store has no clock of
+    its own.
     """
 
     def __init__(self, database: Database) -> None:

@@ -28,7 +28,7 @@ def try_out(url: str) -> str:
         return _try_file(file)
     database = connect(url)
     try:
-        # What a reading transaction has written is undone at its end.
+        # The writes of a reading transaction are undone at its end.
         return database.read(lambda connection: _try_server(connection, database))
     finally:
         database.close()

@@ -49,7 +49,7 @@ class Fence:
             self._shown(sentence)
 
     def shut(self, sentence: str) -> None:
-        """Write nothing any more to any switch; ``sentence`` says why. Only the first call counts."""
+        """Write nothing any more to any switch; ``sentence`` is the reason. Only the first call counts."""
         with self._lock:
             if self.is_shut:
                 return

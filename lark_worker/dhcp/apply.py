@@ -62,5 +62,5 @@ def write_resolv(path: Path, text: str) -> None:
                 return
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "ascii")
-        # Whatever the umask is: the job's user reads it.
+        # The umask may be any: the job's user reads it.
         path.chmod(0o644)

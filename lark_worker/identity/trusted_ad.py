@@ -83,12 +83,10 @@ def _compare(given: classad2.ClassAd, own: classad2.ClassAd) -> None:
         value, known = given.lookup(name), own.get(name)
         if known is None:
             # A group that is not in the startd's ad is claimed without proof.
-            reason = (
-                f"the ad says {_shown(value)}, and the startd knows of none (its STARTD_JOB_ATTRS must hold {name})"
-            )
+            reason = f"the ad has {_shown(value)}, and the startd has none (its STARTD_JOB_ATTRS must hold {name})"
             raise ForgedError(name, reason)
         if repr(value) != literal(known):
-            raise ForgedError(name, f"the ad says {_shown(value)}, the startd {literal(known)}")
+            raise ForgedError(name, f"the ad has {_shown(value)}, the startd {literal(known)}")
 
 
 def _shown(value: object) -> str:

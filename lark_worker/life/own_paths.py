@@ -38,7 +38,7 @@ class OwnPaths:
     def __init__(self, link: ControllerLink, counters: Counters, pause: float = PAUSE, look: float = _LOOK) -> None:
         self._link, self._counters, self._pause, self._look = link, counters, pause, look
         self._lock = threading.Lock()
-        # What is waited for: the links, or the paths of a host's jobs.
+        # The waits by subject: the links, or the paths of a host's jobs.
         self._shared: dict[str, SharedWait] = {}
         self._stopped = False
         self._ended = threading.Event()
@@ -70,7 +70,7 @@ class OwnPaths:
             if status != HTTPStatus.OK:
                 return status, document
             own = _by_job(document).get(record.id, [])
-            # What is delivered is another at every moment, and so no part of the version.
+            # The delivered bytes are others at every moment, and so no part of the version.
             return status, {"version": _version(own), "paths": self._with_delivered(record, own, document)}
 
         shared = self._of(f"host {host}", lambda: SharedWait(ask, versions, _version([]), self._pause))

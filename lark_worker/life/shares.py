@@ -222,7 +222,7 @@ class Shares:
     def _keep(self, record: Record, receiver: str, flow: _Flow) -> None:
         with self._lock:
             if len(self._flows) >= _FORGET_AT:
-                # What nobody renews is over, with the job or without.
+                # A share that nobody renews is over, with the job or without.
                 now = self._clock()
                 self._flows = {
                     key: each

@@ -248,7 +248,7 @@ class JobNetworks:
         folder.mkdir(parents=True, exist_ok=True)
         lines = "".join(f"nameserver {address}\n" for address in self._settings.nameservers)
         (folder / "resolv.conf").write_text(lines)
-        # Whatever the umask is: the job's user reads it.
+        # The umask may be any: the job's user reads it.
         (folder / "resolv.conf").chmod(0o644)
 
 

@@ -13,7 +13,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
-        # Whatever the umask is.
+        # The umask may be any.
         os.fchmod(file.fileno(), mode)
     fresh.rename(path)
 

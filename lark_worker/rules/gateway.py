@@ -162,7 +162,7 @@ class Gateway:
         return None if own is None or opened is None else Mapped(external, own, opened)
 
     def _taken(self, told: Told) -> tuple[list[Mapped], list[Mapped]]:
-        """Take over what was told; what goes by it, and what comes."""
+        """Take over an answer; what goes by it, and what comes."""
         news = dict(told.mapped)
         if told.whole:
             news |= {external: None for external in self._mapped if external not in news}
@@ -170,7 +170,7 @@ class Gateway:
         gone = [self._mapped.pop(external) for external in news if external in self._mapped]
         for each in gone:
             del self._external[each.own]
-        # By the job's own address: where one is told of with two jobs, the later one has it.
+        # By the job's own address: where an answer has one with two jobs, the later one has it.
         come = {new.own: new for new in news.values() if new is not None}
         for own, new in come.items():
             if (other := self._external.get(own)) is not None:
@@ -189,7 +189,7 @@ class Gateway:
             run(["nft", "-f", "-"], change(wanted, _names() if there else None))
             self._stands = True
             return
-        # What goes is gone before another takes its place: some kernels take no span that overlaps one that goes.
+        # An entry is gone before another takes its place: some kernels take no span that overlaps one that goes.
         for action, each, other in (("delete", gone, come), ("add", come, gone)):
             if script := one_to_one.script(action, TABLE, each, other):
                 run(["nft", "-f", "-"], script)

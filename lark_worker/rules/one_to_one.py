@@ -66,7 +66,7 @@ def table(
             ),
             _hook("nat", "prerouting", -110),
         ),
-        # What no map has taken.
+        # Packets that no map has taken.
         "closed": Chain((f"ip daddr {ours} drop",), _hook("filter", "prerouting", -90)),
         "forwarded": Chain(
             (

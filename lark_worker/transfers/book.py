@@ -257,7 +257,7 @@ class Book:
             if key is None:
                 continue
             if len(self._followed) >= MOST or self._of.get(key, 0) >= MOST_OF_STARTER:
-                # It may have room at a later look; that it waited is said.
+                # It may have room at a later look; the wait is counted.
                 self._miss(beyond=1)
                 continue
             del self._others[each.cookie]

@@ -91,7 +91,7 @@ class Enforcement:
             return
         script = change(desired, self._held)
         if self._held is None and self._stands:
-            # What a service before this one left is replaced in the same transaction.
+            # The table of a service before this one is replaced in the same transaction.
             script = delete(limits.FAMILY, self._name) + script
         run(["nft", "-f", "-"], script)
         self._held, self._stands = desired, True

@@ -1,4 +1,4 @@
-"""Tells science networks whose the flows of transfers and jobs are (SciTags), on a thread of its own.
+"""Reports to science networks whose the flows of transfers and jobs are (SciTags), on a thread of its own.
 
 Nothing waits for it: looks at connections hand it what they have found, and a message that is lost is lost.
 """
@@ -226,7 +226,7 @@ class Fireflies:
             self._tell(message, [*collectors, *destination], now)
 
     def _look(self) -> None:
-        """Look at the flows of marked jobs themselves, where the policy wants that."""
+        """Look at the flows of marked jobs themselves, where the policy has that."""
         given, now = self._given, time.monotonic()
         if given is None or now - self._looked < COUNT_SECONDS:
             return
@@ -260,7 +260,7 @@ class Fireflies:
         return self._known.get(key)
 
     def _label(self) -> None:
-        """Mark packets, as far as the policy wants it; without it, clear away what an earlier service has left."""
+        """Mark packets, as far as the policy has it; without it, clear away what an earlier service has left."""
         marked: dict[Ends, Scitag] = {}
         if self._revision and self._given is not None and self._given.labels:
             with self._lock:
@@ -280,7 +280,7 @@ class Fireflies:
             self._label_again = now + LABEL_SECONDS
 
     def _label_own(self) -> None:
-        """Mark what jobs send themselves, as far as the policy wants it."""
+        """Mark what jobs send themselves, as far as the policy has it."""
         given, wanted = self._given, {}
         if self._revision is None:
             return

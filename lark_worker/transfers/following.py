@@ -64,7 +64,7 @@ class Transfers:
         self._begun = self._done = 0
         self._changed = False
         self._wake = threading.Event()
-        # The treatment of each starter's transfers, as the controller said last.
+        # The treatment of each starter's transfers, by the controller's last answer.
         self._treatments: dict[Key, Treatment] = {}
         self._enforcement = Enforcement(f"{settings.prefix}_transfers", self._wake.set)
         self._thread = StoppableThread("transfers", self._run, self._wake.set)

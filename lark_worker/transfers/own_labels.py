@@ -56,7 +56,7 @@ class OwnLabels:
         """Mark what leaves these networks, and no other; ``live`` are all that there are."""
         held = self._held
         if held is None:
-            # Whatever an earlier service has left is replaced, or goes.
+            # The table that an earlier service has left is replaced, or goes.
             held = {}
             for namespace in live:
                 if namespace not in wanted:

@@ -59,7 +59,7 @@ class TransferReports:
         self._has_rules: bool | None = None
         self._answered = -math.inf
         self._asked_all = -math.inf
-        # What the controller has as in place, of the jobs that it was asked about.
+        # The treatments that the controller has as in place, of the jobs that it was asked about.
         self._said: dict[str, tuple[Treatment | None, str]] = {}
         self._thread = StoppableThread("transfer treatments", self._learn)
 

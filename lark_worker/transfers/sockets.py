@@ -17,7 +17,7 @@ _READ: Final = 1 << 18
 # Room for the ends of connections between two looks: some 10,000 of them.
 _ROOM: Final = 1 << 23
 # Ends that are read at once: as many as there is room for. Whoever makes connections faster than they are read here
-# would keep the reader busy for ever; what is beyond is read by the next look, or lost and said.
+# would keep the reader busy for ever; what is beyond is read by the next look, or lost and counted.
 MOST_ENDS: Final = 1 << 14
 # Seconds that an answer may take.
 _PATIENCE: Final = 2.0

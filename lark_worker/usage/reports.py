@@ -52,7 +52,7 @@ class UsageReports:
         self._same_at: dict[str, float] = {}
         # Two posts of one job must not pass each other: counters that fall began anew.
         self._posting = threading.Lock()
-        # What was not reported to the controller yet, by job.
+        # Reports that the controller does not have yet, by job.
         self._limited: dict[str, str] = {}
         self._thread = StoppableThread("counters", self._run)
 

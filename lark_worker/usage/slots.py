@@ -15,7 +15,7 @@ _NOTHING: Final = ("NetworkInputMb", "NetworkOutputMb", "NetworkInputRate", "Net
 _NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
-# What the headroom is of, and for: the WAN of a group, transfers of a group's jobs, and of an access point's.
+# The subjects of headroom: the WAN of a group, transfers of a group's jobs, and of an access point's.
 WAN: Final = "WanHeadroom"
 TRANSFERS: Final = "TransferHeadroom"
 TRANSFERS_AT: Final = "TransferHeadroomAt"

@@ -289,7 +289,7 @@ def test_a_flow_may_go_before_anything_was_read_and_is_its_own_jobs_alone() -> N
 def test_a_switch_that_lost_its_flows_counts_from_nothing_even_when_it_is_past_the_last_reading() -> None:
     ledger = opened()
     ledger.read(1, NOW, None, [FlowReading(CountKind.WAN_IN, 5, 500)])
-    ledger.flows_there(1, NOW, [])
+    ledger.flows_there(1, [])
     ledger.read(1, NOW, PortReading(0, 0, 14, 1400), [FlowReading(CountKind.WAN_IN, 9, 900)], 0.0)
     assert used(ledger).wan_packets_in == 14
 
@@ -303,7 +303,7 @@ def flow_gone(ledger: Ledger) -> None:
 
 
 def flows_lost(ledger: Ledger) -> None:
-    ledger.flows_there(1, NOW + 20, [])
+    ledger.flows_there(1, [])
 
 
 def worker_made_anew(ledger: Ledger) -> None:

@@ -105,7 +105,7 @@ class Accounts(RuleBasedStateMachine):
             self.flows = {kind: [0, 0] for kind in CountKind}
             self.read_flows = {kind: [0, 0] for kind in CountKind}
         there = [FlowReading(kind, *values) for kind, values in self.flows.items()] if kept else []
-        self.ledger.flows_there(1, self.at, there)
+        self.ledger.flows_there(1, there)
         if kept:
             for kind in CountKind:
                 self._seen(kind)

@@ -114,7 +114,7 @@ def test_a_closed_account_takes_nothing_more() -> None:
     before = used(ledger)
     ledger.queues(1, QueueReading(1, 2, 3, 4))
     ledger.flow_gone(1, FlowReading(CountKind.DROP_IN, 7, 700))
-    ledger.flows_there(1, NOW + 12, [FlowReading(CountKind.DROP_IN, 7, 700)])
+    ledger.flows_there(1, [FlowReading(CountKind.DROP_IN, 7, 700)])
     ledger.read(1, NOW + 12, PortReading(9, 900, 5, 500))
     ledger.leaves(1)
     assert not ledger.report(1, NOW + 12, WorkerCounts(PortReading(9, 900, 5, 500)), final=False)
@@ -122,17 +122,17 @@ def test_a_closed_account_takes_nothing_more() -> None:
     for number in (2, 99):
         ledger.queues(number, QueueReading(1, 2, 3, 4))
         ledger.flow_gone(number, FlowReading(CountKind.DROP_IN, 7, 700))
-        ledger.flows_there(number, NOW, [])
+        ledger.flows_there(number, [])
         assert ledger.usage(number) is None
 
 
 def test_a_switch_that_connects_may_have_counted_before_anything_was_read() -> None:
     ledger = opened()
-    ledger.flows_there(1, NOW + 5, [FlowReading(CountKind.DROP_IN, 7, 700), FlowReading(CountKind.DROP_OUT, 3, 9)])
+    ledger.flows_there(1, [FlowReading(CountKind.DROP_IN, 7, 700), FlowReading(CountKind.DROP_OUT, 3, 9)])
     assert used(ledger) == Usage(policy_drops_in=7, policy_drops_out=3)
-    ledger.flows_there(1, NOW + 6, [FlowReading(CountKind.DROP_IN, 8, 800)])
+    ledger.flows_there(1, [FlowReading(CountKind.DROP_IN, 8, 800)])
     # The other was missing, and has begun anew.
-    ledger.flows_there(1, NOW + 7, [FlowReading(CountKind.DROP_IN, 8, 800), FlowReading(CountKind.DROP_OUT, 3, 9)])
+    ledger.flows_there(1, [FlowReading(CountKind.DROP_IN, 8, 800), FlowReading(CountKind.DROP_OUT, 3, 9)])
     assert used(ledger) == Usage(policy_drops_in=8, policy_drops_out=6)
 
 

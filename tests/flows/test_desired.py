@@ -263,11 +263,11 @@ def test_a_block_shared_with_a_job_of_no_rule_is_not_covered_whole() -> None:
     block = IPv4Network("10.64.0.0/29")
     steered, other = a_job(1, ipv4_block=block), a_job(2, ipv4_block=block, group="atlas")
     desired.put(steered, decider.decide(steered.facts))
-    assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.0/29"]
+    assert [str(prefix) for prefix in desired._classes.prefixes(2)] == ["10.64.0.0/29"]
     desired.put(other, decider.decide(other.facts))
-    assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.0/31"]
+    assert [str(prefix) for prefix in desired._classes.prefixes(2)] == ["10.64.0.0/31"]
     desired.remove(2)
-    assert [str(prefix) for prefix in desired.class_prefixes(2)] == ["10.64.0.0/29"]
+    assert [str(prefix) for prefix in desired._classes.prefixes(2)] == ["10.64.0.0/29"]
 
 
 def test_the_flows_of_one_job_are_those_of_its_cookies() -> None:

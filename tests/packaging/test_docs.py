@@ -183,6 +183,18 @@ def test_docstrings_begin_with_a_verb_or_a_name() -> None:
                     assert not clause.match(words), f"{path}:{getattr(node, 'lineno', 1)}: {words}"
 
 
+def test_no_comment_begins_with_a_clause_for_its_subject() -> None:
+    clause = re.compile(r"# (?:What|Who|Whoever|Whatever)\b")
+    for path in tracked():
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests":
+            before = ""
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                words = line.strip()
+                begins = clause.match(words) and not before.startswith("#")
+                assert not begins, f"{path}:{number}: {words}"
+                before = words
+
+
 def test_nothing_is_left_to_do() -> None:
     word = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     for path in tracked():

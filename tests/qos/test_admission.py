@@ -82,7 +82,7 @@ def test_no_path_leads_through_the_wan() -> None:
 
 def test_what_is_not_declared_is_said() -> None:
     tree = topology()
-    with pytest.raises(PathError, match=r"nothing says how much the access link of w9 carries.*hosts.default"):
+    with pytest.raises(PathError, match=r"the capacity of the access link of w9 is not known.*hosts.default"):
         tree.path("w9", "wan")
     assert tree.learns_from("w9")
     assert not tree.learns_from("a.example")

@@ -172,7 +172,7 @@ def test_the_workers_of_the_pool_are_looked_at() -> None:
     learned = load(policy("hosts: {default: {switch: rack2}}"))
     assert worker_warnings(learned, {"w1": 1000.0}, ["w1"]) == ()
     (sentence,) = worker_warnings(learned, {"w1": 1000.0}, ["w1", "W2", "w3"])
-    assert "refused at 2 of 3 workers of this pool; at w2: nothing says how much" in sentence
+    assert "refused at 2 of 3 workers of this pool; at w2: the capacity of the access link" in sentence
     assert worker_warnings(load(HEAD), {}, ["w1"]) == ()
 
 

@@ -201,7 +201,7 @@ def everything(controller: Controller) -> None:
         controller.reservations.change(made.id, Change(rate=2), "test", of_job=True)
         for each in controller.reservations.page(job.id, None, 10).reservations:
             controller.reservations.change(each.id, Change(rate=3), "test", of_job=False)
-        controller.jobs.renew(job.id, "test")
+        controller.jobs.renew(job.id)
         controller._registration.quarantine(job.id, "the pool says so", "test")
         controller.jobs.lift(job.id, "test")
         controller.usage.counted(job.id, WorkerCounts(PortReading(1, 1, 1, 1)), final=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import cProfile
 import json
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -28,6 +30,7 @@ from lark_controller.rest.schemas.answers import (
 from lark_controller.rest.schemas.usage import JobUsageSchema, PeakSchema, RateSchema, UsageRowSchema, UsageSchema
 from lark_controller.rest.schemas.written import Written
 from tests.fixtures.databases import FULL, NOW
+from tests.fixtures.rest_app import make_api
 
 BECAUSE: Final = Because(RuleKind.BLOCK, 1, 2, "true", (("Owner", '"bob"'),))
 SWITCH: Final = SwitchStatus(
@@ -106,3 +109,21 @@ def _calls(work: Callable[[], object]) -> int:
 def test_a_value_takes_a_part_of_the_calls() -> None:
     schema = SwitchSchema()
     assert _calls(lambda: schema.dump(SWITCH)) < _calls(lambda: Schema.dump(schema, SWITCH)) / 8
+
+
+def test_a_query_is_read_by_its_schema_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api, read = make_api(tmp_path), []
+    load = Schema.load
+
+    def counted(schema: Schema, *args: Any, **options: Any) -> Any:
+        read.append(type(schema).__name__)
+        return load(schema, *args, **options)
+
+    monkeypatch.setattr(Schema, "load", counted)
+    # No other test has asked so: what was read is kept for each operation of the process.
+    query = f"group={uuid.uuid4()}"
+    first, again = (api.get(f"/v1/jobs?{query}") for _ in range(2))
+    assert (first.status_code, first.json, read) == (200, again.json, ["JobQuery"])
+    assert api.get(f"/v1/usage?{query}").status_code == 200
+    assert [api.get(f"/v1/jobs?{query}&limit=0").status_code for _ in range(2)] == [422, 422]
+    assert read == ["JobQuery", "UsageQuery", "JobQuery", "JobQuery"]

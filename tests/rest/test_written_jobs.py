@@ -16,8 +16,9 @@ from lark_common.runs import NetworkType
 from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
 from lark_controller.api.jobs import Confirmation, Waiting
 from lark_controller.jobs.job import Job
+from lark_controller.rest.json_portions import written
 from lark_controller.rest.schemas.answers import JobSchema, Joined, ListedJobSchema, RegisteredSchema
-from lark_controller.rest.written_jobs import job_members, listed_members, registered_members, written, written_page
+from lark_controller.rest.written_jobs import job_members, listed_members, registered_members, written_page
 from tests.fixtures.databases import FULL, NOW, a_run
 from tests.fixtures.fake_controls import post_body
 from tests.fixtures.rest_app import make_api
@@ -73,7 +74,8 @@ def _sent(response: Response) -> tuple[list[tuple[str, str]], bytes, int]:
 def test_an_answer_is_sent_as_any_other_with_less_work() -> None:
     members = {"owner": "Jürgen", "state": "enforced"}
     mine = _sent(written(members))
-    other = _sent(Response(json.dumps(members, separators=(",", ":")), content_type="application/json"))
+    text = json.dumps(members, separators=(",", ":"))
+    other = _sent(Response(f"{text}\n", content_type="application/json"))
     assert mine[:2] == other[:2]
     assert ("Content-Length", str(len(mine[1]))) in mine[0]
     assert mine[2] < other[2] / 2

@@ -81,7 +81,7 @@ def test_explain_tells_the_treatment_of_what_htcondor_moves_and_whether_it_is_in
             return [step.text for step in steps if step.where == "transfers"]
 
         here = "what HTCondor moves for job"
-        unheard = "not in place on worker worker1: the worker has not said that it enforces this"
+        unheard = "not in place on worker worker1: the worker has not confirmed that it enforces this"
         assert told("10.64.0.1", "10.64.0.2") == [
             f"{here} 1.0: at most 8 Mb/s, group bulk; {unheard}", f"{here} 2.0: blocked; {unheard}",
         ]  # fmt: skip

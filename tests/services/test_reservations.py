@@ -114,7 +114,7 @@ def test_a_half_duplex_link_holds_half(tmp_path: Path) -> None:
 
 def test_a_worker_of_unknown_speed(tmp_path: Path) -> None:
     with running(tmp_path, POLICY) as controller:
-        with pytest.raises(PathError, match="nothing says how much the access link of worker1 carries"):
+        with pytest.raises(PathError, match="the capacity of the access link of worker1 is not known"):
             start(controller, 1, rate=1, more=" ")
         assert start(controller, 2, more=" ").live
         # Another job's machine ad says it for the whole worker.

@@ -32,14 +32,14 @@ def test_another_owner_or_group_is_refused(pool: Pool) -> None:
     assert list(pool.client.jobs(state="any")) == []
     assert pool.leftovers() == []
     eventually(lambda: len(_forgeries(pool)) == 6)
-    assert any('Owner: the ad says "bob", the startd "alice"' in detail for detail in _forgeries(pool))
+    assert any('Owner: the ad has "bob", the startd "alice"' in detail for detail in _forgeries(pool))
 
 
 def test_a_forged_ad_of_a_registered_job_is_refused_and_changes_nothing(pool: Pool) -> None:
     starter = pool.starter(1, "alice")
     first = pool.hook(starter, "start", "alice", 1)
     said = pool.hook(starter, "start", "bob", 1)
-    assert 'the ad says "bob", the startd "alice"' in value(said, "HookStatusMessage").replace("'", '"')
+    assert 'the ad has "bob", the startd "alice"' in value(said, "HookStatusMessage").replace("'", '"')
     assert pool.client.job(value(first, "LarkJobId"))["owner"] == "alice"
     assert pool.inside(starter, "true")[0] == 0
     eventually(lambda: len(_forgeries(pool)) == 1)

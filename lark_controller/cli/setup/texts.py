@@ -17,7 +17,7 @@ REST_PORT: Final = 8443
 OPENFLOW_PORT: Final = 6653
 # The settings of workers that join.
 JOIN_SETTINGS: Final = "join.env"
-# Where everything is on a worker, and on a controller's host where nothing else is said.
+# Where everything is on a worker, and on a controller's host where no other place is given.
 PLACE: Final = Path("/etc/lark")
 
 # Networks that are nobody's WAN, wherever they are.
@@ -35,7 +35,7 @@ networks:
   jobs: [{jobs}]
   # Addresses in there that are no job's: gateways, name servers. Jobs of every slice reach them.
   hosts: [{hosts}]
-  # What is not the WAN: add the site's public networks.
+  # These are not the WAN: add the site's public networks.
   local: [{local}]
 
 # On workers' bridges: which ports lead away from the worker.

@@ -52,7 +52,7 @@ Origins = Callable[[str, Head], Origin | None]
 
 
 def nowhere(_header: str, _head: Head) -> Origin | None:
-    """Believes no header."""
+    """Trusts no header."""
     return None
 
 

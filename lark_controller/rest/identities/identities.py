@@ -89,7 +89,7 @@ class Identities:
         """The bearers by the word of a file's issuers. Raises SettingError."""
         before = mark(path)
         made = cls(read(path), path=path)
-        # What was written meanwhile is read with the next token.
+        # A change of the file meanwhile is read with the next token.
         made._seen = before
         return made
 
@@ -272,7 +272,7 @@ def _token(issuer: Issuer, claims: Mapping[str, Any]) -> Token:
     if host is None:
         scopes.discard(Scope.HOOK)
     if user is None or scopes - {Scope.SELF}:
-        # Who sees everything is confined to nothing.
+        # A bearer with another scope is not confined.
         scopes.discard(Scope.SELF)
     who = subject if user in (None, subject) else f"{user} ({subject})"
     bound = host is not None and Scope.HOOK in scopes

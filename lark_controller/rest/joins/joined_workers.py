@@ -55,7 +55,7 @@ class JoinedWorkers:
     def refresh(self) -> None:
         """Take in what has changed in the database. Raises StoreError."""
         with self._lock:
-            # What was asked first is taken in first.
+            # Changes are taken in in the order of the requests.
             found = self._records.changes(self._revision)
             if found is None:
                 return

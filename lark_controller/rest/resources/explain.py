@@ -28,7 +28,7 @@ blueprint = resource("explain", "The reason why a packet reaches its destination
 def show(query: dict[str, Any]) -> Any:
     """Explain, step by step, what happens to a packet from one address or job to another.
 
-    With the scope ``self`` one of them is a live job of the user, and nothing is said of others' jobs.
+    With the scope ``self`` one of them is a live job of the user, and the answer has nothing of others' jobs.
     """
     context = current()
     src, dst = job_or_address(query["src"]), job_or_address(query["dst"])

@@ -7,14 +7,13 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 
-from flask import Response, jsonify, url_for
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import AmbiguousError, NotFoundError
 from lark_common.turns import by_portions
 from lark_controller.api.external import ExternalState, ExternalWish, GatewayWord
 from lark_controller.jobs import external_names
-from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, PoolState, openings
+from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, openings
 from lark_controller.policies.external import FAMILIES
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
@@ -25,9 +24,10 @@ from lark_controller.rest.own_jobs import is_own, own_user
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
-from lark_controller.rest.schemas.members import meta
+from lark_controller.rest.schemas.members import a_flag, a_number, a_text, maybe_text, meta, texts
 from lark_controller.rest.schemas.queries import ChangeQuery, ExternalQuery, WaitQuery
 from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.written import Rows, Written
 from lark_controller.rest.tokens import Scope
 
 blueprint = resource("external-addresses", "Addresses at which jobs are reached from outside of the site.")
@@ -80,88 +80,78 @@ class ExternalWishSchema(Schema):
     )
 
 
-class ExternalAddressSchema(Schema):
+class ExternalAddressSchema(Written):
     """An external address of a job."""
 
-    id = fields.String(required=True, metadata=meta("The id of this association, 16 hexadecimal digits"))
-    address = fields.String(required=True, metadata=meta("The external address"))
-    inside = fields.String(
-        required=True,
-        allow_none=True,
-        metadata=meta("The job's own address behind it, null while it has none, or the association is over"),
-    )
-    pool = fields.String(required=True, metadata=meta("Its pool; `own` where it is the job's own address"))
-    job = fields.String(required=True, metadata=meta("The id of the job whose it is"))
-    job_name = fields.String(required=True, allow_none=True, metadata=meta("That job's CLUSTER.PROC"))
-    owner = fields.String(required=True, metadata=meta("That job's owner"))
-    group = fields.String(required=True, metadata=meta("That job's accounting group"))
-    open = fields.List(fields.String(), required=True, metadata=meta("The protocols and ports that are open"))
+    id = a_text("The id of this association, 16 hexadecimal digits")
+    address = a_text("The external address")
+    inside = maybe_text("The job's own address behind it, null while it has none, or the association is over")
+    pool = a_text("Its pool; `own` where it is the job's own address")
+    job = a_text("The id of the job whose it is")
+    job_name = maybe_text("That job's CLUSTER.PROC")
+    owner = a_text("That job's owner")
+    group = a_text("That job's accounting group")
+    open = texts("The protocols and ports that are open")
     state = fields.String(
         required=True,
         validate=validate.OneOf([str(each) for each in ExternalState]),
         metadata=meta("Pending until the job's switches have confirmed, open, closed where a switch lacks it, or over"),
     )
-    reason = fields.String(required=True, metadata=meta("The reason why it is not open, empty where it is"))
+    reason = a_text("The reason why it is not open, empty where it is")
     created = Time("Time when it was given")
     until = Time("Time when it ends, null where the job ends it", allow_none=True)
     released = Time("Time when it has ended, null where it has not", allow_none=True)
     free = Time("Time from which another job may get the address, null where it has not ended", allow_none=True)
-    why = fields.String(required=True, metadata=meta("The reason for its end"))
-    actor = fields.String(required=True, metadata=meta("Name of the token that asked for it"))
-    name = fields.String(required=True, allow_none=True, metadata=meta("Its name in the DNS"))
+    why = a_text("The reason for its end")
+    actor = a_text("Name of the token that asked for it")
+    name = maybe_text("Its name in the DNS")
     name_state = fields.String(
         required=True,
         validate=validate.OneOf([str(each) for each in external_names.NameState]),
         metadata=meta("How far that name is: to be added to its zone, in it, to be removed from it, or removed"),
     )
-    name_reason = fields.String(required=True, metadata=meta("The reason why the name waits"))
+    name_reason = a_text("The reason why the name waits")
 
 
-class ExternalPoolSchema(Schema):
+class ExternalPoolSchema(Written):
     """A pool of external addresses."""
 
-    name = fields.String(required=True, metadata=meta("Its name in the policy"))
-    total = fields.Integer(required=True, metadata=meta("All of its addresses"))
-    used = fields.Integer(required=True, metadata=meta("Those of jobs"))
-    quarantined = fields.Integer(required=True, metadata=meta("Those that rest after a job"))
-    free = fields.Integer(required=True, metadata=meta("Those that jobs may get now"))
+    name = a_text("Its name in the policy")
+    total = a_number("All of its addresses")
+    used = a_number("Those of jobs")
+    quarantined = a_number("Those that rest after a job")
+    free = a_number("Those that jobs may get now")
 
 
-class ExternalPoolListSchema(Schema):
+class ExternalPoolListSchema(Written):
     """Pools of external addresses."""
 
-    pools = fields.List(fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy"))
+    pools = Rows(ExternalPoolSchema, "The pools of the policy")
 
 
 class ExternalListSchema(Page):
     """A page of external addresses of live jobs, and the pools."""
 
-    addresses = fields.List(
-        fields.Nested(ExternalAddressSchema), required=True, metadata=meta("The addresses, the oldest first")
-    )
-    pools = fields.List(
-        fields.Nested(ExternalPoolSchema), required=True, metadata=meta("The pools of the policy, on the first page")
-    )
+    addresses = Rows(ExternalAddressSchema, "The addresses, the oldest first")
+    pools = Rows(ExternalPoolSchema, "The pools of the policy, on the first page")
 
 
-class TranslationSchema(Schema):
+class TranslationSchema(Written):
     """The translation of an external address."""
 
-    address = fields.String(required=True, metadata=meta("The external IPv4 address"))
-    inside = fields.String(required=True, metadata=meta("The job's own address behind it"))
-    open = fields.List(fields.String(), required=True, metadata=meta("The protocols and ports that are open"))
+    address = a_text("The external IPv4 address")
+    inside = a_text("The job's own address behind it")
+    open = texts("The protocols and ports that are open")
 
 
-class TranslationsSchema(Schema):
+class TranslationsSchema(Written):
     """Changes of translations."""
 
-    revision = fields.String(required=True, metadata=meta("The revision that the reader has with this answer"))
-    whole = fields.Boolean(required=True, metadata=meta("Everything follows: what the reader had before is over"))
-    more = fields.Boolean(required=True, metadata=meta("There is more, to be asked for with this revision"))
-    translations = fields.List(
-        fields.Nested(TranslationSchema), required=True, metadata=meta("Those that are new or others, in that order")
-    )
-    gone = fields.List(fields.String(), required=True, metadata=meta("External addresses that lead nowhere any more"))
+    revision = a_text("The revision that the reader has with this answer")
+    whole = a_flag("Everything follows: what the reader had before is over")
+    more = a_flag("There is more, to be asked for with this revision")
+    translations = Rows(TranslationSchema, "Those that are new or others, in that order")
+    gone = texts("External addresses that lead nowhere any more")
 
 
 class GatewayWordSchema(Schema):
@@ -202,7 +192,7 @@ class GatewayWordSchema(Schema):
     answers={201: ExternalAddressSchema, 200: ExternalAddressSchema},
     problems=(400, 404, 409, 413, 415, 422),
 )
-def associate(query: dict[str, Any]) -> Response:
+def associate(query: dict[str, Any]) -> tuple[dict[str, object], int, dict[str, str]]:
     """Give a live job an external address.
 
     A job that has one keeps it, and the answer is 200. ``wait`` waits until the switches have it.
@@ -215,10 +205,8 @@ def associate(query: dict[str, Any]) -> Response:
         # As with reservations: those who ask must leave places to the hooks of jobs that start.
         with current().reserves.place() as free:
             confirm(job_id, query["wait"] if free else 0.0)
-    response = jsonify(ExternalAddressSchema().dump(_shown([given.association])[0]))
-    response.status_code = 201 if given.created else 200
-    response.headers["Location"] = url_for("external-addresses.show", association_id=given.association.id)
-    return response
+    place = f"/v1/external-addresses/{given.association.id}"
+    return _shown([given.association])[0], 201 if given.created else 200, {"Location": place}
 
 
 @operation(
@@ -238,7 +226,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     pools = () if cursor is not None else controls.pools()
     return {
         "addresses": _shown(page.associations),
-        "pools": [_pool(each) for each in pools],
+        "pools": pools,
         "next": next_url(page.next_cursor),
         "next_cursor": page.next_cursor,
     }
@@ -254,7 +242,7 @@ def index(query: dict[str, Any]) -> dict[str, object]:
 )
 def pools() -> dict[str, object]:
     """List the pools of external addresses, with what is left in each."""
-    return {"pools": [_pool(each) for each in current().controls.external.pools()]}
+    return {"pools": current().controls.external.pools()}
 
 
 @operation(
@@ -436,13 +424,3 @@ def _shown(found: Collection[Association]) -> list[dict[str, object]]:
         }
         for each in found
     ]
-
-
-def _pool(pool: PoolState) -> dict[str, object]:
-    return {
-        "name": pool.name,
-        "total": pool.total,
-        "used": pool.used,
-        "quarantined": pool.quarantined,
-        "free": pool.free,
-    }

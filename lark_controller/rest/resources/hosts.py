@@ -10,15 +10,16 @@ from lark_common.scitags import to_json as marks_to_json
 from lark_common.transfers import treatment_of
 from lark_common.worker_rules import to_json
 from lark_controller.accounting.readings import TransferCounts
+from lark_controller.api.jobs import Renewed
 from lark_controller.api.usage import TransferReport
 from lark_controller.api.workers import Delivered, WorkerStatus
 from lark_controller.qos.delivery import Counters
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host
 from lark_controller.rest.bodies import read_json
-from lark_controller.rest.context import actor, current
+from lark_controller.rest.context import current
+from lark_controller.rest.json_portions import written
 from lark_controller.rest.schemas.queries import RulesQuery
-from lark_controller.rest.schemas.times import iso
 from lark_controller.rest.schemas.worker_rules import (
     ConfirmationSchema,
     DeliveredAnswerSchema,
@@ -32,7 +33,6 @@ from lark_controller.rest.schemas.worker_rules import (
     WorkerUseSchema,
 )
 from lark_controller.rest.tokens import Scope
-from lark_controller.rest.written_jobs import written
 
 blueprint = resource("hosts", "The rules that workers enforce for their jobs without a port on a switch.")
 
@@ -89,9 +89,8 @@ def confirm(host: str) -> dict[str, object]:
     bodies={"application/json": LeasesSchema},
     answers={200: RenewedSchema},
     problems=(400, 413, 415, 422),
-    direct=True,
 )
-def renew(host: str) -> Response:
+def renew(host: str) -> Renewed:
     """Renew the leases of a worker's jobs.
 
     Jobs that do not live on this worker are listed as ``missing``; they are to be posted again.
@@ -99,8 +98,7 @@ def renew(host: str) -> Response:
     context = current()
     require_host(host)
     sent = read_json(context.settings.max_ads_bytes, LeasesSchema())
-    renewed = context.controls.jobs.renew_all(host, sent["jobs"], actor())
-    return written({"lease_until": iso(renewed.lease_until), "missing": list(renewed.missing)})
+    return context.controls.jobs.renew_all(host, sent["jobs"])
 
 
 @operation(
@@ -112,7 +110,6 @@ def renew(host: str) -> Response:
     bodies={"application/json": LeasesSchema},
     answers={200: WorkerUseSchema},
     problems=(400, 413, 415, 422),
-    direct=True,
 )
 def use(host: str) -> Response:
     """Show the WAN's part of the use of a worker's jobs, by the last readings of their counters.

@@ -15,12 +15,14 @@ from lark_common.errors import NotFoundError
 from lark_common.runs import EndedBy, RunKey
 from lark_common.turns import by_portions
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
+from lark_controller.jobs.job import Job
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host, require_host_of
 from lark_controller.rest.bodies import next_url, parse_json, read, read_json, read_kept_text, valid_job_id
 from lark_controller.rest.context import NOTES, NOTES_A_SECOND, actor, current
 from lark_controller.rest.hook_answer import lines
 from lark_controller.rest.job_words import named_job, read_now
+from lark_controller.rest.json_portions import written
 from lark_controller.rest.media_types import preferred
 from lark_controller.rest.own_jobs import own_user, require_own, shown_detail, shown_job
 from lark_controller.rest.problems import Problem
@@ -43,7 +45,7 @@ from lark_controller.rest.schemas.queries import (
     RegisterQuery,
 )
 from lark_controller.rest.tokens import Scope
-from lark_controller.rest.written_jobs import job_members, listed_members, registered_members, written, written_page
+from lark_controller.rest.written_jobs import listed_members, registered_members, written_page
 
 blueprint = resource("jobs", "One run of an HTCondor job on one slot.")
 
@@ -85,7 +87,6 @@ def _read_one(limit: int, schema: Schema, empty: bool = False) -> str:
     answers={201: RegisteredSchema, 200: RegisteredSchema},
     texts={201: ("text/plain",), 200: ("text/plain",)},
     problems=(400, 409, 413, 415, 422),
-    direct=True,
 )
 def register(query: dict[str, Any]) -> Response:
     """Register a run.
@@ -124,7 +125,6 @@ def register(query: dict[str, Any]) -> Response:
     query=JobQuery,
     answers={200: JobPageSchema},
     problems=(404, 422),
-    direct=True,
 )
 def index(query: dict[str, Any]) -> Response:
     """List jobs."""
@@ -179,13 +179,12 @@ def show(query: dict[str, Any], job_id: str) -> Joined:
     scopes=(Scope.HOOK,),
     answers={200: JobSchema},
     problems=(404,),
-    direct=True,
 )
-def renew(job_id: str) -> Response:
+def renew(job_id: str) -> Job:
     """Renew a job's lease."""
     known = valid_job_id(job_id)
     require_host_of(current(), known)
-    return written(job_members(current().controls.jobs.renew(known, actor())))
+    return current().controls.jobs.renew(known)
 
 
 @operation(
@@ -199,15 +198,14 @@ def renew(job_id: str) -> Response:
     body_required=False,
     answers={200: JobSchema},
     problems=(400, 404, 413, 415, 422),
-    direct=True,
 )
-def end(query: dict[str, Any], job_id: str) -> Response:
+def end(query: dict[str, Any], job_id: str) -> Job:
     """End a job. An ended job may be ended again."""
     context = current()
     known = valid_job_id(job_id)
     require_host_of(context, known)
     exit_ad = _read_one(context.settings.max_ads_bytes, ExitAdSchema(), empty=True)
-    return written(job_members(context.controls.jobs.end(known, actor(), exit_ad, EndedBy(query["by"]))))
+    return context.controls.jobs.end(known, actor(), exit_ad, EndedBy(query["by"]))
 
 
 @operation(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Annotated, Final
 
-from marshmallow import Schema, fields
+from marshmallow import fields
 
 from lark_controller.accounting.usage import IDLE, Rate
 from lark_controller.api.described import Dpid
@@ -20,7 +20,9 @@ from lark_controller.policies.topology import ACCESS
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.schemas.described import schema_of
+from lark_controller.rest.schemas.members import a_number, meta
 from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.written import Rows, Written
 from lark_controller.rest.tokens import Scope
 
 blueprint = resource("map", "The network in one picture.")
@@ -100,26 +102,20 @@ MapLinkSchema = schema_of(MapLink, "MapLinkSchema")
 PartySchema = schema_of(Party, "PartySchema")
 
 
-def _meta(meaning: str) -> dict[str, str]:
-    return {"description": meaning}
-
-
-class MapSchema(Schema):
+class MapSchema(Written):
     """The network in one picture."""
 
     at = Time("Time of these values")
-    wan = fields.Nested(MapWanSchema, required=True, metadata=_meta("The way out of the site"))
-    cores = fields.List(fields.Nested(MapCoreSchema), required=True, metadata=_meta(f"The first {CORES} core switches"))
-    edges = fields.List(
-        fields.Nested(MapSwitchSchema),
-        required=True,
-        metadata=_meta(f"At most {DRAWN} workers: half of them or more by rate, before them some with problems"),
+    wan = fields.Nested(MapWanSchema, required=True, metadata=meta("The way out of the site"))
+    cores = Rows(MapCoreSchema, f"The first {CORES} core switches")
+    edges = Rows(
+        MapSwitchSchema, f"At most {DRAWN} workers: half of them or more by rate, before them some with problems"
     )
-    rest = fields.List(fields.Nested(MapRestSchema), required=True, metadata=_meta("The other workers"))
-    links = fields.List(fields.Nested(MapLinkSchema), required=True, metadata=_meta(f"The first {LINKS} links"))
-    parties = fields.List(fields.Nested(PartySchema), required=True, metadata=_meta("Users with the most live jobs"))
-    other_owners = fields.Integer(required=True, metadata=_meta("Number of other users"))
-    other_jobs = fields.Integer(required=True, metadata=_meta("Their live jobs"))
+    rest = Rows(MapRestSchema, "The other workers")
+    links = Rows(MapLinkSchema, f"The first {LINKS} links")
+    parties = Rows(PartySchema, "Users with the most live jobs")
+    other_owners = a_number("Number of other users")
+    other_jobs = a_number("Their live jobs")
 
 
 @operation(blueprint, "GET", "/map", name="show_map", scopes=(Scope.READ,), answers={200: MapSchema})

@@ -7,7 +7,7 @@ import time
 from typing import Final, cast
 
 from flask import g
-from marshmallow import Schema, fields
+from marshmallow import fields
 
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.api.switches import SwitchStatus
@@ -16,8 +16,9 @@ from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.schemas.answers import SwitchSchema
 from lark_controller.rest.schemas.described import schema_of
-from lark_controller.rest.schemas.members import maybe_text, meta
+from lark_controller.rest.schemas.members import a_flag, a_float, a_number, a_text, maybe_text, meta, texts
 from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.written import Rows, Written
 from lark_controller.rest.tokens import Scope, Token
 
 blueprint = resource("overview", "The whole pool in a few numbers, and what asks for attention.")
@@ -28,62 +29,56 @@ NAMED: Final = 20
 NEARLY_FULL: Final = 0.9
 
 
-class JobCountsSchema(Schema):
+class JobCountsSchema(Written):
     """The number of live jobs in each state."""
 
-    registering = fields.Integer(required=True, metadata=meta("Flows on their way"))
-    pending = fields.Integer(required=True, metadata=meta("A switch is away, or the address is not known yet"))
-    enforced = fields.Integer(required=True, metadata=meta("Confirmed by every switch concerned"))
-    quarantined = fields.Integer(required=True, metadata=meta("Contradicted by the pool"))
-    isolated = fields.Integer(
-        required=True, metadata=meta("Of these, nothing passes: by a rule of the policy, or by quarantine")
-    )
+    registering = a_number("Flows on their way")
+    pending = a_number("A switch is away, or the address is not known yet")
+    enforced = a_number("Confirmed by every switch concerned")
+    quarantined = a_number("Contradicted by the pool")
+    isolated = a_number("Of these, nothing passes: by a rule of the policy, or by quarantine")
 
 
-class DropCountsSchema(Schema):
+class DropCountsSchema(Written):
     """The packets that are dropped now."""
 
-    jobs = fields.Integer(required=True, metadata=meta("Jobs whose packets are dropped"))
-    packets_per_second = fields.Float(required=True, metadata=meta("Packets a second"))
+    jobs = a_number("Jobs whose packets are dropped")
+    packets_per_second = a_float("Packets a second")
 
 
-class SwitchCountsSchema(Schema):
+class SwitchCountsSchema(Written):
     """The number of switches."""
 
-    known = fields.Integer(required=True, metadata=meta("Declared, or connected once"))
-    connected = fields.Integer(required=True, metadata=meta("Connected now"))
-    in_sync = fields.Integer(required=True, metadata=meta("In sync"))
-    desired = fields.Integer(required=True, metadata=meta("Flows wanted on all of them"))
-    installed = fields.Integer(required=True, metadata=meta("Flows on all of them"))
+    known = a_number("Declared, or connected once")
+    connected = a_number("Connected now")
+    in_sync = a_number("In sync")
+    desired = a_number("Flows wanted on all of them")
+    installed = a_number("Flows on all of them")
 
 
 PolicyHeadSchema = schema_of(PolicyVersion, "PolicyHeadSchema", without=("text",))
 
 
-class OverviewSchema(Schema):
+class OverviewSchema(Written):
     """The pool, summed up."""
 
     at = Time("Time of these values")
-    ready = fields.Boolean(required=True, metadata=meta("The controller can do its work"))
-    reasons = fields.List(fields.String(), required=True, metadata=meta("The faults where it cannot"))
+    ready = a_flag("The controller can do its work")
+    reasons = texts("The faults where it cannot")
     jobs = fields.Nested(JobCountsSchema, required=True, metadata=meta("Live jobs by state"))
     drops = fields.Nested(DropCountsSchema, required=True, metadata=meta("Packets that are dropped now"))
     switches = fields.Nested(SwitchCountsSchema, required=True, metadata=meta("Switches"))
-    shown = fields.List(
-        fields.Nested(SwitchSchema),
-        required=True,
-        metadata=meta(f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use"),
+    shown = Rows(
+        SwitchSchema, f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use"
     )
     policy = fields.Nested(PolicyHeadSchema, required=True, metadata=meta("The policy in force"))
 
 
-class TokenSchema(Schema):
+class TokenSchema(Written):
     """The token that the request carries."""
 
-    name = fields.String(required=True, metadata=meta("Its name"))
-    scopes = fields.List(
-        fields.String(), required=True, metadata=meta("Its scopes: hook, read, operate, self, gateway")
-    )
+    name = a_text("Its name")
+    scopes = texts("Its scopes: hook, read, operate, self, gateway")
     expires = Time("Time when it expires", allow_none=True)
     hosts = fields.List(
         fields.String(),

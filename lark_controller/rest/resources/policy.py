@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from flask import Response, jsonify, request
+from flask import Response, request
 
 from lark_controller.policies.schema import schema as policy_schema
 from lark_controller.rest.api import Described, operation, resource
 from lark_controller.rest.bodies import next_url, read_json, read_text
 from lark_controller.rest.context import actor, current
+from lark_controller.rest.json_portions import written
 from lark_controller.rest.media_types import preferred
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.answers import (
@@ -174,7 +175,7 @@ def plan() -> Any:
 )
 def schema() -> Response:
     """The JSON Schema of policies, for editors."""
-    response = jsonify(policy_schema())
+    response = written(policy_schema())
     response.content_type = "application/schema+json"
     return response
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from flask import Response, g, jsonify, url_for
+from flask import g
 from marshmallow import Schema, fields, validate
 
 from lark_common.errors import NotFoundError
@@ -22,9 +22,10 @@ from lark_controller.rest.own_jobs import own_user, shown_reservation
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.described import schema_of
-from lark_controller.rest.schemas.members import meta
+from lark_controller.rest.schemas.members import a_flag, a_float, a_text, maybe_text, meta, texts
 from lark_controller.rest.schemas.queries import ChangeQuery, ReservationQuery, WaitQuery, Whole
 from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.written import Rows, Written
 from lark_controller.rest.tokens import Scope, Token
 
 blueprint = resource("reservations", "Bandwidth that is promised, and what is left of each link.")
@@ -74,59 +75,51 @@ class ReservationChangeSchema(Schema):
     steady = fields.Boolean(metadata=meta("The rate is the most as well"))
 
 
-class HoldSchema(Schema):
+class HoldSchema(Written):
     """A reservation's share of a link."""
 
-    channel = fields.String(required=True, metadata=meta("The link, and its direction where it has two"))
-    rate = fields.Float(required=True, metadata=meta("Mb/s"))
+    channel = a_text("The link, and its direction where it has two")
+    rate = a_float("Mb/s")
 
 
-class ReservationSchema(Schema):
+class ReservationSchema(Written):
     """A promise of bandwidth."""
 
-    id = fields.String(required=True, metadata=meta("Its id, 16 hexadecimal digits"))
-    kind = fields.String(required=True, metadata=meta("job: a job's RequestBandwidth; flow: one that was reserved"))
-    rate = fields.Float(required=True, metadata=meta("Mb/s of L2 bytes"))
-    steady = fields.Boolean(
-        required=True, metadata=meta("The rate is the most as well; else the flow may use what is free, too")
-    )
-    source = fields.String(required=True, metadata=meta("The sender's node in the topology"))
-    destination = fields.String(required=True, metadata=meta("The receiver's node in the topology"))
-    job = fields.String(required=True, allow_none=True, metadata=meta("The id of the job whose it is, or that sends"))
-    job_name = fields.String(required=True, allow_none=True, metadata=meta("That job's CLUSTER.PROC"))
-    peer = fields.String(required=True, allow_none=True, metadata=meta("The id of the job that receives"))
-    peer_name = fields.String(required=True, allow_none=True, metadata=meta("That job's CLUSTER.PROC"))
-    addresses = fields.List(
-        fields.String(), required=True, metadata=meta("The receiver's addresses, empty for all of the WAN")
-    )
+    id = a_text("Its id, 16 hexadecimal digits")
+    kind = a_text("job: a job's RequestBandwidth; flow: one that was reserved")
+    rate = a_float("Mb/s of L2 bytes")
+    steady = a_flag("The rate is the most as well; else the flow may use what is free, too")
+    source = a_text("The sender's node in the topology")
+    destination = a_text("The receiver's node in the topology")
+    job = maybe_text("The id of the job whose it is, or that sends")
+    job_name = maybe_text("That job's CLUSTER.PROC")
+    peer = maybe_text("The id of the job that receives")
+    peer_name = maybe_text("That job's CLUSTER.PROC")
+    addresses = texts("The receiver's addresses, empty for all of the WAN")
     until = Time("Time when it ends, null where its jobs end it", allow_none=True)
     created = Time("Time when it was made")
-    actor = fields.String(required=True, metadata=meta("Name of the token that made it"))
-    holds = fields.List(fields.Nested(HoldSchema), required=True, metadata=meta("Its share of each link"))
+    actor = a_text("Name of the token that made it")
+    holds = Rows(HoldSchema, "Its share of each link")
 
 
 class ReservationPageSchema(Page):
     """A page of reservations."""
 
-    reservations = fields.List(fields.Nested(ReservationSchema), required=True, metadata=meta("The reservations"))
+    reservations = Rows(ReservationSchema, "The reservations")
 
 
 LinkSchema = schema_of(
     LinkStatus,
     "LinkSchema",
-    best_effort=fields.Float(
-        required=True,
-        metadata=meta("Rest for traffic without a reservation, Mb/s; below 0 where the policy made the link smaller"),
-    ),
+    best_effort=a_float("Rest for traffic without a reservation, Mb/s; below 0 where the policy made the link smaller"),
 )
 
 
 def _versioned(name: str, member: str, schema: type[Schema], shown: str, another: str) -> type[Schema]:
     """The schema of a list that callers may wait for, until it is another one."""
-    version = fields.String(required=True, metadata=meta(f"Another word where {another}"))
-    words = meta(f"The {shown}; null where the version is that of `after`")
-    listed = fields.List(fields.Nested(schema), required=True, allow_none=True, metadata=words)
-    return Schema.from_dict({"version": version, member: listed}, name=name)
+    version = a_text(f"Another word where {another}")
+    words = f"The {shown}; null where the version is that of `after`"
+    return Written.from_dict({"version": version, member: Rows(schema, words, allow_none=True)}, name=name)
 
 
 _ANOTHER: Final = "anything below is another"
@@ -149,7 +142,7 @@ PathListSchema = _versioned("PathListSchema", "paths", PathSchema, _IN_ORDER, _A
     answers={201: ReservationSchema},
     problems=(400, 404, 409, 413, 415, 422),
 )
-def reserve(query: dict[str, Any]) -> Response:
+def reserve(query: dict[str, Any]) -> tuple[dict[str, object], int, dict[str, str]]:
     """Reserve bandwidth for a flow.
 
     With a hook's token only for what a live job of its hosts sends. ``wait`` waits until the sender's switch has the
@@ -165,10 +158,7 @@ def reserve(query: dict[str, Any]) -> Response:
         # Jobs ask for these through their workers' tokens, and must leave places to the hooks of jobs that start.
         with current().reserves.place() as free:
             confirm(made.job, query["wait"] if free else 0.0)
-    response = jsonify(ReservationSchema().dump(shown(made)))
-    response.status_code = 201
-    response.headers["Location"] = url_for("reservations.show", reservation_id=made.id)
-    return response
+    return shown(made), 201, {"Location": f"/v1/reservations/{made.id}"}
 
 
 @operation(

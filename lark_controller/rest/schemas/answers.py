@@ -7,7 +7,6 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
-from lark_common.turns import by_portions
 from lark_controller.api.audit import AuditEntry
 from lark_controller.api.drops import Drop
 from lark_controller.api.health import Readiness
@@ -29,6 +28,7 @@ from lark_controller.policies.model import Because
 from lark_controller.rest.schemas.described import Datapath, schema_of
 from lark_controller.rest.schemas.members import (
     a_flag,
+    a_float,
     a_number,
     a_text,
     maybe_flag,
@@ -36,10 +36,11 @@ from lark_controller.rest.schemas.members import (
     maybe_number,
     maybe_text,
     meta,
+    texts,
 )
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.schemas.usage import JobUsageSchema
-from lark_controller.rest.schemas.written import Written
+from lark_controller.rest.schemas.written import Rows, Written
 
 _JOB_ID = r"^[0-9a-f]{16}$"
 
@@ -48,17 +49,6 @@ def _choice(meaning: str, values: type[JobState] | type[AddressType] | type[Netw
     return fields.String(
         required=True, validate=validate.OneOf([str(value) for value in values]), metadata=meta(meaning)
     )
-
-
-class Rows(fields.List[Any]):
-    """A list that may be long: what goes ahead does so between its portions."""
-
-    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> list[Any] | None:
-        return super()._serialize(None if value is None else by_portions(value), attr, obj, **kwargs)
-
-
-def _many(schema: type[Schema], meaning: str) -> Rows:
-    return Rows(fields.Nested(schema), required=True, metadata=meta(meaning))
 
 
 class ProblemSchema(Schema):
@@ -102,10 +92,10 @@ class ShortageSchema(Schema):
     link = a_text("Its name")
     source = a_text("From; empty where both directions share the link")
     target = a_text("To; empty where both directions share the link")
-    capacity = fields.Float(required=True, metadata=meta("Its capacity, Mb/s"))
-    reserved = fields.Float(required=True, metadata=meta("Its reserved part, Mb/s"))
-    available = fields.Float(required=True, metadata=meta("Its free part, Mb/s"))
-    asked = fields.Float(required=True, metadata=meta("The rate that was asked for on top, Mb/s"))
+    capacity = a_float("Its capacity, Mb/s")
+    reserved = a_float("Its reserved part, Mb/s")
+    available = a_float("Its free part, Mb/s")
+    asked = a_float("The rate that was asked for on top, Mb/s")
 
 
 class MistakeSchema(Schema):
@@ -151,12 +141,8 @@ class JobSchema(Written):
     addresses = fields.List(
         fields.Nested(AddressSchema), required=True, attribute="blocks", metadata=meta("Its addresses, IPv4 first")
     )
-    external_addresses = fields.List(
-        fields.String(), required=True, metadata=meta("Its addresses outside of the site, while they are its own")
-    )
-    external_open = fields.List(
-        fields.String(), required=True, metadata=meta("The protocols and ports that are open there")
-    )
+    external_addresses = texts("Its addresses outside of the site, while they are its own")
+    external_open = texts("The protocols and ports that are open there")
     external_name = a_text("The name of an external address in the DNS, empty where there is none")
     datapath = Datapath("The worker's bridge", allow_none=True)
     port = maybe_text("The job's port on that bridge")
@@ -191,10 +177,8 @@ class Joined:
 class RegisteredSchema(JobSchema):
     """A job with the switches that hold its flows."""
 
-    confirmed = fields.List(
-        fields.String(), required=True, metadata=meta("Datapath ids of the switches that confirmed by barrier")
-    )
-    waiting = _many(WaitingSchema, "The switches concerned that have not confirmed")
+    confirmed = texts("Datapath ids of the switches that confirmed by barrier")
+    waiting = Rows(WaitingSchema, "The switches concerned that have not confirmed")
 
 
 class BecauseSchema(Written):
@@ -276,7 +260,7 @@ class DecisionSchema(Written):
     scitag = fields.Nested(
         ScitagSchema, required=True, allow_none=True, metadata=meta("The mark of its flows, null where they have none")
     )
-    because = _many(BecauseSchema, "Reasons, in the order in which a packet meets them")
+    because = Rows(BecauseSchema, "Reasons, in the order in which a packet meets them")
 
 
 _USED = "Its network use, null where that is not counted"
@@ -308,7 +292,7 @@ class JobDetailSchema(RegisteredSchema):
     usage = fields.Nested(JobUsageSchema, required=True, allow_none=True, metadata=meta(_USED))
 
 
-class Page(Schema):
+class Page(Written):
     """The place at which a list goes on."""
 
     next = maybe_text("The next page's URL, null on the last")
@@ -318,7 +302,7 @@ class Page(Schema):
 class JobPageSchema(Page):
     """A page of jobs, in the order of their registration."""
 
-    jobs = _many(ListedJobSchema, "The jobs")
+    jobs = Rows(ListedJobSchema, "The jobs")
 
 
 PortSchema = schema_of(PortStatus, "PortSchema")
@@ -327,10 +311,10 @@ SwitchSchema = schema_of(SwitchStatus, "SwitchSchema", without=("ports", "proble
 SwitchDetailSchema = schema_of(SwitchStatus, "SwitchDetailSchema")
 
 
-class SwitchListSchema(Schema):
+class SwitchListSchema(Written):
     """All switches that are declared or have been connected."""
 
-    switches = _many(SwitchSchema, "The switches")
+    switches = Rows(SwitchSchema, "The switches")
 
 
 FlowSchema = schema_of(FlowStatus, "FlowSchema")
@@ -340,8 +324,8 @@ FlowTableSchema = schema_of(FlowTable, "FlowTableSchema")
 class FlowPageSchema(Page):
     """A page of a switch's flows, desired and installed."""
 
-    flows = _many(FlowSchema, "The flows, in packet order")
-    tables = _many(FlowTableSchema, "The tables of the list, whichever was chosen")
+    flows = Rows(FlowSchema, "The flows, in packet order")
+    tables = Rows(FlowTableSchema, "The tables of the list, whichever was chosen")
 
 
 PolicySchema = schema_of(PolicyVersion, "PolicySchema")
@@ -378,14 +362,12 @@ class LimitSchema(Schema):
     detail = a_text("The limit, and what the job loses by it")
 
 
-class PolicyCheckSchema(Schema):
+class PolicyCheckSchema(Written):
     """The mistakes of a policy."""
 
     valid = a_flag("No mistake was found")
-    mistakes = _many(MistakeSchema, "Every mistake, in file order")
-    warnings = fields.List(
-        fields.String(), required=True, metadata=meta("Refusals by the policy, and promises that nothing keeps")
-    )
+    mistakes = Rows(MistakeSchema, "Every mistake, in file order")
+    warnings = texts("Refusals by the policy, and promises that nothing keeps")
 
 
 PastPolicySchema = schema_of(PastPolicy, "PastPolicySchema")
@@ -394,7 +376,7 @@ PastPolicySchema = schema_of(PastPolicy, "PastPolicySchema")
 class PolicyHistorySchema(Page):
     """A page of the policy's versions, newest first."""
 
-    versions = _many(PastPolicySchema, "The versions, without their texts")
+    versions = Rows(PastPolicySchema, "The versions, without their texts")
 
 
 PolicyDifferenceSchema = schema_of(
@@ -414,19 +396,19 @@ AccessPointSchema = schema_of(AccessPointStatus, "AccessPointSchema")
 DropSchema = schema_of(Drop, "DropSchema")
 
 
-class DropListSchema(Schema):
+class DropListSchema(Written):
     """The packets that are dropped now."""
 
-    drops = _many(DropSchema, "The drops, the most first")
+    drops = Rows(DropSchema, "The drops, the most first")
     jobs = a_number("Jobs whose packets are dropped now")
-    packets_per_second = fields.Float(required=True, metadata=meta("Packets that are dropped now, of all of them"))
+    packets_per_second = a_float("Packets that are dropped now, of all of them")
 
 
-class GroupListSchema(Schema):
+class GroupListSchema(Written):
     """The accounting groups of the policy in force."""
 
-    groups = _many(GroupSchema, "The groups, in file order")
-    access_points = _many(AccessPointSchema, "The access points of transfer_capacity, in file order")
+    groups = Rows(GroupSchema, "The groups, in file order")
+    access_points = Rows(AccessPointSchema, "The access points of transfer_capacity, in file order")
 
 
 StepSchema = schema_of(Step, "StepSchema")
@@ -437,17 +419,17 @@ AuditEntrySchema = schema_of(AuditEntry, "AuditEntrySchema")
 class AuditPageSchema(Page):
     """A page of the audit trail, newest first."""
 
-    entries = _many(AuditEntrySchema, "The entries")
+    entries = Rows(AuditEntrySchema, "The entries")
 
 
-class NotedSchema(Schema):
+class NotedSchema(Written):
     """The line written to the audit trail."""
 
     subject = a_text("The job's id")
     action = a_text("The action")
 
 
-class HealthSchema(Schema):
+class HealthSchema(Written):
     """The process answers."""
 
     status = a_text("ok")

@@ -8,7 +8,7 @@ from marshmallow import ValidationError, fields
 
 # The largest number that the store and the arithmetic can hold.
 LARGEST: Final = 2**63 - 1
-# Wrong entries of a list that are told of.
+# Wrong entries of a list that are reported.
 MOST_WRONG: Final = 16
 
 
@@ -37,6 +37,11 @@ def maybe_number(meaning: str) -> fields.Integer:
     return fields.Integer(required=True, allow_none=True, metadata=meta(meaning))
 
 
+def a_float(meaning: str) -> fields.Float:
+    """A number."""
+    return fields.Float(required=True, metadata=meta(meaning))
+
+
 def maybe_float(meaning: str) -> fields.Float:
     """A number or null."""
     return fields.Float(required=True, allow_none=True, metadata=meta(meaning))
@@ -50,6 +55,11 @@ def a_flag(meaning: str) -> fields.Boolean:
 def maybe_flag(meaning: str) -> fields.Boolean:
     """True, false or null."""
     return fields.Boolean(required=True, allow_none=True, metadata=meta(meaning))
+
+
+def texts(meaning: str) -> fields.List[Any]:
+    """A list of texts."""
+    return fields.List(fields.String(), required=True, metadata=meta(meaning))
 
 
 class Many(fields.List[Any]):

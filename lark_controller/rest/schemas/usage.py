@@ -9,9 +9,19 @@ from marshmallow import Schema, ValidationError, fields
 
 from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
 from lark_controller.api.usage import UsageRow
-from lark_controller.rest.schemas.members import Count, a_number, meta
+from lark_controller.rest.schemas.members import (
+    Count,
+    a_flag,
+    a_float,
+    a_number,
+    a_text,
+    maybe_flag,
+    maybe_number,
+    maybe_text,
+    meta,
+)
 from lark_controller.rest.schemas.times import Time, iso
-from lark_controller.rest.schemas.written import Written
+from lark_controller.rest.schemas.written import Rows, Written
 
 _COUNTS: Final = {
     "bytes_in": "Bytes to it, L2 frames",
@@ -47,7 +57,7 @@ _counters: Final = Schema.from_dict(
 
 
 def _megabits(meaning: str) -> fields.Float:
-    return fields.Float(required=True, metadata=meta(f"{meaning}, Mb/s"))
+    return a_float(f"{meaning}, Mb/s")
 
 
 class _MegabitsSchema(Written):
@@ -71,8 +81,8 @@ def counts(usage: Usage) -> dict[str, int | float]:
 class UsageSchema(_sums):  # type: ignore[valid-type, misc]  # its members are those of a table
     """The amounts of use."""
 
-    throttled_seconds = fields.Float(required=True, metadata=meta("Time during which its queues held packets back"))
-    transfer_seconds = fields.Float(required=True, metadata=meta("Time in which HTCondor moved files for it"))
+    throttled_seconds = a_float("Time during which its queues held packets back")
+    transfer_seconds = a_float("Time in which HTCondor moved files for it")
 
     def members(self, value: Any) -> dict[str, Any]:
         """The sums."""
@@ -103,7 +113,7 @@ class JobUsageSchema(UsageSchema):
     rate = fields.Nested(RateSchema, required=True, metadata=meta("Its present rate"))
     peak = fields.Nested(PeakSchema, required=True, metadata=meta("The highest rates that it has kept up"))
     at = Time("Time of the last reading of its counters, null where there was none yet", allow_none=True)
-    final = fields.Boolean(required=True, metadata=meta("It is over, and its last counters are in"))
+    final = a_flag("It is over, and its last counters are in")
 
     def members(self, value: JobUsage) -> dict[str, Any]:
         """The sums, with the rates and their time."""
@@ -112,35 +122,35 @@ class JobUsageSchema(UsageSchema):
         return {**counts(value.usage), **rates, "at": at, "final": value.final}
 
 
-class RecentSchema(Schema):
+class RecentSchema(Written):
     """A job's rates before a reading of its counters."""
 
     at = Time("Time of the reading")
     rate = fields.Nested(RateSchema, required=True, metadata=meta("The rates since the reading before"))
 
 
-class RecentListSchema(Schema):
+class RecentListSchema(Written):
     """A live job's last rates."""
 
-    rates = fields.List(fields.Nested(RecentSchema), required=True, metadata=meta("The rates, the oldest first"))
+    rates = Rows(RecentSchema, "The rates, the oldest first")
 
 
 class FlowingSchema(Written):
     """The rates of live jobs now."""
 
-    name = fields.String(required=True, metadata=meta("The name of group, user, host or access point, or the job's id"))
-    group = fields.String(required=True, allow_none=True, metadata=meta("AcctGroup (by group, user, job)"))
-    user = fields.String(required=True, allow_none=True, metadata=meta("User (by user, job)"))
-    host = fields.String(required=True, allow_none=True, metadata=meta("Machine (by host, job)"))
-    global_job_id = fields.String(required=True, allow_none=True, metadata=meta("GlobalJobId (by job)"))
+    name = a_text("The name of group, user, host or access point, or the job's id")
+    group = maybe_text("AcctGroup (by group, user, job)")
+    user = maybe_text("User (by user, job)")
+    host = maybe_text("Machine (by host, job)")
+    global_job_id = maybe_text("GlobalJobId (by job)")
     jobs = a_number("Jobs that send or receive now")
     rate = fields.Nested(RateSchema, required=True, metadata=meta("Their rates added up"))
 
 
-class FlowingListSchema(Schema):
+class FlowingListSchema(Written):
     """The rates of live jobs now, the most first."""
 
-    rates = fields.List(fields.Nested(FlowingSchema), required=True, metadata=meta("The rates"))
+    rates = Rows(FlowingSchema, "The rates")
 
 
 class UsageRowSchema(UsageSchema):
@@ -148,12 +158,12 @@ class UsageRowSchema(UsageSchema):
 
     start = Time("Beginning of the bucket, or of the job")
     end = Time("End of the bucket; by job the job's end, or the last reading of one that lives")
-    job = fields.String(required=True, allow_none=True, metadata=meta("The job's id (by job)"))
-    owner = fields.String(required=True, allow_none=True, metadata=meta("Owner (by job)"))
-    user = fields.String(required=True, allow_none=True, metadata=meta("User (by user, job)"))
-    group = fields.String(required=True, allow_none=True, metadata=meta("AcctGroup (by group, user, job)"))
-    host = fields.String(required=True, allow_none=True, metadata=meta("Machine (by host, job)"))
-    final = fields.Boolean(required=True, allow_none=True, metadata=meta("The job is over (by job)"))
+    job = maybe_text("The job's id (by job)")
+    owner = maybe_text("Owner (by job)")
+    user = maybe_text("User (by user, job)")
+    group = maybe_text("AcctGroup (by group, user, job)")
+    host = maybe_text("Machine (by host, job)")
+    final = maybe_flag("The job is over (by job)")
 
     def members(self, value: UsageRow) -> dict[str, Any]:
         """The sums, after whose they are."""
@@ -161,18 +171,16 @@ class UsageRowSchema(UsageSchema):
         return {"start": iso(value.start), "end": iso(value.end), **named, **counts(value.usage)}
 
 
-class UsagePageSchema(Schema):
+class UsagePageSchema(Written):
     """A page of the history of use."""
 
     start = Time("Beginning of the stretch that is answered: whole buckets")
     end = Time("Its end")
-    bucket_seconds = fields.Integer(
-        required=True, allow_none=True, metadata=meta("Width of the buckets that were added up, null by job")
-    )
+    bucket_seconds = maybe_number("Width of the buckets that were added up, null by job")
     counted = Time("All use until then is in the rows; of later use there may be more to come")
-    rows = fields.List(fields.Nested(UsageRowSchema), required=True, metadata=meta("The rows"))
-    next = fields.String(required=True, allow_none=True, metadata=meta("The next page's URL, null on the last"))
-    next_cursor = fields.String(required=True, allow_none=True, metadata=meta("The cursor of the next page"))
+    rows = Rows(UsageRowSchema, "The rows")
+    next = maybe_text("The next page's URL, null on the last")
+    next_cursor = maybe_text("The cursor of the next page")
 
 
 class _Flag(fields.Boolean):
@@ -196,4 +204,4 @@ class CountersSchema(_counters):  # type: ignore[valid-type, misc]  # the same
 class CountedSchema(Schema):
     """The result of a post of counters."""
 
-    counted = fields.Boolean(required=True, metadata=meta("False where the job is not accounted, or is over"))
+    counted = a_flag("False where the job is not accounted, or is over")

@@ -8,8 +8,9 @@ from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import NetworkType
 from lark_common.transfers import MOST_BITS, MOST_NAME, MOST_SHARED
-from lark_controller.rest.schemas.members import Count, Many, a_flag, a_number, a_text, maybe_number, meta
+from lark_controller.rest.schemas.members import Count, Many, a_flag, a_number, a_text, maybe_number, meta, texts
 from lark_controller.rest.schemas.times import Time
+from lark_controller.rest.schemas.written import Rows, Written
 
 MAX_REASON: Final = 1024
 MAX_UPLINKS: Final = 64
@@ -29,7 +30,7 @@ class ReservedShareSchema(Schema):
     """A flow of a job that has a share of its own."""
 
     key = a_text("Its key in the uplinks' shares")
-    target = fields.List(fields.String, required=True, metadata=meta("Its destinations; empty: the WAN"))
+    target = texts("Its destinations; empty: the WAN")
 
 
 class UplinkSchema(Schema):
@@ -51,7 +52,7 @@ class JobRulesSchema(Schema):
     id = a_text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
     network_type = a_text("Kind of the job's network", validate=validate.OneOf([str(kind) for kind in NetworkType]))
     mac = a_text("MAC address inside the job; zeros where it is not known")
-    addresses = fields.List(fields.String, required=True, metadata=meta("The addresses that it may send from"))
+    addresses = texts("The addresses that it may send from")
     vlan = maybe_number("VLAN")
     dhcp = a_flag("It may ask a DHCP server")
     isolated = a_flag("Nothing passes")
@@ -63,9 +64,7 @@ class JobRulesSchema(Schema):
     inward = fields.Nested(
         ShareSchema, required=True, allow_none=True, metadata=meta("Limits what is sent to it; null: nothing does")
     )
-    reserved = fields.List(
-        fields.Nested(ReservedShareSchema), required=True, metadata=meta("Flows that it has reserved")
-    )
+    reserved = Rows(ReservedShareSchema, "Flows that it has reserved")
 
 
 def _prefixes(meaning: str) -> fields.List[Any]:
@@ -84,9 +83,7 @@ class RulesSchema(Schema):
     local_networks = _prefixes("The addresses that are not the WAN")
     exceptions = _numbered("WAN rule -> the prefixes that it does not drop")
     slices = _numbered("Slice -> the prefixes of its jobs")
-    jobs = fields.List(
-        fields.Nested(JobRulesSchema), required=True, metadata=meta("The jobs, in order of registration")
-    )
+    jobs = Rows(JobRulesSchema, "The jobs, in order of registration")
     uplinks = fields.Dict(
         keys=fields.String(),
         values=fields.Nested(UplinkSchema),
@@ -104,7 +101,7 @@ class HostSchema(Schema):
     rules = fields.Nested(
         RulesSchema, required=True, allow_none=True, metadata=meta("The rules; null where the revision is known")
     )
-    waiting = fields.List(fields.String, required=True, metadata=meta("Ids of the jobs whose rules are not confirmed"))
+    waiting = texts("Ids of the jobs whose rules are not confirmed")
 
 
 class Speed(fields.Float):
@@ -147,16 +144,14 @@ class LeasesSchema(Schema):
     jobs = Many(fields.String, required=True, metadata=meta("Ids of the jobs that run"))
 
 
-class RenewedSchema(Schema):
+class RenewedSchema(Written):
     """The renewed leases of a worker's jobs."""
 
     lease_until = Time("Time when they run out")
-    missing = fields.List(
-        fields.String, required=True, metadata=meta("Ids of the jobs that do not live on this worker")
-    )
+    missing = texts("Ids of the jobs that do not live on this worker")
 
 
-class JobWanSchema(Schema):
+class JobWanSchema(Written):
     """The WAN's part of a job's use."""
 
     job = a_text("The job's id")
@@ -164,10 +159,10 @@ class JobWanSchema(Schema):
     wan_bytes_out = a_number("Bytes that it has sent there")
 
 
-class WorkerUseSchema(Schema):
+class WorkerUseSchema(Written):
     """The WAN's part of the use of a worker's jobs."""
 
-    jobs = fields.List(fields.Nested(JobWanSchema), required=True, metadata=meta("The jobs that are accounted"))
+    jobs = Rows(JobWanSchema, "The jobs that are accounted")
 
 
 class WholeOrNull(fields.Integer):
@@ -239,9 +234,7 @@ class TransfersSchema(Schema):
 class TransfersAnswerSchema(Schema):
     """The answer to a post of transfers."""
 
-    missing = fields.List(
-        fields.String, required=True, metadata=meta("Ids of the jobs that have no open account on this worker")
-    )
+    missing = texts("Ids of the jobs that have no open account on this worker")
     local = _prefixes("The addresses that are not the WAN")
     treatments = fields.Dict(
         keys=fields.String(),
@@ -272,13 +265,13 @@ class MarksSchema(Schema):
     """The marks of jobs' flows, and the receivers of reports."""
 
     revision = a_text("Changes with policy and registry; empty: flows are reported to nobody")
-    collectors = fields.List(fields.Nested(CollectorSchema), required=True, metadata=meta("Told of every marked flow"))
+    collectors = Rows(CollectorSchema, "Told of every marked flow")
     destinations = a_flag("The other end of a flow gets reports, too")
     silent = _prefixes("Flows to these are reported to nobody")
     ongoing = a_number("Seconds between two messages of a flow that goes on; 0: none")
     labels = a_flag("IPv6 packets of these flows carry the mark in the flow label")
     own = a_flag("All this for what jobs send themselves, too")
-    jobs = fields.List(fields.Nested(MarkSchema), required=True, metadata=meta("The jobs that live there"))
+    jobs = Rows(MarkSchema, "The jobs that live there")
 
 
 class DeliveredQueueSchema(Schema):

@@ -146,6 +146,8 @@ class Admission:
 
     def due(self, now: float) -> list[ClientConnection]:
         """The connections to close now (``now`` as time.time): for newer ones, or because their time is over."""
+        if not self._evicted and abs(now - self._swept) < _SWEEP_SECONDS:
+            return []
         with self._lock:
             due, self._evicted = self._evicted, []
             if abs(now - self._swept) >= _SWEEP_SECONDS:
@@ -169,6 +171,8 @@ class Admission:
 
     def to_park(self) -> list[ClientConnection]:
         """The connections of strangers that have lost their places to newer ones: not to be read any more."""
+        if not self._parked:
+            return self._parked
         with self._lock:
             parked, self._parked = self._parked, []
         return parked

@@ -182,7 +182,9 @@ class _Accepting:
     accept_from = 0.0
 
     def readable(self) -> bool:
-        return bool(super().readable()) and time.monotonic() >= self.accept_from  # type: ignore[misc]  # of waitress
+        if self.accept_from and time.monotonic() < self.accept_from:
+            return False
+        return bool(super().readable())  # type: ignore[misc]  # of waitress
 
     def handle_accept(self) -> None:
         for _ in range(_ACCEPTED):

@@ -35,7 +35,7 @@ Step = tuple[Subject, Build | None]
 
 @dataclass(frozen=True, slots=True)
 class FlowError:
-    """An OpenFlow error and what caused it: a flow's key, a meter's number, or None where it cannot be told.
+    """An OpenFlow error and what caused it: a flow's key, a meter's number, or None where it is not known.
 
     ``type`` and ``code`` are OpenFlow's; both are -1 for a flow that could not even be encoded.
     """
@@ -136,7 +136,7 @@ def _encoded(step: Step) -> Step:
     try:
         return subject, wire.with_xids(build(0))
     except _UNENCODABLE:
-        # Whoever sends it finds out, and says which it is.
+        # Its sender finds out which it is.
         return step
 
 

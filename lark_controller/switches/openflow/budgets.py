@@ -36,7 +36,7 @@ _QUIET_RATE: Final = 10.0
 _QUIET_BURST: Final = 20.0
 # All quiet ports together, as a share of the switch's own rate and burst.
 _QUIET_SHARE: Final = 0.5
-# Ports that are told apart; those beyond share one entry.
+# Ports that are counted apart; those beyond share one entry.
 _PORTS: Final = 65_536
 
 

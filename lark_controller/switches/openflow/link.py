@@ -67,7 +67,7 @@ class SwitchFeatures:
     ``meter_drop`` whether they have the drop band. ``normal``: the switch took a flow with output:NORMAL. ``tracks``:
     it is an Open vSwitch, and took a flow with connection tracking (``ct``) in a zone, which some kernels lack.
     ``description`` is dp_desc. ``spare_table`` is a table that takes a flow which no packet matches, None where none is
-    known. ``roles``: it knows roles, or was not asked for one.
+    known. ``roles``: it has roles, or was not asked for one.
     """
 
     n_tables: int
@@ -144,7 +144,7 @@ class SwitchHandler(Protocol):
         """``link.features.ports`` has changed."""
 
     def switch_error(self, link: SwitchLink, error: FlowError) -> None:
-        """An error that no outcome names: of a change whose time was over, or of nothing that can be told."""
+        """An error that no outcome names: of a change whose time was over, or of nothing that is known."""
 
 
 class SwitchLink:
@@ -175,7 +175,7 @@ class SwitchLink:
         now = asyncio.get_running_loop().time()
         rate, burst = connection.options.packet_in_rate, connection.options.packet_in_burst
         self._packet_ins = PacketInBudget(rate, burst, now)
-        # What comes from outside takes nothing from jobs' first packets.
+        # Errors from outside take nothing from jobs' first packets.
         self._icmp_errors = PacketInBudget(rate * _ICMP_SHARE, max(1.0, burst * _ICMP_SHARE), now)
         self._stray_errors = Bucket(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
         # Changes of ports that are not reported yet: the port, or None for one that is gone.
@@ -280,7 +280,7 @@ class SwitchLink:
         return sent
 
     def packet_out(self, in_port: int, actions: tuple[Action, ...], data: bytes) -> None:
-        """Send a frame out through actions; nobody says whether it went."""
+        """Send a frame out through actions; its departure is not confirmed."""
         self.write(wire.packet_out(self.next_xid(), in_port, actions, data))
 
     async def dump(

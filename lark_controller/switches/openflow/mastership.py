@@ -35,9 +35,9 @@ NO_ROLES: Final = "the switch has no roles, and this instance stands by"
 
 
 class Mastership:
-    """The role of one connection. Until one is asked for, and with generation 0, no roles are spoken of.
+    """The role of one connection. Until one is asked for, and with generation 0, there are no roles.
 
-    ``name`` is the switch in sentences. ``known`` is False for a switch that knows no roles: a master uses it without a
+    ``name`` is the switch in sentences. ``known`` is False for a switch that has no roles: a master uses it without a
     fence. ``is_slave`` is True from the request to be one until that to be master. ``resume`` is called when a proof
     has come that was missing.
     """

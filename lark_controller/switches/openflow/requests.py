@@ -22,7 +22,7 @@ _MAX_REPLY_BYTES: Final = 32 << 20
 # Records kept of unfinished replies beyond those that were to be expected, of all switches together; one takes about a
 # kilobyte.
 MAX_RECORDS: Final = 12_288
-# What is to be expected of a reply, and its most, where the request does not say.
+# The expected and the largest size of a reply, where the request has none.
 _EXPECTED: Final = 4096
 _MOST: Final = 65_536
 

@@ -20,7 +20,7 @@ NOCHANGE: Final = ofp.OFPCR_ROLE_NOCHANGE
 EQUAL: Final = ofp.OFPCR_ROLE_EQUAL
 MASTER: Final = ofp.OFPCR_ROLE_MASTER
 SLAVE: Final = ofp.OFPCR_ROLE_SLAVE
-# Generation of a switch that has been told none (Open vSwitch); signed, it is before all others.
+# Generation of a switch that has received none (Open vSwitch); signed, it is before all others.
 NO_GENERATION: Final = (1 << 64) - 1
 
 ROLE: Final = struct.Struct(ofp.OFP_ROLE_REQUEST_PACK_STR)
@@ -73,5 +73,5 @@ def is_slave(error: ErrorMessage) -> bool:
 
 
 def has_none(error: ErrorMessage) -> bool:
-    """True for the answer of a switch that knows no roles."""
+    """True for the answer of a switch that has no roles."""
     return (error.type, error.code) in _NO_ROLES

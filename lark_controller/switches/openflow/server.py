@@ -152,7 +152,7 @@ class Server:
         bound: list[tuple[str, int]] = []
         for host, port in addresses:
             try:
-                # asyncio takes in as many at a time as its backlog says, before anything else gets its turn.
+                # asyncio takes in as many at a time as its backlog has, before anything else gets its turn.
                 server = await loop.create_server(made, host, port, backlog=_ACCEPTED)
             except (OSError, OverflowError) as error:
                 raise SettingError(f"cannot listen for switches on {host} port {port}: {error}") from error
@@ -295,7 +295,7 @@ class Server:
         with ExitStack() as ends:
             ends.callback(turn.end)
             await handshake(link)
-            # What was on its way through an older connection may come after the marker that was read.
+            # Messages on their way through an older connection may come after the marker that was read.
             fresh = not self._supersede(link)
             dump = None if fresh and handler.holds(link) else await self._dump(link)
             if link.closed_because:

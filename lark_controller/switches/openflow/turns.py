@@ -27,7 +27,7 @@ class Turn:
 
 
 class Turns:
-    """So many turns at a time as ``count`` says. ``first`` are the datapaths of the switches that callers wait for now;
+    """``count`` turns at a time. ``first`` are the datapaths of the switches that callers wait for now;
     the others take turns in the order in which they came."""
 
     def __init__(self, count: Callable[[], int], first: Callable[[], Iterable[int]]) -> None:

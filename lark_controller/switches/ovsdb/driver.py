@@ -46,7 +46,7 @@ with warnings.catch_warnings():
 
 # Milliseconds of silence after which a server is asked whether it is there.
 PROBE: Final = 5000
-# Seconds that ovs-vswitchd may take to put a change into force before that is said.
+# Seconds that ovs-vswitchd may take to put a change into force before that is reported.
 SLOW: Final = 5.0
 # Seconds after which a refused transaction is tried again.
 RETRY: Final = 1.0
@@ -67,7 +67,7 @@ USERSPACE: Final = "its bridge has the userspace datapath (datapath_type=netdev)
 class OvsdbOptions:
     """``address`` of a switch's OVSDB server, with ``{host}`` for the host from which the switch has connected
     (``tcp:{host}:6640``, ``ssl:{host}:6640``, ``unix:/path``); ``""`` is none. ``key``, ``cert`` and ``ca`` are PEM
-    files for ssl. ``generation`` is the term of this instance among several; 0 is none, and databases are told none."""
+    files for ssl. ``generation`` is the term of this instance among several; 0 is none, and databases are sent none."""
 
     address: str = ""
     key: Path | None = None
@@ -85,7 +85,7 @@ class Report:
     """The queues in force on one switch.
 
     ``revision`` is that of the desired value that this is about. ``ports`` are the queues in force, None as long as
-    that is not known. ``reason`` says why nothing can be told or done now (``""``: it can), ``problems`` by port why
+    that is not known. ``reason`` is why nothing is known or done now (``""``: it is), ``problems`` by port why
     its queues are not made, and ``ineffective`` why queues that are made have no effect on this switch. ``waited`` are
     the seconds, by port and queue, in which the worker service found packets waiting, ``dropped`` the packets that each
     has dropped.
@@ -241,7 +241,7 @@ class _Switch:
         self._selector = selector
         self._generation = generation
         self._fence = fence
-        # What was shown to the fence, and what the bridge's row was when last seen.
+        # The generation that was shown to the fence, and the bridge's row when last seen.
         self._shown = ""
         self._bridge = ""
         self._bridge_ids: Mapping[str, str] = {}

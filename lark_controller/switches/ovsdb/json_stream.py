@@ -77,7 +77,7 @@ class Parser:
         return self._done
 
     def finish(self) -> Any:
-        """The value; a text that says why there is none."""
+        """The value; a text with the reason why there is none."""
         return self._value if self._done else "the stream ends within a value"
 
     def _beyond(self) -> str:

@@ -19,8 +19,8 @@ TYPE: Final = "linux-htb"
 MARK: Final = "lark-datapath"
 PORT: Final = "lark-port"
 NUMBER: Final = "lark-queue"
-# external_ids of a queue in which the worker service says for how many seconds packets were waiting, and how many were
-# dropped.
+# external_ids of a queue in which the worker service writes the seconds in which packets were waiting, and the number
+# of those that were dropped.
 WAITED: Final = "lark-waited"
 DROPPED: Final = "lark-dropped"
 

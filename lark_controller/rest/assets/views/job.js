@@ -46,7 +46,7 @@ export function open({ one, who, paint, say, live, signal }) {
     closed("Machine ad", h("pre", { tabindex: "0" }, job.machine_ad)),
   ];
   const usageContent = () => {
-    if (!job.usage) return h("p", { class: "empty" }, "It is not counted: the policy says so, or nothing could be counted yet.");
+    if (!job.usage) return h("p", { class: "empty" }, "It is not counted, by the policy, or nothing could be counted yet.");
     const drawn = job.usage.final ? null : recent({
       subject: `job ${one}`, label: `Traffic of job ${job.cluster}.${job.proc}`,
       pointed, point: (at) => {
