@@ -194,6 +194,28 @@ def test_icmp_errors_are_translated_by_the_controller_and_go_on_through_the_tabl
     assert OUT in passed(found, PORT_CONTROLLER, outside).ports
 
 
+def test_of_a_router_with_an_address_among_the_jobs_its_errors_alone_come_by_an_external_address() -> None:
+    router = "10.64.255.1"
+    job, text = mapped(1, "alice", "tcp/80"), POLICY.replace("local:", f"hosts: [{router}], local:")
+    found, about = tables(job, text=text), frames.tcp_payload(FIRST, OUTSIDE, 80, 40000, frames.SYN)
+    quoted = bytes(4) + frames.ip(FIRST, OUTSIDE, 6, about)[1]
+    # Path MTU discovery through that very router depends on them.
+    for kind in (3, 11, 12):
+        came = frames.icmp(ROUTER, mac(job), router, FIRST, kind, 4, rest=quoted)
+        (asked,) = passed(found, OUT, came).to_controller
+        assert (asked.table, parse(asked.cookie)[1:]) == (Core.CLASSIFY, (Category.EXTERNAL, 0))
+        assert job.ipv4 is not None
+        inside = inward(came, job.external[0], IPv4Address(job.ipv4), 2 << 40 | job.number)
+        assert inside is not None
+        assert passed(found, OUT, inside).ports == (LAN,)
+        # None that comes from inside, or is said to come from a job.
+        assert passed(found, LAN, came).dropped
+        assert passed(found, OUT, frames.icmp(ROUTER, mac(job), "10.64.0.9", FIRST, kind, 4, rest=quoted)).dropped
+    # Else it is a host of the site, which reaches the job by its own address.
+    assert passed(found, OUT, inwards(job, 80, router)).dropped
+    assert passed(found, OUT, inwards(job, 80, router, str(job.ipv4))).ports == (LAN,)
+
+
 OPENS = """
 version: 1
 networks: {{jobs: [10.64.0.0/16, "2001:db8:64::/64"], local: [10.0.0.0/8, "2001:db8:64::/48"]}}
