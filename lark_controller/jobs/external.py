@@ -92,8 +92,21 @@ def listed(text: str) -> tuple[Opening, ...]:
 
 
 def refused(wanted: Collection[Opening], allowed: Collection[Opening]) -> tuple[Opening, ...]:
-    """The wanted openings that no allowed one covers."""
-    return tuple(each for each in wanted if not any(one.covers(each) for one in allowed))
+    """The wanted openings of which the allowed ones, taken together, do not cover everything."""
+    joined = _joined(allowed)
+    return tuple(each for each in wanted if not any(one.covers(each) for one in joined))
+
+
+def _joined(given: Collection[Opening]) -> list[Opening]:
+    """Openings with ports that overlap or follow each other as one."""
+    found: list[Opening] = []
+    for each in sorted(given):
+        before = found[-1] if found else None
+        if before is not None and before.protocol == each.protocol and each.first <= before.last + 1:
+            found[-1] = before._replace(last=max(before.last, each.last))
+        else:
+            found.append(each)
+    return found
 
 
 class External(NamedTuple):

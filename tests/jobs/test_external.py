@@ -83,6 +83,25 @@ def test_one_covers_another_where_all_its_ports_are_its_own(ports: list[int], ot
     assert refused([other], [Opening("icmp"), one]) == (() if covered else (other,))
 
 
+@given(st.lists(PORTS, max_size=5), st.sampled_from(("tcp", "udp")), PORTS)
+def test_what_several_openings_cover_together_is_not_refused(
+    allowed: list[list[int]], protocol: str, ports: list[int]
+) -> None:
+    wanted, others = Opening(protocol, *ports), [Opening("icmp"), Opening("udp", 7, 7)]
+    covered = {port for first, last in allowed for port in range(first, last + 1)}
+    if protocol == "udp":
+        covered = {7}
+    whole = covered >= set(range(ports[0], ports[1] + 1))
+    assert refused([wanted], [*others, *(Opening("tcp", *each) for each in allowed)]) == (() if whole else (wanted,))
+
+
+def test_ports_that_follow_each_other_are_one_span() -> None:
+    assert refused(listed("tcp/80-90 icmp"), listed("tcp/86-90 icmp tcp/80-85")) == ()
+    assert refused(listed("tcp"), listed("tcp/1-1023 tcp/1024-65535")) == ()
+    assert refused(listed("tcp/80-90"), listed("tcp/80-84 udp/85 tcp/86-90")) == listed("tcp/80-90")
+    assert refused(listed("any"), listed("tcp udp icmp")) == listed("any")
+
+
 @given(st.sets(st.sampled_from(ALL)), st.one_of(st.none(), st.sampled_from(ALL)))
 def test_the_next_address_is_nobodys_and_the_first_behind_the_last_one(held: set[object], last: object) -> None:
     order = list(rotated(SMALL, last))  # type: ignore[arg-type]
