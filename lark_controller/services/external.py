@@ -227,8 +227,8 @@ class ExternalAddresses:
         except ExternalAddressError:
             if self._without() is not WithoutExternal.RUN:
                 raise
-        except NotFoundError:
-            # It has ended meanwhile.
+        except (NotFoundError, StateError):
+            # It has ended meanwhile, or a request of its user's was quicker.
             return
 
     def refused(self, job_id: str, actor: str, reason: str, foreign: bool = False) -> None:

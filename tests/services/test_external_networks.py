@@ -15,6 +15,7 @@ from lark_common.runs import Address
 from lark_controller.api.external import ExternalWish
 from lark_controller.api.jobs import Registered
 from lark_controller.controller import Controller
+from lark_controller.jobs.external import listed
 from lark_controller.store import external_addresses
 from lark_controller.store.external_addresses import Claim
 from tests.fixtures.controllers import POLICY, an_edge, connect, network, post, running, until
@@ -169,3 +170,20 @@ def test_a_dhcp_job_gets_its_address_with_its_lease_and_hears_so_before(tmp_path
             controller.external.associate(ExternalWish(job.id, family=4), "ops")
         registered(controller, "ovs_bridge", "dhcp", True, asking("both"))
         assert {str(each) for each in controller.jobs.confirm(job.id, 20).job.external_addresses} == {V4, V6}
+
+
+def test_a_job_whose_user_asks_while_it_is_posted_keeps_that_and_starts(tmp_path: Path) -> None:
+    with running(tmp_path, OPEN + SECTION.replace("REFUSED", "hold")) as controller:
+        external, had = controller.external, controller.external._store.had
+
+        def meanwhile(job_id: str, family: int) -> bool:
+            found = bool(had(job_id, family))
+            external.associate(ExternalWish(job_id, listed("tcp/81"), family=4), "alice")
+            return found
+
+        external._store.had = meanwhile
+        job = post(controller, 1, attributes=f'{asking("ipv4")}ExternalPorts = "tcp/80"').job
+        assert job.live
+        assert [each.openings for each in external.page(job.id).associations] == [listed("tcp/81")]
+        trail = [each.detail for each in controller.audit.page(job.id, None, 9).entries]
+        assert any("release that first" in each for each in trail), trail
