@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lark_controller.flows.cookies import Category, cookie, parse
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.icmp_errors import inward, outward
-from lark_controller.flows.model import ETH_ARP, PORT_CONTROLLER, Program
+from lark_controller.flows.model import ETH_ARP, PORT_CONTROLLER, VLAN_PRESENT, Program
 from lark_controller.flows.origins import origin
 from lark_controller.flows.placement import place_switch
 from lark_controller.flows.simulation.simulate import PortView, Result, Tables, run
@@ -170,6 +170,21 @@ def test_an_address_is_answered_for_at_its_pools_ports_alone(place: str, down: s
     # Wherever it is, nobody sends with it.
     for port in (1, 2, 3):
         assert run(found, port, frames.tcp(ROUTER, mac(job), FIRST, OUTSIDE, 1, 80), view).dropped
+
+
+def test_packets_keep_the_tag_of_the_vlan_in_which_the_pool_is_routed() -> None:
+    job = replace(mapped(1, "alice", "udp/1000-2000"), vlan=42)
+    found = tables(job)
+    came = passed(found, OUT, frames.udp(ROUTER, mac(job), OUTSIDE, FIRST, vlan=42))
+    left = passed(found, LAN, frames.udp(mac(job), ROUTER, str(job.ipv4), OUTSIDE, vlan=42))
+    asked = frames.arp(ROUTER, ROUTER, "192.0.2.254", "00:00:00:00:00:00", FIRST)
+    tagged = asked[:12] + b"\x81\0\0\x2a" + asked[12:]
+    answered = passed(found, OUT, tagged)
+    assert (came.ports, left.ports, answered.ports) == ((LAN,), (OUT,), (OUT,))
+    for result in (came, left, answered):
+        assert result.headers[0]["vlan_vid"] == VLAN_PRESENT | 42
+    assert came.headers[0]["ipv4_dst"] == int(job.ipv4 or 0)
+    assert left.headers[0]["ipv4_src"] == int(ip_address(FIRST))
 
 
 def test_icmp_errors_are_translated_by_the_controller_and_go_on_through_the_tables() -> None:
