@@ -87,8 +87,12 @@ def openings(words: Sequence[str]) -> tuple[Opening, ...]:
 
 
 def listed(text: str) -> tuple[Opening, ...]:
-    """Openings of a text, separated by commas or spaces. Raises ValueError."""
-    return openings(text.replace(",", " ").split()[: MOST_OPENINGS + 1])
+    """Openings of a text, separated by commas or spaces; none of an empty one. Raises ValueError."""
+    words = text.replace(",", " ").split()[: MOST_OPENINGS + 1]
+    if not words and text.strip():
+        # No openings at all stand for all that the policy opens, which nobody asks for by a comma.
+        raise ValueError(f"{text[:40]!r} is no protocol with ports; accepted: {ACCEPTED}")
+    return openings(words)
 
 
 def refused(wanted: Collection[Opening], allowed: Collection[Opening]) -> tuple[Opening, ...]:

@@ -62,8 +62,8 @@ class Ends:
 
     ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves. ``inward`` is the
     external address of the receiving job where that is what is called, ``outward`` that of the sending one. ``closed``
-    are those, by the job's number, that a switch lacks, with the reasons. ``gateway`` is the reason why no Linux gateway
-    has the translation yet (``""``: one has), None where cores translate or nothing is translated.
+    are those, by the job's number, that a switch lacks, with the reasons. ``gateway`` is the reason why no Linux
+    gateway has the translation yet (``""``: one has), None where cores translate or nothing is translated.
     """
 
     src: Address
@@ -100,8 +100,8 @@ def ends_of(
     desired: Desired, directory: Directory, src: str, dst: str, untranslated: Callable[[int], str] = lambda _: ""
 ) -> Ends:
     """The ends that two texts name, each an address or a live job's id; on the loop's thread, which alone may ask for
-    workers' rules. ``untranslated`` is the reason why no Linux gateway has a job's translation yet, by the job's number.
-    Raises NotFoundError, AdError."""
+    workers' rules. ``untranslated`` is the reason why no Linux gateway has a job's translation yet, by the job's
+    number. Raises NotFoundError, AdError."""
     first, second = _end_of(directory, src), _end_of(directory, dst)
     for version in (4, 6):
         pair = [[each for each in addresses if each.version == version] for addresses, _ in (first, second)]

@@ -77,6 +77,9 @@ class ExternalAddresses:
         self._policy: Policy | None = None
         # Those of live jobs that are not over, by the job's id and the family.
         self._of_job: dict[tuple[str, int], Association] = {}
+        # Those that the policy in force gave when they were compared, with the job as it was then: while both are the
+        # same nobody waits for another comparison.
+        self._compared: dict[tuple[str, int], tuple[Job, Association]] = {}
         # No association is past its end before this time.
         self._soonest = -math.inf
         # The pools that had no address left, as they were then, until one is free: whoever asks again and again does
@@ -102,6 +105,7 @@ class ExternalAddresses:
         :meth:`expire`."""
         with self._lock:
             self._policy = policy
+            self._compared.clear()
             try:
                 self._release_refused()
             except StoreError as error:
@@ -376,8 +380,18 @@ class ExternalAddresses:
 
     def _release_refused(self) -> int:
         """End what the policy gives its job no more; returns how many. The caller holds the lock. Raises StoreError."""
-        live = ((self._feed.directory.by_id.get(each.job), each) for each in list(self._of_job.values()))
-        return sum(self._follow_policy(job, each) for job, each in live if job is not None)
+        count, compared = 0, self._compared
+        self._compared = {}
+        for place, each in list(self._of_job.items()):
+            job = self._feed.directory.by_id.get(each.job)
+            if job is None:
+                continue
+            seen = compared.get(place)
+            if seen is None or seen[0] is not job or seen[1] is not each:
+                count += self._follow_policy(job, each)
+            if self._of_job.get(place) is each:
+                self._compared[place] = job, each
+        return count
 
     def _follow_policy(self, job: Job, has: Association) -> bool:
         """End what the policy gives a job no more, the address or its name alone; returns whether that is the address.

@@ -291,10 +291,13 @@ def test_an_address_is_of_the_gateway_by_which_its_job_leaves(site: Site, lark: 
     assert "pools fast are elsewhere: the job's traffic is not steered" in refused
 
 
+BEYOND = "203.0.113.9"
+
+
 @pytest.mark.parametrize("among_jobs", [False, True])
 def test_path_mtu_and_traceroute_work_through_the_translation(site: Site, lark: Lark, among_jobs: bool) -> None:
     # What one has learned of a destination is no help to the other.
-    gateway, beyond = site["gw"], f"203.0.113.{9 + among_jobs}"
+    gateway, beyond = site["gw"], "203.0.113.10" if among_jobs else BEYOND
     way = ["ip", "-n", gateway.namespace, "route", "replace", POOL, "dev", gateway.device]
     if among_jobs:
         # The router's errors have its address among the jobs as their source.

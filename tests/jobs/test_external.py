@@ -58,6 +58,9 @@ def test_so_many_are_accepted() -> None:
         listed(",".join(f"tcp/{port}" for port in range(1, 18)))
     with pytest.raises(ValueError, match="at most 64 are accepted"):
         openings(["tcp/1-32767", "tcp/3-32765", "udp/1-32767", "udp/3-32765"])
+    assert listed("") == listed(" ") == ()
+    with pytest.raises(ValueError, match="' , ,' is no protocol"):
+        listed(" , ,")
     assert listed("tcp/80, tcp/80 udp/1") == (Opening("tcp", 80, 80), Opening("udp", 1, 1))
 
 
