@@ -7,7 +7,7 @@ with it, on the protocols and ports that are open; nothing else is translated.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
@@ -178,6 +178,20 @@ class PoolState:
     def free(self) -> int:
         """Addresses that the next job may get."""
         return max(0, self.total - self.used - self.quarantined)
+
+
+def closed_sentence(closed: Mapping[Address, str]) -> str:
+    """The reason in the state of a job whose external addresses are closed, each with its own."""
+    return "; ".join(f"{_is_closed(address)}{why}" for address, why in closed.items())
+
+
+def closed_by(sentence: str, address: Address) -> str:
+    """The reason in such a sentence why an address is closed; ``""``: it names none."""
+    return sentence.partition(_is_closed(address))[2].partition("; external address ")[0]
+
+
+def _is_closed(address: Address) -> str:
+    return f"external address {address} is closed: "
 
 
 def size(networks: Sequence[Network]) -> int:

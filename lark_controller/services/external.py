@@ -34,7 +34,7 @@ from lark_controller.api.external import (
     Given,
     TranslationChanges,
 )
-from lark_controller.jobs.external import Association, PoolState, listed, refused, size
+from lark_controller.jobs.external import Association, PoolState, closed_by, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide
@@ -288,6 +288,9 @@ class ExternalAddresses:
             return ExternalStanding(ExternalState.CLOSED, why)
         if state is JobState.QUARANTINED:
             return ExternalStanding(ExternalState.CLOSED, f"the job is in quarantine: {reason}")
+        # After a start the store's word stands until the cores are here.
+        if state is JobState.ENFORCED and (why := closed_by(reason, association.address)):
+            return ExternalStanding(ExternalState.CLOSED, why)
         if state is JobState.ENFORCED:
             return ExternalStanding(ExternalState.OPEN)
         return ExternalStanding(ExternalState.PENDING, reason)

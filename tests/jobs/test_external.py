@@ -14,6 +14,8 @@ from lark_controller.jobs.external import (
     External,
     Opening,
     PoolState,
+    closed_by,
+    closed_sentence,
     listed,
     opening,
     openings,
@@ -232,3 +234,10 @@ def test_an_association_of_which_little_is_said() -> None:
     assert (made.ttl, made.name_state) == (0, "none")
     assert External(ALL[0], ()) == (ALL[0], (), "", 0)
     assert Opening("any") == ("any", 0, 0)
+
+
+def test_the_reason_of_each_closed_address_is_found_again() -> None:
+    closed = {ALL[1]: "core1 has no room; it takes 9 rules", ip_address("2001:db8::1"): "no tracking"}
+    for address in (*ALL, ip_address("2001:db8::1"), ip_address("2001:db8::10")):
+        assert closed_by(closed_sentence(closed), address) == closed.get(address, "")
+    assert closed_by("", ALL[0]) == closed_sentence({}) == ""
