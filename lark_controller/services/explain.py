@@ -318,6 +318,9 @@ class _Walk:
                 return "unknown", f"the switch of job {placed.job.called} has not connected yet"
             if placed is not None and placed.datapath is not None and placed.port is None:
                 return "unknown", f"job {placed.job.called} is at no port of its switch: {placed.job.reason}"
+        by_core = self.ends.translated is not None and self.ends.gateway is None
+        if by_core and not any(here.switch.is_core for here in self.tables.values()):
+            return "unknown", "no core that translates the external address has connected yet"
         at, in_port = self._start()
         for datapath in self._path(at):
             here = self.tables[datapath]

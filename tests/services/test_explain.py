@@ -184,10 +184,15 @@ def test_a_call_is_explained_by_the_wan_port_where_its_pool_is(tmp_path: Path, n
     placed = EXTERNAL.replace("[198.51.100.64/30]", "{networks: [198.51.100.64/30], port: wan-fast, switch: core2}")
     second = '  core2: {datapath: "00000000000000c2", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}\npolicies:'
     with running(tmp_path, WIDE.replace("policies:", second) + placed) as controller:
-        for switch in (an_edge(), a_core(), FakeSwitch(0xC2, {1: "l", 2: "w", 3: "f"})):
+        for switch in (an_edge(), a_core()):
             connect(network, controller, switch)
         alice = post(controller, 1, "alice").job
         controller.external.associate(ExternalWish(alice.id), "test")
+        for ends in (("192.0.2.1", "198.51.100.64"), (alice.id, "192.0.2.1")):
+            found = controller.switches.explain(*ends, 5)
+            waits = "no core that translates the external address has connected yet"
+            assert (found.verdict, found.reason) == ("unknown", waits)
+        connect(network, controller, FakeSwitch(0xC2, {1: "l", 2: "w", 3: "f"}))
         controller.jobs.confirm(alice.id, 20)
         found = controller.switches.explain("192.0.2.1", "198.51.100.64", 5)
         assert (found.verdict, found.reason) == ("forwarded", "fake 0000000000000001 hands it to job 1.0"), found.steps
