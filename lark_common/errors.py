@@ -140,11 +140,13 @@ class PoolExhaustedError(ExternalAddressError):
 
 
 class NameServerError(LarkError):
-    """A name is not added to its zone or removed from it. ``away``: nothing else would be either, now."""
+    """A name is not added to its zone or removed from it. ``away``: nothing else would be either, now; ``untouched``:
+    the zone is as it was, for certain."""
 
-    def __init__(self, sentence: str, away: bool = False) -> None:
+    def __init__(self, sentence: str, away: bool = False, untouched: bool = False) -> None:
         super().__init__(sentence)
         self.away = away
+        self.untouched = untouched
 
 
 class NotFoundError(LarkError):

@@ -47,6 +47,7 @@ classad2.parseOne("Lark = true", classad2.Parser.Old)
 
 _LINE = re.compile(r"[ \t]*([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=(?!=)(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_NO_NAME = re.compile(r"[^A-Za-z0-9_]")
 # A literal that the old-syntax parser takes whole. In old syntax \" is the only escape, and a backslash before the
 # last quote of the line is itself.
 _OLD_LITERAL = re.compile(
@@ -188,6 +189,11 @@ def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
     if ad is None or len(ad) != len(names):
         raise _first_lost(lines)
     return ad, "".join(f"{line}\n" for line in kept)
+
+
+def name_part(text: str) -> str:
+    """A text as a part of an attribute's name, with ``_`` for whatever such a name cannot have."""
+    return _NO_NAME.sub("_", text)
 
 
 def is_private(name: str) -> bool:

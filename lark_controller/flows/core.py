@@ -67,7 +67,7 @@ def frame(switch: Switch, policy: Policy, standing: frozenset[int] = frozenset()
     yield from wan_flows(policy, Core.WAN, Core.QOS)
     yield from _steering(switch, policy)
     yield from _groups(switch, policy, standing)
-    yield from pool_flows(policy)
+    yield from pool_flows(switch, policy)
     if switch.normal:
         yield flow(Core.LEARN, t.P_MISS, {}, SWITCH, goto=Core.FORWARD)
         yield flow(Core.FORWARD, t.P_SWITCH, {}, SWITCH, actions=(Output(PORT_NORMAL),))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from ipaddress import IPv4Address
+from itertools import product
 from typing import Final
 
 from lark_controller.flows import tables as t
@@ -27,9 +28,10 @@ from lark_controller.policies.model import Policy
 _ARP_REQUEST, _ARP_REPLY = 1, 2
 _PROTOCOLS: Final = {"tcp": TCP, "udp": UDP, "icmp": ICMP}
 _CLOSED: Final = cookie(Category.EXTERNAL)
+_ASK: Final = (Output(PORT_CONTROLLER, MOST_BYTES),)
 
 
-def pool_flows(policy: Policy) -> Iterator[Flow]:
+def pool_flows(switch: Switch, policy: Policy) -> Iterator[Flow]:
     """The frame: nothing passes by addresses that are no job's, and nobody has one as a source."""
     yield flow(Core.EXTERNAL, t.P_MISS, {}, SWITCH, goto=Core.LEARN)
     if policy.external is None:
@@ -41,8 +43,25 @@ def pool_flows(policy: Policy) -> Iterator[Flow]:
             yield flow(Core.CLASSIFY, t.P_EXACT, {"eth_type": ETH_ARP, "arp_spa": value}, _CLOSED)
             yield flow(Core.CLASSIFY, t.P_REACTIVE, ip_fields(network, "dst"), _CLOSED)
             yield flow(Core.CLASSIFY, t.P_REACTIVE, {"eth_type": ETH_ARP, "arp_tpa": value}, _CLOSED)
+    yield from _host_flows(switch, policy, policy.external)
     for network in local_networks(policy):
         yield flow(Core.EXTERNAL, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
+
+
+def _host_flows(switch: Switch, policy: Policy, spec: ExternalSpec) -> Iterator[Flow]:
+    """The site's own hosts behind a WAN port, as the router there: what they send to the pools is dropped, as from
+    anywhere inside, but for their ICMP errors, without which nobody finds the path MTU through that router. Above the
+    flows by which their packets pass; the controller finds the job by the address."""
+    pools = [(name, network) for name, networks in spec.pools.items() for network in networks]
+    for host, (name, network) in product((each for each in policy.hosts if each.version == 4), pools):
+        fields = ip_fields(host, "src") | ip_fields(network, "dst")
+        answering = _ports(switch, spec.places.get(name, PoolPlace()))
+        for wan in switch.wan:
+            here: Fields = {**fields, "in_port": wan.number}
+            yield flow(Core.CLASSIFY, t.P_EXACT + 11, here, _CLOSED)
+            for kind in ERROR_TYPES if wan in answering else ():
+                error: Fields = {**here, "ip_proto": ICMP, "icmpv4_type": kind}
+                yield flow(Core.CLASSIFY, t.P_EXACT + 12, error, _CLOSED, actions=_ASK)
 
 
 def external_flows(
@@ -95,13 +114,12 @@ def _error_flows(address: int, placed: Placed, ports: Collection[WanPort], mark:
     """ICMP errors quote a packet with an address that no set-field reaches: the controller translates them, some at a
     time (:mod:`.icmp_errors`). What it gives back for the outside has been through the tables before *external*."""
     own, rule = int(placed.job.ipv4 or 0), placed.decision.wan
-    ask = (Output(PORT_CONTROLLER, MOST_BYTES),)
     for kind in ERROR_TYPES:
         error: Fields = {"eth_type": ETH_IPV4, "ip_proto": ICMP, "icmpv4_type": kind}
         for wan in ports:
             fields = {**error, "in_port": wan.number, "ipv4_dst": address}
-            yield flow(Core.CLASSIFY, t.P_GUARD + 1, fields, mark, actions=ask)
-        yield flow(Core.EXTERNAL, t.P_ALLOW + 1, {**error, "ipv4_src": own}, mark, actions=ask)
+            yield flow(Core.CLASSIFY, t.P_GUARD + 1, fields, mark, actions=_ASK)
+        yield flow(Core.EXTERNAL, t.P_ALLOW + 1, {**error, "ipv4_src": own}, mark, actions=_ASK)
     back: Fields = {"in_port": PORT_CONTROLLER, "eth_type": ETH_IPV4, "ip_proto": ICMP}
     metadata = combine(t.FROM_JOB.put(1), t.FROM_WAN.put(rule), t.STEERED.put(1)) if rule else None
     for source in (address, own):

@@ -7,7 +7,7 @@ with it, on the protocols and ports that are open; nothing else is translated.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
@@ -87,13 +87,30 @@ def openings(words: Sequence[str]) -> tuple[Opening, ...]:
 
 
 def listed(text: str) -> tuple[Opening, ...]:
-    """Openings of a text, separated by commas or spaces. Raises ValueError."""
-    return openings(text.replace(",", " ").split()[: MOST_OPENINGS + 1])
+    """Openings of a text, separated by commas or spaces; none of an empty one. Raises ValueError."""
+    words = text.replace(",", " ").split()[: MOST_OPENINGS + 1]
+    if not words and text.strip():
+        # No openings at all stand for all that the policy opens, which nobody asks for by a comma.
+        raise ValueError(f"{text[:40]!r} is no protocol with ports; accepted: {ACCEPTED}")
+    return openings(words)
 
 
 def refused(wanted: Collection[Opening], allowed: Collection[Opening]) -> tuple[Opening, ...]:
-    """The wanted openings that no allowed one covers."""
-    return tuple(each for each in wanted if not any(one.covers(each) for one in allowed))
+    """The wanted openings of which the allowed ones, taken together, do not cover everything."""
+    joined = _joined(allowed)
+    return tuple(each for each in wanted if not any(one.covers(each) for one in joined))
+
+
+def _joined(given: Collection[Opening]) -> list[Opening]:
+    """Openings with ports that overlap or follow each other as one."""
+    found: list[Opening] = []
+    for each in sorted(given):
+        before = found[-1] if found else None
+        if before is not None and before.protocol == each.protocol and each.first <= before.last + 1:
+            found[-1] = before._replace(last=max(before.last, each.last))
+        else:
+            found.append(each)
+    return found
 
 
 class External(NamedTuple):
@@ -161,6 +178,20 @@ class PoolState:
     def free(self) -> int:
         """Addresses that the next job may get."""
         return max(0, self.total - self.used - self.quarantined)
+
+
+def closed_sentence(closed: Mapping[Address, str]) -> str:
+    """The reason in the state of a job whose external addresses are closed, each with its own."""
+    return "; ".join(f"{_is_closed(address)}{why}" for address, why in closed.items())
+
+
+def closed_by(sentence: str, address: Address) -> str:
+    """The reason in such a sentence why an address is closed; ``""``: it names none."""
+    return sentence.partition(_is_closed(address))[2].partition("; external address ")[0]
+
+
+def _is_closed(address: Address) -> str:
+    return f"external address {address} is closed: "
 
 
 def size(networks: Sequence[Network]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from lark_common.classads.text import name_part
 from lark_common.runs import Network
 from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_ADDRESSES, Opening, openings, size
@@ -21,7 +22,8 @@ POOL_KEYS: Final = ("networks", "port", "switch")
 RULE_KEYS: Final = ("when", "family", "pool", "open", "per_user", "per_group", "seconds", "names")
 FAMILIES: Final = {"ipv4": 4, "ipv6": 6}
 REFUSED: Final = tuple(each.value for each in WithoutExternal)
-NAME: Final = r"[A-Za-z0-9_.-]{1,64}"
+# As many as workers advertise.
+MOST_POOLS: Final = 256
 MAX_COUNT: Final = 65536
 # A year, and a day.
 MAX_SECONDS: Final = 366 * 86400
@@ -67,8 +69,18 @@ def _pools(
     for each in jobs:
         taken.add(each)
     found: dict[str, tuple[Network, ...]] = {}
-    for name, given in entry.mapping(None).items():
+    # By the attribute of slots' ads that has what is left, of which HTCondor takes capitals for small letters.
+    attributes: dict[str, str] = {}
+    members = entry.mapping(None)
+    if len(members) > MOST_POOLS:
+        entry.mistake(f"{len(members)} pools", f"at most {MOST_POOLS}")
+        return found
+    for name, given in members.items():
         member = given
+        if (other := attributes.setdefault(name_part(name).lower(), name)) != name:
+            attribute = f"ExternalHeadroom_{name_part(name)}"
+            member.mistake(f"slots' ads have one {attribute} for it and {other}", "names with other letters and digits")
+            continue
         if name == OWN_POOL:
             member.mistake(f"the name {OWN_POOL} stands for jobs' own IPv6 addresses", "another name")
             continue

@@ -286,7 +286,11 @@ def schema() -> dict[str, Any]:
     )
     external_addresses = _record(
         {
-            "pools": {"type": "object", "additionalProperties": {"anyOf": [pool, placed]}},
+            "pools": {
+                "type": "object",
+                "additionalProperties": {"anyOf": [pool, placed]},
+                "maxProperties": external.MOST_POOLS,
+            },
             "rules": _listed(
                 _record(
                     {

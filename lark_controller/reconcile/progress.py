@@ -11,6 +11,7 @@ from lark_common.log import WARNING, event
 from lark_common.runs import Address, NetworkType
 from lark_controller.api.audit import Happening
 from lark_controller.flows.placement import Placed
+from lark_controller.jobs.external import closed_sentence
 from lark_controller.jobs.job import Job, JobState, in_state
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.confirmations import (
@@ -91,7 +92,7 @@ class Progress:
         state, reason = state_of(job, waiting, moving=moving, label=self._label)
         directory, closed = self._loop.directory, self._loop.desired.why_closed(number)
         if state is JobState.ENFORCED:
-            reason = "; ".join(f"external address {address} is closed: {why}" for address, why in closed.items())
+            reason = closed_sentence(closed)
         if job.external or number in self._noted:
             self._note_away(placed, waiting if state is JobState.PENDING else {})
         if self._note_closed(job, closed) or (state, reason) != directory.standing(number):

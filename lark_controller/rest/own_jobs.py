@@ -102,5 +102,10 @@ def shown_reservation(reservation: Reservation) -> Reservation:
     """A reservation as this request shows it: a receiver that is another's job stays unnamed."""
     if own_user() is None:
         return reservation
-    who = reservation.actor if reservation.actor in (actor(), *_NOBODY) else ""
-    return replace(reservation, actor=who, peer=reservation.peer if is_own(reservation.peer) else None)
+    peer = reservation.peer if is_own(reservation.peer) else None
+    return replace(reservation, actor=shown_actor(reservation.actor), peer=peer)
+
+
+def shown_actor(name: str) -> str:
+    """The name of who asked for something as this request shows it: workers and operators stay unnamed."""
+    return name if own_user() is None or name in (actor(), *_NOBODY) else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 from pathlib import Path
 from typing import Final
@@ -56,7 +57,7 @@ class DnsUpdates:
             there.present(name, kind, str(to.address))
             code = self._send(there, deadline)
             if code in _ABSENT:
-                raise NameServerError(f"{to.name} is in the zone already, for something else")
+                raise NameServerError(f"{to.name} is in the zone already, for something else", untouched=True)
         self._check(code)
 
     def remove(self, to: Association, deadline: float) -> None:
@@ -75,46 +76,66 @@ class DnsUpdates:
 
     def _key(self) -> dns.tsig.Key:
         if self._server is None or self._key_file is None:
-            raise NameServerError("LARK_DNS_SERVER and LARK_DNS_KEY are not set", away=True)
+            raise _unsent("LARK_DNS_SERVER and LARK_DNS_KEY are not set")
         try:
             with self._key_file.open("rb") as file:
                 text = file.read(_MOST_BYTES).decode("ascii", "replace")
         except OSError as error:
-            raise NameServerError(f"LARK_DNS_KEY: {self._key_file}: {error.strerror}", away=True) from None
+            raise _unsent(f"LARK_DNS_KEY: {self._key_file}: {error.strerror}") from None
         # Nothing of the file is in a reason: others read it.
         found = _KEY.fullmatch(text)
         if found is None or found[2].lower() not in _ALGORITHMS:
             accepted = "a key as tsig-keygen writes it, of " + ", ".join(_ALGORITHMS)
-            raise NameServerError(f"LARK_DNS_KEY: {self._key_file}: no key; accepted: {accepted}", away=True)
+            raise _unsent(f"LARK_DNS_KEY: {self._key_file}: no key; accepted: {accepted}")
         try:
             return dns.tsig.Key(found[1], found[3], found[2].lower())
         except (ValueError, dns.exception.DNSException):
-            raise NameServerError(f"LARK_DNS_KEY: {self._key_file}: the secret is not in base64", away=True) from None
+            raise _unsent(f"LARK_DNS_KEY: {self._key_file}: the secret is not in base64") from None
 
     def _send(self, update: dns.update.UpdateMessage, deadline: float) -> dns.rcode.Rcode:
-        server = self._server
+        server, began = self._server, time.monotonic()
         assert server is not None
         left = min(self.timeout, deadline - time.time())
         if left <= 0:
-            raise NameServerError("the attempt has taken too long")
-        try:
-            answer = dns.query.tcp(update, server.host, left, server.port)
-        except dns.tsig.PeerError as error:
-            raise NameServerError(f"the DNS server {server} refuses the key or its signature: {error}") from None
-        except (dns.exception.Timeout, OSError, EOFError) as error:
-            number = error.errno if isinstance(error, OSError) else None
-            why = os.strerror(number) if number else "no answer"
-            raise NameServerError(f"the DNS server {server}: {why}", away=True) from None
-        except (dns.exception.DNSException, ValueError) as error:
-            raise NameServerError(f"the DNS server {server}: {type(error).__name__} in its answer") from None
+            raise NameServerError("the attempt has taken too long", untouched=True)
+        with self._connected(server, left) as connection:
+            try:
+                answer = dns.query.tcp(update, server.host, began + left - time.monotonic(), sock=connection)
+            except dns.tsig.PeerError as error:
+                # Such an answer is not signed: anybody on the way may have sent it.
+                raise NameServerError(f"the DNS server {server} refuses the key or its signature: {error}") from None
+            except (dns.exception.Timeout, OSError, EOFError) as error:
+                raise NameServerError(_unanswered(server, error), away=True) from None
+            except (dns.exception.DNSException, ValueError) as error:
+                raise NameServerError(f"the DNS server {server}: {type(error).__name__} in its answer") from None
         if not answer.had_tsig:
             said = dns.rcode.to_text(answer.rcode())
             raise NameServerError(f"the DNS server {server} answers {said} without a signature")
         return answer.rcode()
 
+    def _connected(self, server: Listen, left: float) -> socket.socket:
+        """A connection to the server, apart from what is sent: where there is none, the zone is as it was. Raises
+        NameServerError."""
+        try:
+            connection = socket.create_connection((server.host, server.port), left)
+        except OSError as error:
+            raise _unsent(_unanswered(server, error)) from None
+        connection.setblocking(False)
+        return connection
+
     def _check(self, code: dns.rcode.Rcode) -> None:
         if code != dns.rcode.NOERROR:
-            raise NameServerError(f"the DNS server {self._server} answers {dns.rcode.to_text(code)}")
+            why = f"the DNS server {self._server} answers {dns.rcode.to_text(code)}"
+            raise NameServerError(why, untouched=code != dns.rcode.SERVFAIL)
+
+
+def _unsent(why: str) -> NameServerError:
+    return NameServerError(why, away=True, untouched=True)
+
+
+def _unanswered(server: Listen, error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    return f"the DNS server {server}: {os.strerror(number) if number else 'no answer'}"
 
 
 def _name(to: Association) -> dns.name.Name:

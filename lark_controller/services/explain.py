@@ -6,7 +6,7 @@ on a first packet (an echo request, so a new connection); tests hold it against 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from types import MappingProxyType
@@ -62,7 +62,8 @@ class Ends:
 
     ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves. ``inward`` is the
     external address of the receiving job where that is what is called, ``outward`` that of the sending one. ``closed``
-    are those, by the job's number, that a switch lacks, with the reasons.
+    are those, by the job's number, that a switch lacks, with the reasons. ``gateway`` is the reason why no Linux
+    gateway has the translation yet (``""``: one has), None where cores translate or nothing is translated.
     """
 
     src: Address
@@ -73,6 +74,20 @@ class Ends:
     inward: External | None = None
     outward: External | None = None
     closed: Mapping[int, Mapping[Address, str]] = field(default_factory=lambda: MappingProxyType({}))
+    gateway: str | None = None
+
+    @property
+    def translated(self) -> Placed | None:
+        """The job whose external IPv4 address is on the way."""
+        if self.src.version == 6:
+            return None
+        return self.dst_job if self.inward is not None else self.src_job if self.outward is not None else None
+
+    @property
+    def inside(self) -> Address:
+        """The destination that the switches see: behind a Linux gateway the job's own address."""
+        own = None if self.gateway is None or self.inward is None else self.translated
+        return self.dst if own is None or own.job.ipv4 is None else own.job.ipv4
 
     @property
     def opening(self) -> Opening | None:
@@ -81,9 +96,12 @@ class Ends:
         return next((each for each in external.openings if each.protocol != "any"), None) if external else None
 
 
-def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
+def ends_of(
+    desired: Desired, directory: Directory, src: str, dst: str, untranslated: Callable[[int], str] = lambda _: ""
+) -> Ends:
     """The ends that two texts name, each an address or a live job's id; on the loop's thread, which alone may ask for
-    workers' rules. Raises NotFoundError, AdError."""
+    workers' rules. ``untranslated`` is the reason why no Linux gateway has a job's translation yet, by the job's
+    number. Raises NotFoundError, AdError."""
     first, second = _end_of(directory, src), _end_of(directory, dst)
     for version in (4, 6):
         pair = [[each for each in addresses if each.version == version] for addresses, _ in (first, second)]
@@ -98,7 +116,11 @@ def ends_of(desired: Desired, directory: Directory, src: str, dst: str) -> Ends:
             outward = next((each for each in translated if each.address.version == 4), None)
             numbers = [placed.job.number for placed in (source, target) if placed is not None]
             closed = {number: why for number in numbers if (why := directory.closed.get(number))}
-            return Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward, closed)
+            ends = Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward, closed)
+            job = ends.translated
+            if job is None or next(desired.translating(job), None) is not None:
+                return ends
+            return replace(ends, gateway=untranslated(job.job.number))
     raise AdError("", f"{src} and {dst} have no address of the same IP version")
 
 
@@ -143,6 +165,10 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
     # The loop changes these meanwhile; a list of a dictionary is made in one step.
     edges = [datapath for datapath in placed if datapath is not None and datapath in desired.switches]
     cores = [dp for dp, switch in list(desired.switches.items()) if switch.is_core]
+    if ends.translated is not None:
+        # By another core it does not come or leave.
+        there = set(desired.translating(ends.translated))
+        cores = [dp for dp in cores if dp in there]
     chain = [*edges[:1], *cores, *edges[1:]] if edges else cores
     if ends.src_job is None and len(edges) == 1:
         chain = [*cores, *edges]
@@ -152,7 +178,7 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
 def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) -> Explanation:
     """Explain: the two ends, then each switch in order."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job), *_translated(desired, ends)]
-    ruled = _ruled(ends, steps)
+    ruled = _ruled(desired, ends, steps)
     verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
     if late := _late(ends, verdict):
         verdict, reason = "unknown", f"by the rules that should be there: {verdict}, {reason}; {late}"
@@ -160,17 +186,18 @@ def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) ->
 
 
 def _late(ends: Ends, verdict: str) -> str:
-    """The job whose worker may have other rules for it than those by which this is the verdict, in words. Of a job that
-    has no rules yet nothing passes."""
+    """The job whose worker may have other rules for it than those by which this is the verdict, in words, or the reason
+    why no Linux gateway has its translation yet. Of a job that has no rules yet nothing passes."""
     unsure = (LATE, NOT_YET) if verdict == "forwarded" else (LATE,)
     for placed in (ends.src_job, ends.dst_job):
         if placed is not None and placed.job.network_type in RULED and placed.job.reason.endswith(unsure):
             return f"job {placed.job.called} waits: {placed.job.reason}"
-    return ""
+    return (ends.gateway or "") if verdict == "forwarded" else ""
 
 
-def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
-    """The verdict of workers, by their rules for jobs without a port on a switch; None where the switches decide.
+def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
+    """The verdict of workers, by their rules for jobs without a port on a switch, or of a Linux gateway; None where the
+    switches decide.
 
     What a worker holds is not asked for: a job is enforced when its worker has confirmed these rules.
     """
@@ -185,6 +212,8 @@ def _ruled(ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
         if why:
             return "dropped", f"{where} drops it: {why}"
     source, target = ends.src_job, ends.dst_job
+    if ends.gateway is not None and ends.inward is not None and (source is not None or _is_local(desired, ends.src)):
+        return "dropped", "a Linux gateway drops what comes from inside for an external address"
     if source is not None and source.job.network_type is NetworkType.NAT:
         steps.append(Step(f"worker {source.job.host}", "what leaves the worker has the worker's own address"))
     if target is not None and target.job.network_type is NetworkType.NAT:
@@ -221,12 +250,14 @@ def external_steps(ends: Ends, owner: str | None = None) -> list[Step]:
         opened = ", ".join(map(str, ends.inward.openings))
         what = "an external address of" if ends.dst.version == 4 else "open to the WAN as that of"
         sentence = f"{ends.dst} is {what} job {ends.dst_job.job.called}, with {opened} open"
-        return [Step("external", f"{sentence}: explained for {packet}{where}")]
+        on = [] if ends.gateway is None else [Step("external", f"a Linux gateway sends it on to {ends.inside}")]
+        return [Step("external", f"{sentence}: explained for {packet}{where}"), *on]
     if ends.outward is not None and ends.src_job is not None and ends.src_job.job in own:
         where = f" from port {opening.first}" if opening is not None and opening.first else ""
         opened = ", ".join(map(str, ends.outward.openings))
         sentence = f"job {ends.src_job.job.called} has the external address {ends.outward.address} with {opened} open"
-        return [Step("external", f"{sentence}: explained for {packet}{where}")]
+        by = [] if ends.gateway is None else [Step("external", f"a Linux gateway sends it as {ends.outward.address}")]
+        return [Step("external", f"{sentence}: explained for {packet}{where}"), *by]
     return []
 
 
@@ -287,6 +318,9 @@ class _Walk:
                 return "unknown", f"the switch of job {placed.job.called} has not connected yet"
             if placed is not None and placed.datapath is not None and placed.port is None:
                 return "unknown", f"job {placed.job.called} is at no port of its switch: {placed.job.reason}"
+        by_core = self.ends.translated is not None and self.ends.gateway is None
+        if by_core and not any(here.switch.is_core for here in self.tables.values()):
+            return "unknown", "no core that translates the external address has connected yet"
         at, in_port = self._start()
         for datapath in self._path(at):
             here = self.tables[datapath]
@@ -332,7 +366,7 @@ class _Walk:
             fields |= {
                 "eth_type": ETH_IPV4,
                 "ipv4_src": int(self.ends.src),
-                "ipv4_dst": int(self.ends.dst),
+                "ipv4_dst": int(self.ends.inside),
             }
             echo = {"ip_proto": 1, "icmpv4_type": 8}
         else:
@@ -362,12 +396,19 @@ class _Walk:
         for datapath, here in self.tables.items():
             if here.switch.is_core:
                 inside = source is not None or any(self.ends.src in n for n in local_networks(self.desired.policy))
-                ports = here.switch.lan if inside else tuple(wan.number for wan in here.switch.wan)
+                ports = here.switch.lan if inside else self._entries(here.switch)
                 return datapath, ports[0] if ports else 0
         target = self.ends.dst_job
         if target is not None and target.datapath is not None:
             return target.datapath, self._entry(self.tables[target.datapath].switch)
         return 0, 0
+
+    def _entries(self, switch: Switch) -> tuple[int, ...]:
+        """The WAN ports of a core by which a packet may come: for an external address those where its pool is."""
+        spec, inward = self.desired.policy.external, self.ends.inward
+        port = None if spec is None or inward is None else spec.place(inward.address).port
+        now = None if port is None else switch.wan_or_backup(port)
+        return tuple(wan.number for wan in switch.wan if now in (None, wan))
 
     def _path(self, start: int) -> list[int]:
         order = [dp for dp in concerned(self.desired, self.ends) if dp in self.tables]

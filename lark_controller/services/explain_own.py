@@ -34,6 +34,8 @@ def explained_to(owner: str, ends: Ends, whole: Explanation) -> Explanation:
     reason = _REASONS[whole.verdict]
     if whole.verdict == "dropped" and (by := _closed(ends, owner)) is not None:
         reason = f"{reason}: {by}"
+    if whole.verdict == "unknown" and ends.gateway:
+        reason = ends.gateway
     return Explanation(whole.src, whole.dst, whole.verdict, reason, tuple(steps))
 
 

@@ -34,7 +34,7 @@ from lark_controller.api.external import (
     Given,
     TranslationChanges,
 )
-from lark_controller.jobs.external import Association, PoolState, listed, refused, size
+from lark_controller.jobs.external import Association, PoolState, closed_by, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.decide import decide
@@ -77,6 +77,9 @@ class ExternalAddresses:
         self._policy: Policy | None = None
         # Those of live jobs that are not over, by the job's id and the family.
         self._of_job: dict[tuple[str, int], Association] = {}
+        # Those that the policy in force gave when they were compared, with the job as it was then: while both are the
+        # same nobody waits for another comparison.
+        self._compared: dict[tuple[str, int], tuple[Job, Association]] = {}
         # No association is past its end before this time.
         self._soonest = -math.inf
         # The pools that had no address left, as they were then, until one is free: whoever asks again and again does
@@ -102,6 +105,7 @@ class ExternalAddresses:
         :meth:`expire`."""
         with self._lock:
             self._policy = policy
+            self._compared.clear()
             try:
                 self._release_refused()
             except StoreError as error:
@@ -227,8 +231,8 @@ class ExternalAddresses:
         except ExternalAddressError:
             if self._without() is not WithoutExternal.RUN:
                 raise
-        except NotFoundError:
-            # It has ended meanwhile.
+        except (NotFoundError, StateError):
+            # It has ended meanwhile, or a request of its user's was quicker.
             return
 
     def refused(self, job_id: str, actor: str, reason: str, foreign: bool = False) -> None:
@@ -284,6 +288,9 @@ class ExternalAddresses:
             return ExternalStanding(ExternalState.CLOSED, why)
         if state is JobState.QUARANTINED:
             return ExternalStanding(ExternalState.CLOSED, f"the job is in quarantine: {reason}")
+        # After a start the store's word stands until the cores are here.
+        if state is JobState.ENFORCED and (why := closed_by(reason, association.address)):
+            return ExternalStanding(ExternalState.CLOSED, why)
         if state is JobState.ENFORCED:
             return ExternalStanding(ExternalState.OPEN)
         return ExternalStanding(ExternalState.PENDING, reason)
@@ -376,8 +383,18 @@ class ExternalAddresses:
 
     def _release_refused(self) -> int:
         """End what the policy gives its job no more; returns how many. The caller holds the lock. Raises StoreError."""
-        live = ((self._feed.directory.by_id.get(each.job), each) for each in list(self._of_job.values()))
-        return sum(self._follow_policy(job, each) for job, each in live if job is not None)
+        count, compared = 0, self._compared
+        self._compared = {}
+        for place, each in list(self._of_job.items()):
+            job = self._feed.directory.by_id.get(each.job)
+            if job is None:
+                continue
+            seen = compared.get(place)
+            if seen is None or seen[0] is not job or seen[1] is not each:
+                count += self._follow_policy(job, each)
+            if self._of_job.get(place) is each:
+                self._compared[place] = job, each
+        return count
 
     def _follow_policy(self, job: Job, has: Association) -> bool:
         """End what the policy gives a job no more, the address or its name alone; returns whether that is the address.

@@ -23,6 +23,8 @@ from lark_controller.switches.fence import Fence
 # Seconds between two looks into the database, and names of one look.
 POLL: Final = 0.5
 _AT_A_TIME: Final = 100
+# Names whose attempts in a row are counted.
+_MOST_FAILED: Final = 10_000
 # Of an update's time, after which another attempt may follow.
 _ATTEMPT: Final = 3.0
 
@@ -53,6 +55,8 @@ class ExternalNames:
         # addresses that have been followed.
         self._withheld: dict[int, Association] | None = None
         self._seen = -1
+        # Attempts in a row that have failed, by the association's number; at 0 those that found no server.
+        self._failed: dict[int, int] = {}
         self._thread = StoppableThread("lark-names", self._work)
         self._attempts = Attempts("names are not brought to the DNS", "names are brought to the DNS again")
 
@@ -103,13 +107,19 @@ class ExternalNames:
             if state in (ExternalState.OPEN, ExternalState.OVER):
                 del self._withheld[each.number]
 
+    def _pause(self, number: int) -> float:
+        """The seconds after one more attempt that has failed."""
+        if len(self._failed) > _MOST_FAILED:
+            self._failed.clear()
+        self._failed[number] = failed = self._failed.get(number, 0) + 1
+        return pause_after(failed)
+
     def _one(self, each: Association) -> bool:
         """Add or remove one name; False where the server is away."""
         began = time.time()
         # Written first: a controller that is no more the active one gets no further than this.
         deadline = began + _ATTEMPT * self._dns.timeout
-        attempts = self._store.begin_name(each.number, each.name_state, began, deadline)
-        if not attempts:
+        if not self._store.begin_name(each.number, each.name_state, began, deadline):
             return True
         try:
             if each.name_state is NameState.PENDING:
@@ -120,12 +130,14 @@ class ExternalNames:
                 self._store.name_removed(each.number, time.time())
         except NameServerError as error:
             now = time.time()
-            next_attempt = now + pause_after(attempts)
+            next_attempt = now + self._pause(0 if error.away else each.number)
             if not each.name_reason:
                 event("a name waits", level=WARNING, name=each.name, state=each.name_state, reason=str(error))
-            self._store.name_failed(each.number, each.name_state, str(error), now, next_attempt)
+            self._store.name_failed(each.number, each.name_state, str(error), now, next_attempt, error.untouched)
             if error.away:
                 self._store.names_put_off(str(error), now, next_attempt)
             return not error.away
+        self._failed.pop(0, None)
+        self._failed.pop(each.number, None)
         event("name", name=each.name, address=each.address, job=each.job, was=each.name_state)
         return True

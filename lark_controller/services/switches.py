@@ -24,6 +24,7 @@ from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
+from lark_controller.reconcile.confirmations import TRANSLATED
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import SwitchState, dpid_text
 from lark_controller.services import flow_list as flow_lists
@@ -137,7 +138,10 @@ class Switches:
 
         async def read() -> tuple[Desired, Ends, dict[int, SwitchTables]]:
             desired = self._reconciler.desired
-            ends = ends_of(desired, self._reconciler.directory, src, dst)
+            confirmations = self._reconciler.confirmations
+            ends = ends_of(
+                desired, self._reconciler.directory, src, dst, lambda number: confirmations.awaits(number, TRANSLATED)
+            )
             if owner is not None:
                 require_end_of(ends, owner)
             datapaths = concerned(desired, ends)

@@ -250,16 +250,23 @@ def _check_counts(connection: Connection, claim: Claim, now: float) -> None:
     # One job after the other takes no more out of the pool than so many at a time twice.
     resting = HELD, table.c.released_at.is_not(None), table.c.owner == job.owner, table.c.pool == claim.pool
     if claim.own is None and has + (rest := count(*resting)) >= 2 * claim.per_user:
-        soonest = connection.execute(select(func.min(table.c.free_at)).where(*resting)).scalar_one()
+        timed = *resting, table.c.free_at > now
+        soonest = connection.execute(select(func.min(table.c.free_at)).where(*timed)).scalar_one()
+        # The others wait for the DNS, as long as that takes.
+        when = "their names are still to be removed" if soonest is None else _rested(soonest - now)
         raise ExternalAddressError(
             f"the jobs of {job.owner} have {has} external addresses, and {rest} of theirs still rest; at most "
-            f"{2 * claim.per_user} in all; the first has rested in {max(1, round(soonest - now))} s"
+            f"{2 * claim.per_user} in all; {when}"
         )
     if claim.per_group is None:
         return
     if (has := count(NOT_RELEASED, table.c.group_name == job.group)) >= claim.per_group:
         group = job.group or "no group"
         raise ExternalAddressError(f"the jobs of {group} have {has} external addresses; at most {claim.per_group}")
+
+
+def _rested(seconds: float) -> str:
+    return f"the first has rested in {max(1, round(seconds))} s"
 
 
 def _expire(connection: Connection, now: float, claim: Claim | None = None) -> int:

@@ -153,12 +153,24 @@ def removed(connection: Connection, number: int, now: float) -> None:
         connection.execute(mine.where(NAME_DUE).values(name_due=now))
 
 
-def failed(connection: Connection, number: int, state: NameState, reason: str, now: float, until: float) -> None:
-    """Note why a name is not yet as it is to be, and when it is tried again: now, where its state has changed."""
+def failed(
+    connection: Connection,
+    number: int,
+    state: NameState,
+    reason: str,
+    now: float,
+    until: float,
+    untouched: bool = False,
+) -> None:
+    """Note why a name is not yet as it is to be, and when it is tried again: now, where its state has changed. An
+    attempt that has left the zone ``untouched`` for certain counts for none: given up then, the name leads nowhere."""
     row = connection.execute(select(*table.c).where(table.c.number == number, NAME_DUE)).first()
     if row is None:
         return
     if row.name_state == state:
+        if untouched:
+            less = update(table).where(table.c.number == number, table.c.name_attempts > 0)
+            connection.execute(less.values(name_attempts=table.c.name_attempts - 1))
         _put_off(connection, row, reason, now, until)
     else:
         connection.execute(update(table).where(table.c.number == number).values(name_due=now))

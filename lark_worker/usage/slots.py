@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lark_common.classads.text import name_part
 from lark_worker.records.atomic_file import write_atomically
 from lark_worker.usage.counters import MEGA, JobUse
 
 _NOTHING: Final = ("NetworkInputMb", "NetworkOutputMb", "NetworkInputRate", "NetworkOutputRate")
-_NO_LETTER: Final = re.compile(r"[^A-Za-z0-9_]")
-
 
 # The subjects of headroom: the WAN of a group, transfers of a group's jobs, and of an access point's.
 WAN: Final = "WanHeadroom"
@@ -23,12 +21,12 @@ TRANSFERS_AT: Final = "TransferHeadroomAt"
 
 def attribute(name: str, of: str = WAN) -> str:
     """The attribute of a slot's ad that has the headroom of a group or an access point."""
-    return f"{of}_{_NO_LETTER.sub('_', name)}"
+    return f"{of}_{name_part(name)}"
 
 
 def left_in(pool: str) -> str:
     """The attribute of a slot's ad that has the free addresses of a pool of external addresses."""
-    return f"ExternalHeadroom_{_NO_LETTER.sub('_', pool)}"
+    return f"ExternalHeadroom_{name_part(pool)}"
 
 
 @dataclass(frozen=True, slots=True)

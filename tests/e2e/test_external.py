@@ -294,20 +294,28 @@ def test_an_address_is_of_the_gateway_by_which_its_job_leaves(site: Site, lark: 
 BEYOND = "203.0.113.9"
 
 
-def test_path_mtu_and_traceroute_work_through_the_translation(site: Site, lark: Lark) -> None:
+@pytest.mark.parametrize("among_jobs", [False, True])
+def test_path_mtu_and_traceroute_work_through_the_translation(site: Site, lark: Lark, among_jobs: bool) -> None:
+    # What one has learned of a destination is no help to the other.
+    gateway, beyond = site["gw"], "203.0.113.10" if among_jobs else BEYOND
+    way = ["ip", "-n", gateway.namespace, "route", "replace", POOL, "dev", gateway.device]
+    if among_jobs:
+        # The router's errors have its address among the jobs as their source.
+        networks = f"  hosts: [{gateway.ipv4}]\n  jobs: [10.64.0.0/16"
+        lark.put_policy(policy(site).replace("  jobs: [10.64.0.0/17", networks))
+        run(way)
     ask(lark, site.run(lark, "a", "alice"), "udp/5000-5003")
-    gateway = site["gw"]
     run(["ip", "netns", "exec", gateway.namespace, "sysctl", "-qw", "net.ipv4.ip_forward=1"])
     run(["ip", "-n", gateway.namespace, "link", "add", "narrow", "mtu", "1280", "type", "veth", "peer", "name", "end"])
     try:
         for device in ("narrow", "end"):
             run(["ip", "-n", gateway.namespace, "link", "set", device, "up"])
-        run(["ip", "-n", gateway.namespace, "route", "add", f"{BEYOND}/32", "dev", "narrow"])
+        run(["ip", "-n", gateway.namespace, "route", "add", f"{beyond}/32", "dev", "narrow"])
         site.settle()
         with open_socket(site["a"], socket.AF_INET, socket.SOCK_DGRAM) as client:
             client.bind((site["a"].ipv4, 5001))
             client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
-            client.connect((BEYOND, 9))
+            client.connect((beyond, 9))
             assert client.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1500
 
             def narrower() -> bool:
@@ -321,10 +329,11 @@ def test_path_mtu_and_traceroute_work_through_the_translation(site: Site, lark: 
             client.bind((site["a"].ipv4, 5002))
             client.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
             client.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
-            client.connect((BEYOND, 33434))
+            client.connect((beyond, 33434))
             wait(lambda: told(client) == errno.EHOSTUNREACH)
     finally:
         run(["ip", "-n", gateway.namespace, "link", "del", "narrow"])
+        run([*way, "src", OUTSIDE])
 
 
 def test_the_outside_hears_that_nobody_listens_at_an_open_port(site: Site, lark: Lark) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lark_controller.flows.cookies import Category, cookie, parse
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.icmp_errors import inward, outward
-from lark_controller.flows.model import ETH_ARP, PORT_CONTROLLER, Program
+from lark_controller.flows.model import ETH_ARP, PORT_CONTROLLER, VLAN_PRESENT, Program
 from lark_controller.flows.origins import origin
 from lark_controller.flows.placement import place_switch
 from lark_controller.flows.simulation.simulate import PortView, Result, Tables, run
@@ -172,6 +172,21 @@ def test_an_address_is_answered_for_at_its_pools_ports_alone(place: str, down: s
         assert run(found, port, frames.tcp(ROUTER, mac(job), FIRST, OUTSIDE, 1, 80), view).dropped
 
 
+def test_packets_keep_the_tag_of_the_vlan_in_which_the_pool_is_routed() -> None:
+    job = replace(mapped(1, "alice", "udp/1000-2000"), vlan=42)
+    found = tables(job)
+    came = passed(found, OUT, frames.udp(ROUTER, mac(job), OUTSIDE, FIRST, vlan=42))
+    left = passed(found, LAN, frames.udp(mac(job), ROUTER, str(job.ipv4), OUTSIDE, vlan=42))
+    asked = frames.arp(ROUTER, ROUTER, "192.0.2.254", "00:00:00:00:00:00", FIRST)
+    tagged = asked[:12] + b"\x81\0\0\x2a" + asked[12:]
+    answered = passed(found, OUT, tagged)
+    assert (came.ports, left.ports, answered.ports) == ((LAN,), (OUT,), (OUT,))
+    for result in (came, left, answered):
+        assert result.headers[0]["vlan_vid"] == VLAN_PRESENT | 42
+    assert came.headers[0]["ipv4_dst"] == int(job.ipv4 or 0)
+    assert left.headers[0]["ipv4_src"] == int(ip_address(FIRST))
+
+
 def test_icmp_errors_are_translated_by_the_controller_and_go_on_through_the_tables() -> None:
     job = mapped(1, "alice", "tcp/80")
     found, external = tables(job), mapped(1, "alice", "tcp/80").external[0]
@@ -192,6 +207,28 @@ def test_icmp_errors_are_translated_by_the_controller_and_go_on_through_the_tabl
     assert outside is not None
     assert passed(found, LAN, outside).dropped
     assert OUT in passed(found, PORT_CONTROLLER, outside).ports
+
+
+def test_of_a_router_with_an_address_among_the_jobs_its_errors_alone_come_by_an_external_address() -> None:
+    router = "10.64.255.1"
+    job, text = mapped(1, "alice", "tcp/80"), POLICY.replace("local:", f"hosts: [{router}], local:")
+    found, about = tables(job, text=text), frames.tcp_payload(FIRST, OUTSIDE, 80, 40000, frames.SYN)
+    quoted = bytes(4) + frames.ip(FIRST, OUTSIDE, 6, about)[1]
+    # Path MTU discovery through that very router depends on them.
+    for kind in (3, 11, 12):
+        came = frames.icmp(ROUTER, mac(job), router, FIRST, kind, 4, rest=quoted)
+        (asked,) = passed(found, OUT, came).to_controller
+        assert (asked.table, parse(asked.cookie)[1:]) == (Core.CLASSIFY, (Category.EXTERNAL, 0))
+        assert job.ipv4 is not None
+        inside = inward(came, job.external[0], IPv4Address(job.ipv4), 2 << 40 | job.number)
+        assert inside is not None
+        assert passed(found, OUT, inside).ports == (LAN,)
+        # None that comes from inside, or is said to come from a job.
+        assert passed(found, LAN, came).dropped
+        assert passed(found, OUT, frames.icmp(ROUTER, mac(job), "10.64.0.9", FIRST, kind, 4, rest=quoted)).dropped
+    # Else it is a host of the site, which reaches the job by its own address.
+    assert passed(found, OUT, inwards(job, 80, router)).dropped
+    assert passed(found, OUT, inwards(job, 80, router, str(job.ipv4))).ports == (LAN,)
 
 
 OPENS = """

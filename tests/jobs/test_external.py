@@ -14,6 +14,8 @@ from lark_controller.jobs.external import (
     External,
     Opening,
     PoolState,
+    closed_by,
+    closed_sentence,
     listed,
     opening,
     openings,
@@ -58,6 +60,9 @@ def test_so_many_are_accepted() -> None:
         listed(",".join(f"tcp/{port}" for port in range(1, 18)))
     with pytest.raises(ValueError, match="at most 64 are accepted"):
         openings(["tcp/1-32767", "tcp/3-32765", "udp/1-32767", "udp/3-32765"])
+    assert listed("") == listed(" ") == ()
+    with pytest.raises(ValueError, match="' , ,' is no protocol"):
+        listed(" , ,")
     assert listed("tcp/80, tcp/80 udp/1") == (Opening("tcp", 80, 80), Opening("udp", 1, 1))
 
 
@@ -81,6 +86,25 @@ def test_one_covers_another_where_all_its_ports_are_its_own(ports: list[int], ot
     assert Opening("any").covers(other)
     assert not other.covers(Opening("any"))
     assert refused([other], [Opening("icmp"), one]) == (() if covered else (other,))
+
+
+@given(st.lists(PORTS, max_size=5), st.sampled_from(("tcp", "udp")), PORTS)
+def test_what_several_openings_cover_together_is_not_refused(
+    allowed: list[list[int]], protocol: str, ports: list[int]
+) -> None:
+    wanted, others = Opening(protocol, *ports), [Opening("icmp"), Opening("udp", 7, 7)]
+    covered = {port for first, last in allowed for port in range(first, last + 1)}
+    if protocol == "udp":
+        covered = {7}
+    whole = covered >= set(range(ports[0], ports[1] + 1))
+    assert refused([wanted], [*others, *(Opening("tcp", *each) for each in allowed)]) == (() if whole else (wanted,))
+
+
+def test_ports_that_follow_each_other_are_one_span() -> None:
+    assert refused(listed("tcp/80-90 icmp"), listed("tcp/86-90 icmp tcp/80-85")) == ()
+    assert refused(listed("tcp"), listed("tcp/1-1023 tcp/1024-65535")) == ()
+    assert refused(listed("tcp/80-90"), listed("tcp/80-84 udp/85 tcp/86-90")) == listed("tcp/80-90")
+    assert refused(listed("any"), listed("tcp udp icmp")) == listed("any")
 
 
 @given(st.sets(st.sampled_from(ALL)), st.one_of(st.none(), st.sampled_from(ALL)))
@@ -210,3 +234,10 @@ def test_an_association_of_which_little_is_said() -> None:
     assert (made.ttl, made.name_state) == (0, "none")
     assert External(ALL[0], ()) == (ALL[0], (), "", 0)
     assert Opening("any") == ("any", 0, 0)
+
+
+def test_the_reason_of_each_closed_address_is_found_again() -> None:
+    closed = {ALL[1]: "core1 has no room; it takes 9 rules", ip_address("2001:db8::1"): "no tracking"}
+    for address in (*ALL, ip_address("2001:db8::1"), ip_address("2001:db8::10")):
+        assert closed_by(closed_sentence(closed), address) == closed.get(address, "")
+    assert closed_by("", ALL[0]) == closed_sentence({}) == ""

@@ -35,6 +35,13 @@ def policy(section: str) -> str:
         ("{a: [198.18.0.0/16, 198.51.100.7]}", [("external.pools.a", "a pool of 65537 addresses")]),
         ("{a: [198.18.0.0/16]}", []),
         ("{a: [nothing]}", [("external.pools.a[0]", "nothing")]),
+        # HTCondor has one attribute for these: whoever asks for one pool in `requirements` would be told of another.
+        (
+            "{a-1: [198.51.100.1], A.1: [198.51.100.2], a_2: [198.51.100.3]}",
+            [("external.pools.A.1", "slots' ads have one ExternalHeadroom_A_1 for it and a-1")],
+        ),
+        ("{" + ", ".join(f"p{n}: [198.51.{n}.1]" for n in range(256)) + "}", []),
+        ("{" + ", ".join(f"p{n}: [198.51.0.{n}]" for n in range(257)) + "}", [("external.pools", "257 pools")]),
     ],
 )
 def test_each_mistake_of_a_pool_is_reported_once(pools: str, expected: list[tuple[str, str]]) -> None:

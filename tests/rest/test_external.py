@@ -11,6 +11,7 @@ import pytest
 
 from lark_common.client import Client
 from lark_controller.cli import main as cli
+from lark_controller.rest.tokens import Scope, add
 from tests.cli.test_commands import served as over_socket
 from tests.common.test_client import served
 from tests.fixtures.fake_controls import TOKENS, bearer, post_body
@@ -113,6 +114,33 @@ def test_a_request_for_anothers_job_is_in_the_trail(api: Api) -> None:
     # One that names no job at all is nobody's.
     assert ask(api, "POST", "/v1/external-addresses", {"job": "f" * 16}, "self").status_code == 404
     assert len(api.controls.external.refusals) == 1
+
+
+def test_a_release_by_another_is_refused_and_in_the_trail(api: Api) -> None:
+    made = ask(api, "POST", "/v1/external-addresses", {"job": (bobs := a_job(api, 2, "bob"))}).json
+    path = f"/v1/external-addresses/{made['id']}"
+    assert ask(api, "GET", path, scope="self").status_code == 404
+    assert api.controls.external.refusals == []
+    assert ask(api, "DELETE", path, scope="self").status_code == 404
+    secret = add(api.tokens, "w9", {Scope.HOOK}, hosts=["worker9.example"])
+    there = {"Authorization": f"Bearer {secret}"}
+    assert api.client.delete(path, headers=there).status_code == 403
+    why = "198.51.100.64: its release asked for by another than its job's user or host"
+    assert api.controls.external.refusals == [(bobs, "self", why), (bobs, "w9", why)]
+    assert api.get(path).json == made
+
+
+def test_a_user_is_not_told_which_operator_or_worker_has_asked(api: Api) -> None:
+    alices = a_job(api)
+    made = ask(api, "POST", "/v1/external-addresses", {"job": alices}).json
+    assert made["actor"] == "operate"
+    shown = ask(api, "GET", f"/v1/external-addresses/{made['id']}", scope="self").json
+    assert shown == made | {"actor": ""}
+    assert ask(api, "GET", "/v1/external-addresses", scope="self").json["addresses"] == [shown]
+    # Of what the user asked for there is no secret.
+    ask(api, "DELETE", f"/v1/external-addresses/{made['id']}")
+    again = ask(api, "POST", "/v1/external-addresses", {"job": alices}, "self").json
+    assert again["actor"] == "self"
 
 
 def test_a_name_is_a_label_and_pools_are_for_all_to_see(api: Api) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
 
-from fake_switch.switch import FakeNetwork
+from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import NotFoundError
 from lark_common.transfers import Treatment
-from lark_controller.api.external import ExternalWish
+from lark_controller.api.external import ExternalWish, GatewayWord
 from lark_controller.services.treatments import Said
 from tests.fixtures.controllers import (
     POLICY,
@@ -177,3 +178,60 @@ def test_what_leaves_by_ipv6_is_explained_as_it_is_beside_an_external_address(
             found = controller.switches.explain(source, target, 5)
             assert found.verdict == "forwarded"
             assert any(step.where == "external" for step in found.steps) is told
+
+
+def test_a_call_is_explained_by_the_wan_port_where_its_pool_is(tmp_path: Path, network: FakeNetwork) -> None:
+    placed = EXTERNAL.replace("[198.51.100.64/30]", "{networks: [198.51.100.64/30], port: wan-fast, switch: core2}")
+    second = '  core2: {datapath: "00000000000000c2", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}\npolicies:'
+    with running(tmp_path, WIDE.replace("policies:", second) + placed) as controller:
+        for switch in (an_edge(), a_core()):
+            connect(network, controller, switch)
+        alice = post(controller, 1, "alice").job
+        controller.external.associate(ExternalWish(alice.id), "test")
+        for ends in (("192.0.2.1", "198.51.100.64"), (alice.id, "192.0.2.1")):
+            found = controller.switches.explain(*ends, 5)
+            waits = "no core that translates the external address has connected yet"
+            assert (found.verdict, found.reason) == ("unknown", waits)
+        connect(network, controller, FakeSwitch(0xC2, {1: "l", 2: "w", 3: "f"}))
+        controller.jobs.confirm(alice.id, 20)
+        found = controller.switches.explain("192.0.2.1", "198.51.100.64", 5)
+        assert (found.verdict, found.reason) == ("forwarded", "fake 0000000000000001 hands it to job 1.0"), found.steps
+        assert any(step.where == "core2 classify" and "external address" in step.text for step in found.steps)
+        assert not any(step.where.startswith("core1") for step in found.steps)
+
+
+def test_what_a_linux_gateway_translates_is_explained_from_there_on(tmp_path: Path, network: FakeNetwork) -> None:
+    text = WIDE.replace(WIDE[WIDE.index("switches:") : WIDE.index("policies:")], "")
+    with running(tmp_path, text + EXTERNAL) as controller:
+        connect(network, controller, an_edge())
+        alice = post(controller, 1, "alice").job
+        controller.external.associate(ExternalWish(alice.id), "test")
+        controller.jobs.confirm(alice.id, 0)
+
+        def told(src: str, dst: str, owner: str | None = None) -> tuple[str, str, str]:
+            found = controller.switches.explain(src, dst, 5, owner)
+            return found.verdict, found.reason, "\n".join(f"{step.where}: {step.text}" for step in found.steps)
+
+        # No gateway has it yet.
+        verdict, reason, steps = told("192.0.2.1", "198.51.100.64")
+        waits = "no gateway that serves 198.51.100.64 is there"
+        assert (verdict, reason) == (
+            "unknown",
+            f"by the rules that should be there: forwarded, fake 0000000000000001 hands it to job 1.0; {waits}",
+        )
+        revision = controller.external.translations("", 0).revision
+        pools = (IPv4Network("198.51.100.64/30"),)
+        controller.external.translated(GatewayWord("gateway1", pools, revision, 60.0))
+        controller.jobs.confirm(alice.id, 20)
+        verdict, reason, steps = told("192.0.2.1", "198.51.100.64")
+        assert (verdict, reason) == ("forwarded", "fake 0000000000000001 hands it to job 1.0"), steps
+        assert "external: a Linux gateway sends it on to 10.64.0.1" in steps
+        verdict, reason, steps = told(alice.id, "192.0.2.1")
+        assert verdict == "forwarded"
+        assert "external: a Linux gateway sends it as 198.51.100.64" in steps
+        # Its user hears the same of it, and what comes from inside is dropped there.
+        assert "external: a Linux gateway sends it on to 10.64.0.1" in told("192.0.2.1", "198.51.100.64", "alice")[2]
+        zoe = post(controller, 2, "zoe").job
+        controller.jobs.confirm(zoe.id, 20)
+        verdict, reason, steps = told(zoe.id, "198.51.100.64")
+        assert (verdict, reason) == ("dropped", "a Linux gateway drops what comes from inside for an external address")

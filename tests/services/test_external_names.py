@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -274,6 +275,48 @@ def test_a_server_that_is_away_is_waited_for(store: Store) -> None:
         comes(given, NameState.REMOVED)
         assert server.addresses(f"late.{ZONE}") == []
         assert server.addresses(f"later.{ZONE}") == [str(other.address)]
+
+
+def test_a_name_that_no_server_has_heard_of_keeps_no_address(store: Store, server: Bind, tmp_path: Path) -> None:
+    """However long the server is away: the addresses of all jobs that end meanwhile would be lost to the next ones."""
+    one = (ip_network("198.51.100.0/32"),)
+    nobody = Listen("127.0.0.1", 9)
+    silent = socket.create_server(("127.0.0.1", 0))
+    for number, (dns, certain) in enumerate(
+        (
+            (DnsUpdates(nobody, server.key), True),
+            (DnsUpdates(server.server, tmp_path / "none"), True),
+            (DnsUpdates(server.server, server.key), True),
+            # It has taken the update, for all that is known.
+            (DnsUpdates(Listen("127.0.0.1", silent.getsockname()[1]), server.key, 0.2), False),
+        ),
+        1,
+    ):
+        # The third one is refused: the server has no such zone.
+        zone = "elsewhere.org" if number == 3 else ZONE
+        given = give(store, number, "", one, quarantine=0.0, name=FullName(f"unheard{number}.{zone}", zone, 1))
+        names = ExternalNames(store, dns, None, Closing())
+        names.turn()
+        assert state(store, given)[0] is NameState.PENDING
+        release(store, given)
+        assert state(store, given)[0] is (NameState.REMOVED if certain else NameState.REMOVING)
+        store.external_addresses.expire(time.time())
+        assert (store.external_addresses.held() == []) is certain
+    silent.close()
+
+
+def test_a_server_that_is_away_is_asked_ever_more_seldom(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ExternalNames(store, DnsUpdates(Listen("127.0.0.1", 9), None), None, Closing())
+    give(store, 1, "patient")
+    clock, pauses = time.time(), list[int]()
+    for _ in range(8):
+        monkeypatch.setattr(time, "time", lambda now=clock: now)
+        names.turn()
+        assert store.external_addresses.names_due(clock, 9) == []
+        step = next(each for each in range(1, 99) if store.external_addresses.names_due(clock + each, 9))
+        pauses.append(step)
+        clock += step
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ table in docs/how-to/external-addresses.md."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +11,16 @@ import pytest
 from sqlalchemy import Connection
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
-from lark_common.errors import ExternalAddressError
+from lark_common.errors import ExternalAddressError, StoreError
 from lark_common.runs import Address
 from lark_controller.api.external import ExternalWish
 from lark_controller.api.jobs import Registered
 from lark_controller.controller import Controller
+from lark_controller.jobs.external import External, listed
+from lark_controller.jobs.job import Job
+from lark_controller.policies.model import Policy
+from lark_controller.services import external
+from lark_controller.services.external_rules import why_over
 from lark_controller.store import external_addresses
 from lark_controller.store.external_addresses import Claim
 from tests.fixtures.controllers import POLICY, an_edge, connect, network, post, running, until
@@ -169,3 +175,58 @@ def test_a_dhcp_job_gets_its_address_with_its_lease_and_hears_so_before(tmp_path
             controller.external.associate(ExternalWish(job.id, family=4), "ops")
         registered(controller, "ovs_bridge", "dhcp", True, asking("both"))
         assert {str(each) for each in controller.jobs.confirm(job.id, 20).job.external_addresses} == {V4, V6}
+
+
+def test_a_job_whose_user_asks_while_it_is_posted_keeps_that_and_starts(tmp_path: Path) -> None:
+    with running(tmp_path, OPEN + SECTION.replace("REFUSED", "hold")) as controller:
+        controls, had = controller.external, controller.external._store.had
+
+        def meanwhile(job_id: str, family: int) -> bool:
+            found = bool(had(job_id, family))
+            controls.associate(ExternalWish(job_id, listed("tcp/81"), family=4), "alice")
+            return found
+
+        controls._store.had = meanwhile
+        job = post(controller, 1, attributes=f'{asking("ipv4")}ExternalPorts = "tcp/80"').job
+        assert job.live
+        assert [each.openings for each in controls.page(job.id).associations] == [listed("tcp/81")]
+        trail = [each.detail for each in controller.audit.page(job.id, None, 9).entries]
+        assert any("release that first" in each for each in trail), trail
+
+
+def test_the_policy_is_asked_again_about_those_alone_that_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, text = list[str](), OPEN + SECTION.replace("REFUSED", "hold")
+
+    def noted(policy: Policy | None, job: Job, has: External) -> str:
+        asked.append(job.id)
+        return why_over(policy, job, has)
+
+    with running(tmp_path, text) as controller:
+        jobs = [post(controller, number).job.id for number in (1, 2, 3)]
+        for job_id in jobs:
+            controller.external.associate(ExternalWish(job_id, family=4), "ops")
+        controller.external.expire(time.time())
+        monkeypatch.setattr(external, "why_over", noted)
+        controller.external.expire(time.time())
+        assert asked == []
+        # It is quarantined, which is another job for the policy; a renewal is not.
+        controller.jobs.renew(jobs[0], "worker")
+        controller._registration.quarantine(jobs[1], "the pool contradicts it", "pool")
+        for _ in range(2):
+            controller.external.expire(time.time())
+        assert asked == [jobs[1]]
+
+        # A database that is away when a policy is taken leaves the comparison to the next time.
+        def away(*_: object) -> None:
+            raise StoreError("away")
+
+        monkeypatch.setattr(controller.external._store, "release", away)
+        controller.policy.put(
+            text.replace("open: [tcp], per_user: 9}\n    - {family", "open: [udp]}\n    - {family"), "ops"
+        )
+        assert len(controller.external.page().associations) == 3
+        monkeypatch.undo()
+        controller.external.expire(time.time())
+        assert controller.external.page().associations == ()

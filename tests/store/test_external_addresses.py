@@ -114,6 +114,22 @@ def test_one_users_jobs_one_after_the_other_do_not_drain_a_pool(store: Store) ->
     assert external.associate(claim(fifth, networks=pool, per_user=2), NOW + 1 + QUARANTINE, "ops").live(NOW)
 
 
+def test_addresses_that_wait_for_the_dns_have_no_time_at_which_they_have_rested(store: Store) -> None:
+    external, pool = store.external_addresses, (ip_network("198.51.100.0/28"),)
+    for number in (1, 2):
+        name = FullName(f"web{number}.jobs.example.org", "jobs.example.org", 30)
+        made = external.associate(
+            claim(run(store, number, owner="a"), networks=pool, per_user=1, name=name), NOW, "ops"
+        )
+        external.name_added(made.number, NOW)
+        external.release(made.id, NOW + number, "released", "ops")
+    third = claim(run(store, 3, owner="a"), networks=pool, per_user=1)
+    with pytest.raises(ExternalAddressError, match="at most 2 in all; the first has rested in 1 s"):
+        external.associate(third, NOW + QUARANTINE, "ops")
+    with pytest.raises(ExternalAddressError, match="at most 2 in all; their names are still to be removed"):
+        external.associate(third, NOW + 9 * QUARANTINE, "ops")
+
+
 def test_none_is_left_until_one_has_rested(store: Store) -> None:
     external = store.external_addresses
     first, second, third = (run(store, number) for number in (1, 2, 3))

@@ -20,7 +20,7 @@ from lark_controller.rest.auth import is_bound, require_host_of
 from lark_controller.rest.bodies import fitting, next_url, read_value
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import job_among, named_job
-from lark_controller.rest.own_jobs import is_own, own_user
+from lark_controller.rest.own_jobs import is_own, own_user, shown_actor
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
@@ -323,7 +323,7 @@ def show(association_id: str) -> dict[str, object]:
 )
 def release(association_id: str) -> dict[str, object]:
     """Release an external address. One that is released may be released again."""
-    _own(association_id)
+    _own(association_id, "its release asked for by another than its job's user or host")
     return _shown([current().controls.external.release(association_id, actor())])[0]
 
 
@@ -377,13 +377,20 @@ def _label(word: str) -> str:
         raise Problem(422, f"name: {error}", "parameters", errors=[wrong]) from None
 
 
-def _own(association_id: str) -> Association:
-    """An association that the token may use. Raises Problem 403, 404, NotFoundError."""
-    found = current().controls.external.find(association_id)
-    if not is_own(found.job):
-        raise Problem(404, f"no external address was given under the id {association_id}")
-    if is_bound():
-        require_host_of(current(), found.job)
+def _own(association_id: str, refusal: str = "") -> Association:
+    """An association that the token may use; where it may not, the audit trail gets the ``refusal``. Raises Problem
+    403, 404, NotFoundError."""
+    external = current().controls.external
+    found = external.find(association_id)
+    try:
+        if not is_own(found.job):
+            raise Problem(404, f"no external address was given under the id {association_id}")
+        if is_bound():
+            require_host_of(current(), found.job)
+    except Problem:
+        if refusal:
+            external.refused(found.job, actor(), f"{found.address}: {refusal}", foreign=True)
+        raise
     return found
 
 
@@ -417,7 +424,7 @@ def _shown(found: Collection[Association]) -> list[dict[str, object]]:
             "released": each.released,
             "free": each.free,
             "why": each.why,
-            "actor": each.actor,
+            "actor": shown_actor(each.actor),
             "name": each.name or None,
             "name_state": str(each.name_state),
             "name_reason": each.name_reason,
