@@ -29,7 +29,7 @@ MOST_PROCESSES: Final = 64
 MOST_DESCRIPTORS: Final = 4096
 # Seconds between two looks for startds, and at what a starter holds while its job runs.
 STARTD_SECONDS: Final = 5.0
-REST_SECONDS: Final = 5.0
+REST_SECONDS: Final = 15.0
 # Bytes of a list of children after which no more is read: some 8,000 of a daemon's, some 300 of another process. The
 # kernel gives a page a read, whatever is asked for.
 _MOST_BYTES: Final = 1 << 16
@@ -76,6 +76,7 @@ class Starters:
         self._rests: dict[int, _Rest] = {}
         # The effective users of HTCondor's daemons: root's, and that of its own account.
         self._users: set[int] = {0}
+        self._found: set[int] = set()
         # Copies of the look before, whose user need not be read again.
         self._copies: set[int] = set()
 
@@ -90,7 +91,9 @@ class Starters:
             with os.scandir(self._proc) as entries:
                 there = [int(entry.name) for entry in entries if entry.name.isdigit()]
             self._startds = tuple(pid for pid in there if self._is_startd(pid))
-            self._users = {0, *(user for pid in self._startds if (user := self._user(pid)) is not None)}
+            users = {user for pid in self._startds if (user := self._user(pid)) is not None}
+            # A startd is root for moments.
+            self._users, self._found = {0} | users | self._found, users
         pids = [pid for startd in self._startds for pid in self._children(startd)]
         # A list that is read while one of the children ends may leave out another (proc_pid_task(5)).
         absent = self._known.keys() - set(pids)

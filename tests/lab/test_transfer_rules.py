@@ -183,54 +183,72 @@ class Window(NamedTuple):
     reference: int
     inputs: list[int]
 
-
-def window(lab: Lab, number: int, *, ruled: bool) -> Window:
-    """The time in which the reference receives so much, from when ``number`` inputs are on their way, and under their
-    rule where they have one."""
-
-    def moving() -> set[tuple[str, int]]:
-        return {each for each, count in received(lab)[1].items() if count > MOVING}
-
-    wait_for(lambda: len(moving()) >= number)
-    if ruled:
-        wait_for(lambda: moving() <= limited_ports(lab))
-    begun = time.monotonic()
-    stream, before = received(lab)
-    wait_for(lambda: received(lab)[0] - stream >= ENOUGH)
-    now, after = received(lab)
-    ended = time.monotonic()
-    moved = (count - before.get(each, 0) for each, count in after.items())
-    return Window(ended - begun, now - stream, [count for count in moved if count > MOVING])
+    @property
+    def allowed(self) -> float:
+        """The most that the rule lets an input have: a second of its rate, and what TCP hands over at once, may come
+        beside it."""
+        return EACH * 1e6 / 8 * (self.seconds + 1) + limits.BURST
 
 
-@pytest.mark.parametrize(("most", "ruled"), [(None, False), (None, True), (1, True), (2, False)])
-def test_a_limit_by_number_and_one_by_rate_hold_beside_each_other(lab: Lab, most: int | None, ruled: bool) -> None:
-    """docs/how-to/transfers.md, "A number of transfers, and a rate", each against a stream of the same moment."""
-    sandboxes.prepare(lab, BATCH)
+def window(lab: Lab, is_over: Callable[[Window], bool]) -> Window:
+    """The time from now on until it is enough."""
+    begun, (stream, before), found = time.monotonic(), received(lab), Window(0, 0, [])
+
+    def is_enough() -> bool:
+        nonlocal found
+        now, after = received(lab)
+        moved = (count - before.get(each, 0) for each, count in after.items())
+        found = Window(time.monotonic() - begun, now - stream, [count for count in moved if count > MOVING])
+        return is_over(found)
+
+    wait_for(is_enough)
+    return found
+
+
+@contextmanager
+def inputs(lab: Lab, most: int | None, rule: str) -> Iterator[None]:
+    """Jobs whose inputs are on their way, as many as there may be at a time."""
     attributes = {
         "request_cpus": str(BATCH.processors),
         "request_disk": str(2 * BATCH.size // 1024),
         "transfer_input_files": f"{sandboxes.FOLDER}/in.$(ProcId)",
     }
-    number = BATCH.jobs if most is None else most
+    sandboxes.prepare(lab, BATCH)
     try:
-        with transfer_limits.before_the_input(lab), limited(lab, LINK), reference(lab), sandboxes.queue(lab, most):
-            transfer_limits.put_rule(lab, f"rate: {EACH:g}Mbit" if ruled else "when: 'Owner == \"nobody\"', rate: 1")
+        with transfer_limits.before_the_input(lab), limited(lab, LINK), sandboxes.queue(lab, most):
+            transfer_limits.put_rule(lab, rule)
             jobs = submit.submit(lab, sandboxes.USER, "true", attributes, BATCH.jobs)
-            found = window(lab, number, ruled=ruled)
+            wait_for(lambda: len(moving(lab)) >= (most or BATCH.jobs))
+            yield
             lab.on(sandboxes.ACCESS_POINT, "condor_rm", str(jobs.cluster))
             submit.wait(lab, jobs)
     finally:
         lab.on(sandboxes.ACCESS_POINT, "rm", "-rf", sandboxes.FOLDER)
-    assert len(found.inputs) == number, found
-    if ruled:
-        # A second of the rate, and what TCP hands over at once, may come beside it.
-        allowed = EACH * 1e6 / 8 * (found.seconds + 1) + limits.BURST
-        assert max(found.inputs) <= 1.05 * allowed, found
-        # The link had room for more: only the rule keeps them from it.
-        assert found.reference > 2 * max(found.inputs), found
-    else:
-        assert sum(found.inputs) / number > found.reference / 4, found
+
+
+def moving(lab: Lab) -> set[tuple[str, int]]:
+    """The connections by which inputs are on their way, by worker and port."""
+    return {each for each, count in received(lab)[1].items() if count > MOVING}
+
+
+@pytest.mark.parametrize("most", [None, 2])
+def test_a_limit_by_number_leaves_each_input_its_rate(lab: Lab, most: int | None) -> None:
+    """docs/how-to/transfers.md, "A number of transfers, and a rate"."""
+    with inputs(lab, most, "when: 'Owner == \"nobody\"', rate: 1"):
+        found = window(lab, lambda each: sum(each.inputs) > 2 * (most or BATCH.jobs) * each.allowed)
+    assert len(found.inputs) == (most or BATCH.jobs), found
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_a_limit_by_rate_holds_with_one_by_number_and_without(lab: Lab, most: int | None) -> None:
+    """The same page, against a stream of the same moment."""
+    with inputs(lab, most, f"rate: {EACH:g}Mbit"), reference(lab):
+        wait_for(lambda: moving(lab) <= limited_ports(lab))
+        found = window(lab, lambda each: each.reference >= ENOUGH)
+    assert len(found.inputs) == (most or BATCH.jobs), found
+    assert max(found.inputs) <= 1.05 * found.allowed, found
+    # The link had room for more: only the rule keeps them from it.
+    assert found.reference > 2 * max(found.inputs), found
 
 
 def test_the_transfer_queue_follows_what_is_left(lab: Lab) -> None:
