@@ -13,7 +13,7 @@ from experiments import lark_transfers, pool, sink, transfer_shares
 from experiments.beside import Meanwhile
 from experiments.options import Options
 from experiments.plot import plot
-from experiments.sandboxes import PARTS, Batch, Process, Ran, at_once, ticks, times
+from experiments.sandboxes import PARTS, Batch, Process, Ran, at_once, queue, ticks, times
 from experiments.transfer_shares import Shares
 from lab.run import LabError
 from lark_controller.policies.file import load
@@ -74,6 +74,27 @@ def test_a_batch_in_which_a_job_failed_is_no_measurement(log: str) -> None:
 def test_spans_that_follow_each_other_do_not_overlap() -> None:
     assert at_once([(0, 2), (2, 4), (1, 3)]) == 2
     assert at_once([]) == 0
+
+
+class Written:
+    """Stands in for a lab, and keeps the configuration that is written."""
+
+    text = ""
+
+    def write(self, _machine: str, _path: str, text: str) -> None:
+        self.text = text
+
+    def on(self, *_command: str) -> None:
+        """Do nothing."""
+
+
+def test_htcondors_queue_has_its_number_and_nothing_that_makes_it_smaller() -> None:
+    """By default it begins with one transfer at a time, and gives a user with a fifth of the places no more slots."""
+    lab = Written()
+    with queue(lab, 8):  # type: ignore[arg-type]
+        lines = lab.text.splitlines()
+    assert {"MAX_CONCURRENT_UPLOADS = 8", "MAX_CONCURRENT_DOWNLOADS = 8"} < set(lines)
+    assert {"FILE_TRANSFER_DISK_LOAD_THROTTLE =", "MAX_CONCURRENT_UPLOADS_PER_USER = 0"} < set(lines)
 
 
 def test_processor_time_is_that_of_a_program_and_all_below_it() -> None:
