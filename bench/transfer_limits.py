@@ -39,8 +39,6 @@ JOBS: Final = 8
 LINK: Final = 80.0
 TIMEOUT: Final = 900.0
 PATIENCE: Final = 360.0
-# HTCondor's own limit by the load of the access point's disk. Empty is none; with 0 nothing is moved at all.
-NO_THROTTLE: Final = "FILE_TRANSFER_DISK_LOAD_THROTTLE ="
 CONFIG: Final = "/etc/condor/config.d/91-before.conf"
 # Jobs are registered before their input is moved; HTCondor 25.14.1 starts none after that where they begin without the
 # worker's network.
@@ -86,7 +84,7 @@ def measure(lab: Lab, cases: Sequence[Limits], batch: Batch, link: float) -> lis
         for case in cases:
             # Without any rule in the policy, workers would not ask about the next case's jobs for a while.
             rule = case.rule or "when: 'Owner == \"nobody\"', rate: 1"
-            with ruled(lab, rule), sandboxes.queue(lab, case.most, (NO_THROTTLE,)):
+            with ruled(lab, rule), sandboxes.queue(lab, case.most):
                 jobs, _ = sandboxes.run(lab, batch, TIMEOUT)
             log = lab.on(sandboxes.ACCESS_POINT, "cat", f"{jobs.directory}/log").stdout
             found.append(moved(sandboxes.inputs(log), batch.size))

@@ -20,25 +20,23 @@ REFERENCE_PORT: Final = 5299
 MODULES: Final = ("ifb", "act_mirred", "cls_matchall", "cls_u32", "sch_netem", "sch_prio", "sch_ingress")
 
 
-def held(rate: float, delay_ms: float = 0.0) -> int:
+def held(rate: float) -> int:
     """The packets that a cable of ``rate`` Mb/s holds back at most."""
-    return max(round(rate * 1e3 * (BUFFER_MS + delay_ms) / FRAME_BITS), LEAST_PACKETS)
+    return max(round(rate * 1e3 * BUFFER_MS / FRAME_BITS), LEAST_PACKETS)
 
 
-def wire(device: str, rate: float, delay_ms: float = 0.0) -> list[str]:
+def wire(device: str, rate: float) -> list[str]:
     """Let what leaves a device come at ``rate`` Mb/s at most, in order of arrival, and the rest be dropped.
 
     netem counts each packet's time on the wire from the end of the one before, so a timer that comes late loses no
     rate, as it would with a token bucket; a wire does not lose any either. The reference stream has a lane of its own
-    beside that rate: neither takes from the other, and both pass the same device at the same time. A long wire holds
-    each packet up for ``delay_ms`` besides, the reference's not.
+    beside that rate: neither takes from the other, and both pass the same device at the same time.
     """
-    delay = f" delay {delay_ms:g}ms" if delay_ms else ""
     second = " ".join(["1"] * 16)
     match = f"tc filter add dev {device} parent 1: protocol ip prio 1 u32 match ip protocol 6 0xff match ip"
     return [
         f"tc qdisc add dev {device} root handle 1: prio bands 2 priomap {second}",
-        f"tc qdisc add dev {device} parent 1:2 netem rate {rate:g}mbit{delay} limit {held(rate, delay_ms)}",
+        f"tc qdisc add dev {device} parent 1:2 netem rate {rate:g}mbit limit {held(rate)}",
         *(f"{match} {end} {REFERENCE_PORT} 0xffff flowid 1:1" for end in ("sport", "dport")),
     ]
 

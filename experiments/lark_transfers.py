@@ -22,8 +22,7 @@ from experiments.pool import SITE, Pool
 from experiments.result import Beside, Check, Point, Result, Series
 from experiments.sandboxes import ACCESS_POINT, PARTS, WORKERS, Batch, Ran
 from lab.boot import Lab
-from lab.inside.topology import BY_NAME, UPLINK
-from lab.settings import from_environment
+from lab.inside.topology import BY_NAME, UPLINK, cable
 
 # At a scale of 1: the bytes of a sandbox, at which a link of 50 Mb/s carries one in 1.6 s; jobs and slots of the lab.
 SIZE: Final = 10e6
@@ -34,10 +33,9 @@ QUICK: Final = 20
 QUEUED: Final = SLOTS // 2
 # The share of the jobs an hour without Lark that there are to be with it.
 LEAST: Final = 0.98
-# The longer way's jobs, in a lab where each costs several times as much; slots as many as keep its link full.
-FAR_JOBS: Final = 8
-FAR_SLOTS: Final = 4
 ROUND_TRIP_MS: Final = 58.0
+# The two ends of the way there: of the first one the access point's cable is plugged in, the other one is on the site.
+WAY: Final = ("long-way", "long-way-site")
 # Jobs before the first measurement.
 FIRST: Final = 4
 # Seconds that a batch may take beyond what the link needs for it.
@@ -63,17 +61,40 @@ def run(options: Options) -> tuple[Result, ...]:
 
 
 def run_far(options: Options) -> tuple[Result, ...]:
-    """The same over a long way, in the lab that has the kernel's delay."""
+    """The same over a long way, natively too: where a job's start takes longer than its link takes for its sandbox, as
+    in User Mode Linux, a pool's jobs an hour are those of its processor."""
     batch = batch_of(options)
-    batch = replace(batch, jobs=min(batch.jobs, FAR_JOBS), slots=FAR_SLOTS)
-    with Lab.start(from_environment()) as lab:
+    with Lab.start(settings()) as lab:
         lab.start_pool()
         pool = Pool(lab)
         pool.refer(reference.to_worker(reference.LEAST, SITE, WORKERS[0]))
-        pool.limit(BY_NAME[ACCESS_POINT], 0, link_of(options), ROUND_TRIP_MS / 2)
-        far = by_turns(lab, pool, batch, {"": None}, replace(options, repetitions=options.fewer))
+        with limited(lab, link_of(options)), far_away(lab, ROUND_TRIP_MS / 2):
+            far = by_turns(lab, pool, batch, {"": None}, replace(options, repetitions=options.fewer))
         kind = lab.choice.kind
     return (far_rates(far, batch, options, kind),)
+
+
+@contextmanager
+def far_away(lab: Lab, delay_ms: float) -> Iterator[None]:
+    """Let what the access point sends take ``delay_ms`` to the site during the block, and what it receives too."""
+    machine = BY_NAME[ACCESS_POINT]
+    nic = machine.nics[0]
+    end, (near, site) = cable(machine, nic), WAY
+    lines = (
+        f"ip link add {near} type veth peer name {site}",
+        # The way has no addresses of its own.
+        *(f"echo 1 >/proc/sys/net/ipv6/conf/{each}/disable_ipv6" for each in (near, end)),
+        f"ip link set {end} nomaster",
+        f"ip link set {near} up",
+        f"ip link set {site} master {nic.segment} up",
+        "cd /lark/run/source",
+        f"PYTHONPATH=. setsid python3 -m experiments.long_way {end} {near} {delay_ms:g} >/dev/null 2>&1 & echo $!",
+    )
+    pid = lab.run(["sh", "-ec", "\n".join(lines)]).stdout.strip()
+    try:
+        yield
+    finally:
+        lab.run(["sh", "-c", f"kill {pid}; ip link del {near}; ip link set {end} master {nic.segment}"])
 
 
 def batch_of(options: Options) -> Batch:
@@ -178,8 +199,9 @@ def rates(found: Mapping[str, Runs], batch: Batch, options: Options, lab: str) -
             )
             + f"; the paper's for {paper.INPUT_MINUTES['no queue']:g} min, without the queue.",
             "HTCondor's queue has 100 transfers at a time by default, half of the paper's slots; so here half of the "
-            "slots. Sandboxes below 100 MiB do not wait there by default; here all do "
-            "(`BYTES_REQUIRED_TO_QUEUE_FOR_TRANSFER`).",
+            "slots. By default sandboxes below 100 MiB do not wait there, transfers at a time become one more a minute "
+            "(`FILE_TRANSFER_DISK_LOAD_THROTTLE`), and a user with a fifth of them gets no further slots "
+            "(`MAX_CONCURRENT_UPLOADS_PER_USER`); here all wait, and the number alone counts.",
             "Without Lark means without hook, wrapper and worker service on both workers; Open vSwitch carries the "
             "workers' own traffic either way.",
         ),
@@ -205,9 +227,11 @@ def far_rates(found: Mapping[str, Runs], batch: Batch, options: Options, lab: st
         ),
         setting={**_setting(batch, options, lab), "ms of round trip": ROUND_TRIP_MS},
         notes=(
-            "The same, with netem on the access point's cable and HTCondor's transfer queue off. The paper's way had "
-            "100 Gb/s for one of its workers and 10 Gb/s for each of four; it found 60 Gb/s, and its median input was "
-            f"on its way for {paper.INPUT_MINUTES['wan']:g} min.",
+            "The same, with HTCondor's transfer queue off, and a program between the access point and the site that "
+            f"holds every frame up for {ROUND_TRIP_MS / 2:g} ms. The paper's way had 100 Gb/s for one of its workers "
+            "and 10 Gb/s for each of four; it found 60 Gb/s, and its median input was on its way for "
+            f"{paper.INPUT_MINUTES['wan']:g} min.",
+            _INSTEAD,
         ),
         places=KINDS,
         beside=Beside.of(each for kept in found[""].values() for each in kept.taken),

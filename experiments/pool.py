@@ -205,9 +205,8 @@ class Pool:
         self._lab.on(machine, "sh", "-c", "\n".join(lines))
         return ports
 
-    def limit(self, machine: Machine, nic: int, rate: float, delay_ms: float = 0.0) -> None:
-        """Let the cable of a machine's interface carry at most ``rate`` Mb/s in each direction, in order of arrival,
-        and what it carries take ``delay_ms``.
+    def limit(self, machine: Machine, nic: int, rate: float) -> None:
+        """Let the cable of a machine's interface carry at most ``rate`` Mb/s in each direction, in order of arrival.
 
         What is sent on its segment are frames from now on, and not what TCP joins for speed.
         """
@@ -219,8 +218,8 @@ class Pool:
             f"ip link set i-{end} up",
             f"tc qdisc add dev {end} clsact",
             f"tc filter add dev {end} ingress matchall action mirred egress redirect dev i-{end}",
-            *wire(end, rate, delay_ms),
-            *wire(f"i-{end}", rate, delay_ms),
+            *wire(end, rate),
+            *wire(f"i-{end}", rate),
         ]
         self._lab.run(["sh", "-ec", "\n".join(lines)])
         self._join(machine.nics[nic].segment, 1)

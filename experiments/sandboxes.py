@@ -25,8 +25,15 @@ CONTROLLER: Final = "controller"
 WORKERS: Final = tuple(machine.name for machine in MACHINES if "execute" in machine.roles)
 # A worker's processors by the lab's configuration of HTCondor (lab/inside/condor.py).
 PROCESSORS: Final = 40
-# Bytes from which on HTCondor lets sandboxes wait in its transfer queue; its own default is 100 MiB.
-LEAST_QUEUED: Final = 1
+# HTCondor's transfer queue as it is by its limit alone. Sandboxes wait in it from a byte on, and not from 100 MiB.
+# Without the first of the others it begins with one transfer at a time, and allows one more a minute, as long as few of
+# them are at the disk; empty is none, and with 0 nothing is moved at all. Without the second a user who has a fifth of
+# the limit on the way or waiting gets no further slots (since 25.11).
+QUEUE_ALONE: Final = (
+    "BYTES_REQUIRED_TO_QUEUE_FOR_TRANSFER = 1",
+    "FILE_TRANSFER_DISK_LOAD_THROTTLE =",
+    "MAX_CONCURRENT_UPLOADS_PER_USER = 0",
+)
 # Events of a job's log (HTCondor's manual, "Job Event Log Codes").
 _SUBMITTED, _ENDED, _MOVING = "000", "005", "040"
 _EVENT: Final = re.compile(
@@ -113,16 +120,15 @@ def prepare(lab: Lab, batch: Batch) -> None:
 
 
 @contextmanager
-def queue(lab: Lab, most: int | None, more: Sequence[str] = ()) -> Iterator[None]:
+def queue(lab: Lab, most: int | None) -> Iterator[None]:
     """Let HTCondor's transfer queue at the access point have ``most`` transfers at a time in each direction (None: no
-    limit), and the job logs fractions of a second; ``more`` are other lines of its configuration."""
+    limit), and the job logs fractions of a second."""
     limit = most or 0
     lines = (
         "DEFAULT_USERLOG_FORMAT_OPTIONS = ISO_DATE, SUB_SECOND",
         f"MAX_CONCURRENT_UPLOADS = {limit}",
         f"MAX_CONCURRENT_DOWNLOADS = {limit}",
-        f"BYTES_REQUIRED_TO_QUEUE_FOR_TRANSFER = {LEAST_QUEUED}",
-        *more,
+        *QUEUE_ALONE,
     )
     lab.write(ACCESS_POINT, TRIAL, "\n".join(lines) + "\n")
     lab.on(ACCESS_POINT, "condor_reconfig")

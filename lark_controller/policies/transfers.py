@@ -15,6 +15,8 @@ from lark_controller.policies.predicate import Ads, holds, values_met
 from lark_controller.policies.transfer_rules import TransferMark, TransferRule
 from lark_controller.policies.yaml_nodes import FileEntry
 
+# The DSCP from which on pairs of a group and a WAN port have theirs.
+UPPER: Final = 33
 RATES: Final = ("rate", "group_rate", "access_point_rate")
 KEYS = ("when", "group", *RATES, "port", "block")
 # Mb/s. The kernel's limits (nft(8)) take no more than some 147 Gb/s, and a limit below a packet a second is none.
@@ -103,11 +105,15 @@ def _groups_of(rule: TransferRule, groups: Sequence[GroupSpec]) -> Iterator[str]
 
 
 def _free(free: set[int], group: str, port: str) -> int:
-    """The DSCP of a pair: by its names, so that other pairs that come and go leave it as it is. An odd one, since the
-    even ones have meanings of their own elsewhere (RFC 2474, section 6), as long as there are any."""
+    """The DSCP of a pair: by its names, so that other pairs that come and go leave it as it is as far as can be.
 
-    def order(dscp: int) -> tuple[bool, bytes]:
-        return dscp % 2 == 0, hashlib.sha256(f"{group} {port} {dscp}".encode("utf-8", "surrogatepass")).digest()
+    An odd one, since the even ones have meanings of their own elsewhere (RFC 2474, section 6), of the upper half, since
+    groups have the lowest: while switches go over to a policy with another group, no job is steered as transfers are.
+    """
+
+    def order(dscp: int) -> tuple[bool, bool, bytes]:
+        text = f"{group} {port} {dscp}".encode("utf-8", "surrogatepass")
+        return dscp % 2 == 0, dscp < UPPER, hashlib.sha256(text).digest()
 
     return min(free, key=order)
 

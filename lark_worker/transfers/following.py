@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -39,6 +40,12 @@ PATIENCE: Final = 1.0
 
 def _ignore(turns: Turns, at: float) -> None:
     """Take no notice."""
+
+
+def _processor_time() -> float:
+    """The processor time of this thread, and of the programs that the service has waited for."""
+    programs = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time() + programs.ru_utime + programs.ru_stime
 
 
 class Transfers:
@@ -174,10 +181,10 @@ class Transfers:
                 # The time for which others had the processor is none of this thread's: on a worker that is busy, looks
                 # would be so far apart that whole transfers pass in between.
                 spent = time.thread_time() - own
-                looked = time.monotonic()
+                looked, own = time.monotonic(), _processor_time()
                 self._enforce()
-                # Programs are run for that, whose time is not known here.
-                spent += time.monotonic() - looked
+                # Programs are run for that; where others of the service's end meanwhile, theirs is in it too.
+                spent += min(time.monotonic() - looked, _processor_time() - own)
                 if began - written >= WRITE_SECONDS:
                     written = began
                     with self._lock:
@@ -206,7 +213,9 @@ class Transfers:
             if busy:
                 there = self._sockets.open()
                 before = len(self._book)
-                self._book.look(at, there, [*ended, *self._sockets.ended()], partial(self._starters.owners, movers))
+                near = {each.inode for each in there if each.remote.is_loopback or each.remote == each.local}
+                owners = partial(self._starters.owners, movers, near=near)
+                self._book.look(at, there, [*ended, *self._sockets.ended()], owners)
                 self._changed |= bool(before or len(self._book))
                 self._note(self._book.turns(), at)
             else:

@@ -4,6 +4,10 @@ A starter moves files in a copy of itself (a fork that runs the same program), a
 a connection is a transfer's if such a copy or a process below it holds it, and the starter itself does not: what the
 starter holds too, its copies have inherited. Hooks, the job and sessions of condor_ssh_to_job are children of the
 starter that run other programs, and the job's processes have another network namespace.
+
+Checkpoints, and input that several jobs have in common, a starter moves itself. For as long as that takes it does
+nothing else and acts as its job's user (by effective id), and otherwise for moments only. So the connections that it
+had not held for long before are a transfer's then, and those that its new children hold, which are plugins.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -23,8 +27,9 @@ MOST_PROCESSES: Final = 64
 # Descriptors that are looked at, of all processes below one starter together: a job may bring its own plugins, and the
 # time that one job's processes take is taken from the looks at all others.
 MOST_DESCRIPTORS: Final = 4096
-# Seconds between two looks for startds.
+# Seconds between two looks for startds, and at what a starter holds while its job runs.
 STARTD_SECONDS: Final = 5.0
+REST_SECONDS: Final = 15.0
 # Bytes of a list of children after which no more is read: some 8,000 of a daemon's, some 300 of another process. The
 # kernel gives a page a read, whatever is asked for.
 _MOST_BYTES: Final = 1 << 16
@@ -35,10 +40,24 @@ _SOCKET: Final = "socket:["
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """A starter with its processes that move files now."""
+    """A starter with its processes that move files now. ``before`` are the sockets that it held before it began to move
+    files itself; None where it does not."""
 
     key: Key
     processes: tuple[int, ...]
+    before: frozenset[int] | None = None
+
+
+@dataclass(slots=True)
+class _Rest:
+    """A starter as it was when it last acted as itself, at the time ``at``: its sockets, its children, and the times at
+    which those of its sockets were found that may be a transfer's. ``looks`` are those since then."""
+
+    at: float
+    sockets: frozenset[int]
+    children: frozenset[int]
+    new: dict[int, float] = field(default_factory=dict)
+    looks: int = 0
 
 
 class Starters:
@@ -54,6 +73,10 @@ class Starters:
         # By process id, while it is a startd's child: the starter, and its children when none was a copy of it.
         self._known: dict[int, Key | None] = {}
         self._idle: dict[int, tuple[int, ...]] = {}
+        self._rests: dict[int, _Rest] = {}
+        # The effective users of HTCondor's daemons: root's, and that of its own account.
+        self._users: set[int] = {0}
+        self._found: set[int] = set()
         # Copies of the look before, whose user need not be read again.
         self._copies: set[int] = set()
 
@@ -68,6 +91,9 @@ class Starters:
             with os.scandir(self._proc) as entries:
                 there = [int(entry.name) for entry in entries if entry.name.isdigit()]
             self._startds = tuple(pid for pid in there if self._is_startd(pid))
+            users = {user for pid in self._startds if (user := self._user(pid)) is not None}
+            # A startd is root for moments.
+            self._users, self._found = {0} | users | self._found, users
         pids = [pid for startd in self._startds for pid in self._children(startd)]
         # A list that is read while one of the children ends may leave out another (proc_pid_task(5)).
         absent = self._known.keys() - set(pids)
@@ -80,12 +106,14 @@ class Starters:
         }
         self._idle = {pid: children for pid, children in self._idle.items() if pid in self._known}
         keys = {pid: key for pid, key in self._known.items() if key is not None}
-        movers = [mover for pid, key in keys.items() if (mover := self._mover(pid, key))]
+        self._rests = {pid: rest for pid, rest in self._rests.items() if pid in keys}
+        movers = [mover for pid, key in keys.items() if (mover := self._mover(pid, key, at))]
         self._copies = {pid for mover in movers for pid in mover.processes}
         return frozenset(keys.values()), movers
 
-    def owners(self, movers: Collection[Mover], inodes: Collection[int]) -> dict[int, Key]:
-        """The starters whose transfers these sockets are, by inode; others are left out."""
+    def owners(self, movers: Collection[Mover], inodes: Collection[int], near: Collection[int] = ()) -> dict[int, Key]:
+        """The starters whose transfers these sockets are, by inode; others are left out. ``near`` are the sockets whose
+        other end is on this machine: a starter has such connections to its startd and its job."""
         found: dict[int, Key] = {}
         missing = set(inodes)
         for mover in movers:
@@ -96,11 +124,15 @@ class Starters:
                 left -= looked
                 if left <= 0:
                     break
-            if held:
+            own = self._sockets(mover.key[0], MOST_DESCRIPTORS)[0] if held or mover.before is not None else set()
+            if mover.before is not None:
+                held = (held | own & missing).difference(mover.before, near)
+            else:
                 # Read after the others: a copy has everything that its starter had when it began.
-                for inode in held.difference(self._sockets(mover.key[0], MOST_DESCRIPTORS)[0]):
-                    found[inode] = mover.key
-                missing -= held
+                held -= own
+            for inode in held:
+                found[inode] = mover.key
+            missing -= held | own
             if not missing:
                 break
         return found
@@ -123,24 +155,78 @@ class Starters:
             return None
         return (pid, process.started) if process.uid == self._programs.uid else None
 
-    def _mover(self, pid: int, key: Key) -> Mover | None:
+    def _mover(self, pid: int, key: Key, at: float) -> Mover | None:
         children = self._children(pid)
-        if not children or self._idle.get(pid) == children:
+        rest = self._rests.get(pid)
+        if children and self._idle.get(pid) == children:
+            if rest is None or at - rest.at >= REST_SECONDS:
+                self._rested(pid, children, at)
             return None
         copies = [child for child in children if self._is_copy(child)]
-        if not copies:
-            if all(self._program(child) not in self._programs.starters for child in children):
-                # None of them becomes a copy any more; between fork and exec one may look like it.
-                self._idle[pid] = children
+        if copies:
+            return Mover(key, self._below(copies))
+        if any(self._program(child) in self._programs.starters for child in children):
+            # Between fork and exec one may look like a copy, or not yet like one.
             return None
-        processes = list(copies)
+        if rest is not None and self._acts_for_its_job(pid):
+            rest.looks += 1
+            if rest.looks == 1:
+                # A moment, as at its job's start, is no transfer; the next look is soon.
+                return Mover(key, ())
+            new = [child for child in children if child not in rest.children and self._is_here(child)]
+            return Mover(key, self._below(new), rest.sockets)
+        if rest is None or rest.looks or rest.children != set(children) or at - rest.at >= REST_SECONDS:
+            self._rested(pid, children, at)
+        if children:
+            # None of them becomes a copy any more.
+            self._idle[pid] = children
+        return None
+
+    def _rested(self, pid: int, children: tuple[int, ...], at: float) -> None:
+        """Keep a starter as it is while it does not move files itself.
+
+        It has connected before it acts as its job's user, so a connection counts as one of its own after a while only;
+        those that it has at the beginning are.
+        """
+        if self._acts_for_its_job(pid):
+            return
+        held, rest = self._sockets(pid, MOST_DESCRIPTORS)[0], self._rests.get(pid)
+        if rest is None:
+            self._rests[pid] = _Rest(at, frozenset(held), frozenset(children))
+            return
+        new = {inode: rest.new.get(inode, at) for inode in held - rest.sockets}
+        young = {inode: found for inode, found in new.items() if at - found < REST_SECONDS}
+        self._rests[pid] = _Rest(at, frozenset(held - young.keys()), frozenset(children), young)
+
+    def _below(self, roots: list[int]) -> tuple[int, ...]:
+        """These processes and those below them, in this service's own network namespace."""
+        processes = list(roots)
         for each in processes:
             if len(processes) >= MOST_PROCESSES:
                 break
             processes += [
                 child for child in self._children(each, _MOST_OF_OTHERS)[:MOST_PROCESSES] if self._is_here(child)
             ]
-        return Mover(key, tuple(processes[:MOST_PROCESSES]))
+        return tuple(processes[:MOST_PROCESSES])
+
+    def _acts_for_its_job(self, pid: int) -> bool:
+        """True if a starter has the rights of its job's user now."""
+        user = self._user(pid)
+        return user is not None and user not in self._users
+
+    def _user(self, pid: int) -> int | None:
+        """The effective user of a process; None where it has ended."""
+        try:
+            fd = os.open(f"{pid}/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        except OSError:
+            return None
+        try:
+            # "Uid:", and the real, effective, saved and file system's id.
+            return int(os.read(fd, _PAGE).partition(b"\nUid:")[2].split(maxsplit=2)[1])
+        except (OSError, IndexError, ValueError):
+            return None
+        finally:
+            os.close(fd)
 
     def _is_copy(self, pid: int) -> bool:
         if self._program(pid) not in self._programs.starters or not self._is_here(pid):

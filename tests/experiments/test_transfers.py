@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cable, lark_transfers, pool, sink, transfer_shares
+from experiments import lark_transfers, pool, sink, transfer_shares
 from experiments.beside import Meanwhile
 from experiments.options import Options
 from experiments.plot import plot
-from experiments.sandboxes import PARTS, Batch, Process, Ran, at_once, ticks, times
+from experiments.sandboxes import PARTS, Batch, Process, Ran, at_once, queue, ticks, times
 from experiments.transfer_shares import Shares
 from lab.run import LabError
 from lark_controller.policies.file import load
@@ -76,6 +76,27 @@ def test_spans_that_follow_each_other_do_not_overlap() -> None:
     assert at_once([]) == 0
 
 
+class Written:
+    """Stands in for a lab, and keeps the configuration that is written."""
+
+    text = ""
+
+    def write(self, _machine: str, _path: str, text: str) -> None:
+        self.text = text
+
+    def on(self, *_command: str) -> None:
+        """Do nothing."""
+
+
+def test_htcondors_queue_has_its_number_and_nothing_that_makes_it_smaller() -> None:
+    """By default it begins with one transfer at a time, and gives a user with a fifth of the places no more slots."""
+    lab = Written()
+    with queue(lab, 8):  # type: ignore[arg-type]
+        lines = lab.text.splitlines()
+    assert {"MAX_CONCURRENT_UPLOADS = 8", "MAX_CONCURRENT_DOWNLOADS = 8"} < set(lines)
+    assert {"FILE_TRANSFER_DISK_LOAD_THROTTLE =", "MAX_CONCURRENT_UPLOADS_PER_USER = 0"} < set(lines)
+
+
 def test_processor_time_is_that_of_a_program_and_all_below_it() -> None:
     tree = [
         Process(1, 0, 1, "sh machine.sh"), Process(2, 1, 10, "/usr/sbin/condor_master -f"),
@@ -113,7 +134,7 @@ def test_jobs_an_hour_with_lark_are_held_to_those_without(
     # The paper's 10,000 jobs in 32 minutes have 5/6 of what its link carries; so of two sandboxes in 3.2 s here.
     assert result.series[1].paper
     assert result.series[1].points[0].y == pytest.approx(3600 / 1.6 * 5 / 6, rel=0.01)
-    assert verdicts(lark_transfers.far_rates({"": runs}, BATCH, Options(), "uml")) == [said, "met"]
+    assert verdicts(lark_transfers.far_rates({"": runs}, BATCH, Options(), "native")) == [said, "met"]
     costs = lark_transfers.processor_time({"": runs}, BATCH, Options(), "native")
     place = 1 + list(PARTS).index("worker service")
     found = [[point.y for point in series.points if point.x == place] for series in costs.series]
@@ -153,11 +174,6 @@ def test_the_policy_and_the_cable_have_the_same_marks() -> None:
     assert "tc class add dev c parent 1:1 classid 1:18 htb rate 12.5mbit ceil 12.5mbit" in lines
     assert "tc class add dev c parent 1:1 classid 1:12 htb rate 32.5mbit ceil 50mbit" in lines
     assert "tc filter add dev c parent 1: protocol ip u32 match ip dsfield 40 0xfc flowid 1:10" in lines
-
-
-def test_a_long_cable_holds_what_is_on_its_way() -> None:
-    assert "netem rate 50mbit delay 29ms limit 285" in cable.wire("c", 50, 29)[1]
-    assert "delay" not in " ".join(cable.wire("c", 50))
 
 
 def test_the_server_takes_what_is_uploaded() -> None:

@@ -116,6 +116,24 @@ def used(pool: RealPool, cluster: int) -> dict[str, Any]:
     return found
 
 
+def test_a_checkpoint_which_a_starter_moves_itself_is_its_job_s(pool: RealPool) -> None:
+    size = 3 * OUTPUT
+    cluster = pool.jobs.submit(
+        "alice", f"[ -e state ] && exit 0; head -c {size} /dev/urandom >state; exit 85",
+        {
+            "universe": "vanilla", "executable": "run", "request_memory": "64", "request_disk": "200000",
+            "should_transfer_files": "YES", "when_to_transfer_output": "ON_EXIT", "checkpoint_exit_code": "85",
+            "output": "out", "error": "err", "log": "log", "transfer_checkpoint_files": "state",
+            "transfer_output_files": '""',
+        },
+    )  # fmt: skip
+    pool.jobs.wait(cluster)
+    found = used(pool, cluster)
+    assert pool.jobs.attribute(cluster, "NumJobStarts ExitCode") == "1 0"
+    assert 0 <= found["transfer_bytes_out"] - size < size // 50, found
+    assert found["transfer_bytes_in"] < OUTPUT // 50, found
+
+
 @pytest.mark.parametrize("user", ["alice", "bob"])
 def test_both_ways_of_moving_files_are_accounted_in_lark_and_in_the_job_s_ad(
     moved: dict[str, dict[str, Any]], user: str

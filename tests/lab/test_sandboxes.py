@@ -50,8 +50,9 @@ def test_every_job_of_one_submission_has_its_sandbox_once_and_lark_has_the_accou
     # All jobs have ended well: the log has it, or there is no measurement.
     for found in (without, with_lark):
         assert found.again == 0
-        # Of two transfers that follow each other the events may be in the log the other way round.
-        assert found.most <= (BATCH.slots if most is None else most + 2)
+        # HTCondor's number is tested beside the rate (test_transfer_rules.py): in the log inputs that follow each other
+        # overlap, the more the busier the machine is.
+        assert found.most <= BATCH.slots
         assert found.spent["HTCondor, workers"] > 0
         assert found.spent["HTCondor, access point"] > 0
     assert without.spent["worker service"] == 0

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import pytest
 
 from bench import transfer_limits
-from bench.transfer_limits import Limits, wait_for_rule
+from bench.transfer_limits import wait_for_rule
 from experiments import sandboxes
+from experiments.lark_transfers import limited
 from experiments.sandboxes import Batch
 from lab import controller, submit
 from lab.boot import Lab
 from lab.inside.topology import WAN_ADDRESSES
+from lark_worker.transfers import limits
 
 PORT = 8098
 SIZE, RATE = 30_000_000, 40
@@ -24,8 +28,13 @@ WORKER = "worker1"
 ANY = "rate: 100Gbit"
 RULE = f"policies:\n  - transfers: {{rate: {RATE}Mbit, port: wan-fast}}\n"
 FAST = 'wan-fast: {port: 3, next_hop: "02:00:00:00:00:02"'
-BATCH = Batch(4, 15_000_000, 4)
-LINK, EACH = 40.0, 4.0
+BATCH = Batch(4, 40_000_000, 4)
+# Mb/s of the access point's link, and of a rule.
+LINK, EACH = 20.0, 1.0
+# The server of the reference stream, and HTCondor's shared port.
+REFERENCE, CEDAR, WWW = 8097, 9618, "/tmp/reference"
+# Bytes of the reference by which a time is measured, and those that are more than HTCondor's own words.
+ENOUGH, MOVING = 8_000_000, 100_000
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,22 +138,117 @@ def test_a_transfer_goes_on_by_the_backup_while_the_port_is_down(lab: Lab) -> No
     assert submit.attribute(lab, jobs, "NumJobStarts") == "1"
 
 
-def test_a_limit_by_number_and_one_by_rate_hold_beside_each_other(lab: Lab) -> None:
-    """The short form of the table in docs/how-to/transfers.md."""
+@contextmanager
+def reference(lab: Lab) -> Iterator[None]:
+    """A stream under no limit, by the same link and at the same time: a download from the access point."""
+    access_point = sandboxes.ACCESS_POINT
+    serve = f"mkdir -p {WWW}; truncate -s 100G {WWW}/data; cd {WWW}; setsid python3 -m http.server {REFERENCE}"
+    server = lab.on(access_point, "sh", "-c", f"{serve} >/dev/null 2>&1 & echo $!").stdout.strip()
+    url = f"http://{access_point}.lab.test:{REFERENCE}/data"
+    ask = f"setsid curl -s --retry 20 --retry-connrefused -o /dev/null {url} >/dev/null 2>&1 & echo $!"
+    client = lab.on(WORKER, "sh", "-c", ask).stdout.strip()
+    yield
+    lab.on(WORKER, "kill", client, check=False)
+    lab.on(access_point, "sh", "-c", f"kill {server}; rm -r {WWW}", check=False)
+
+
+def received(lab: Lab) -> tuple[int, dict[tuple[str, int], int]]:
+    """The bytes that the reference has received, and those of HTCondor's connections by worker and port, as the
+    workers' kernels count them."""
+    stream, others = 0, {}
+    for worker in sandboxes.WORKERS:
+        for line in lab.on(worker, "ss", "-tinHO", "state", "established").stdout.splitlines():
+            ends, count = re.findall(r"\S+:(\d+)(?=\s)", line)[:2], re.search(r"bytes_received:(\d+)", line)
+            if count is None or len(ends) < 2:
+                continue
+            here, there = map(int, ends)
+            if there == REFERENCE:
+                stream = int(count[1])
+            elif there == CEDAR:
+                others[worker, here] = int(count[1])
+    return stream, others
+
+
+def limited_ports(lab: Lab) -> set[tuple[str, int]]:
+    """The connections that are in the kernels' rules of transfers, by worker and port."""
+    shown = {worker: lab.on(worker, "nft", "list", "table", "inet", "lark_transfers", check=False).stdout for worker in
+             sandboxes.WORKERS}  # fmt: skip
+    return {(worker, int(port)) for worker, text in shown.items() for port in re.findall(r"\. (\d+) \. \S+ \.", text)}
+
+
+class Window(NamedTuple):
+    """A time of some ``seconds``: the bytes of the reference, and those of each input that was on its way."""
+
+    seconds: float
+    reference: int
+    inputs: list[int]
+
+    @property
+    def allowed(self) -> float:
+        """The most that the rule lets an input have: a second of its rate, and what TCP hands over at once, may come
+        beside it."""
+        return EACH * 1e6 / 8 * (self.seconds + 1) + limits.BURST
+
+
+def window(lab: Lab, is_over: Callable[[Window], bool]) -> Window:
+    """The time from now on until it is enough."""
+    begun, (stream, before), found = time.monotonic(), received(lab), Window(0, 0, [])
+
+    def is_enough() -> bool:
+        nonlocal found
+        now, after = received(lab)
+        moved = (count - before.get(each, 0) for each, count in after.items())
+        found = Window(time.monotonic() - begun, now - stream, [count for count in moved if count > MOVING])
+        return is_over(found)
+
+    wait_for(is_enough)
+    return found
+
+
+@contextmanager
+def inputs(lab: Lab, most: int | None, rule: str) -> Iterator[None]:
+    """Jobs whose inputs are on their way, as many as there may be at a time."""
+    attributes = {
+        "request_cpus": str(BATCH.processors),
+        "request_disk": str(2 * BATCH.size // 1024),
+        "transfer_input_files": f"{sandboxes.FOLDER}/in.$(ProcId)",
+    }
+    sandboxes.prepare(lab, BATCH)
     try:
-        neither, rate, both = transfer_limits.measure(
-            lab, (Limits(), Limits(None, f"rate: {EACH:g}Mbit"), Limits(1, f"rate: {EACH:g}Mbit")), BATCH, LINK
-        )
+        with transfer_limits.before_the_input(lab), limited(lab, LINK), sandboxes.queue(lab, most):
+            transfer_limits.put_rule(lab, rule)
+            jobs = submit.submit(lab, sandboxes.USER, "true", attributes, BATCH.jobs)
+            wait_for(lambda: len(moving(lab)) >= (most or BATCH.jobs))
+            yield
+            lab.on(sandboxes.ACCESS_POINT, "condor_rm", str(jobs.cluster))
+            submit.wait(lab, jobs)
     finally:
         lab.on(sandboxes.ACCESS_POINT, "rm", "-rf", sandboxes.FOLDER)
-    assert (neither.most, rate.most) == (BATCH.jobs, BATCH.jobs)
-    # Of two that follow each other the events may be in the log the other way round.
-    assert both.most <= 2
-    # What is moved until a rule is in place is some of it, more where a transfer has the link for itself.
-    assert rate.each < neither.each
-    assert rate.together < 0.75 * neither.together
-    assert both.each < LINK / 2
-    assert both.together < 0.75 * rate.together
+
+
+def moving(lab: Lab) -> set[tuple[str, int]]:
+    """The connections by which inputs are on their way, by worker and port."""
+    return {each for each, count in received(lab)[1].items() if count > MOVING}
+
+
+@pytest.mark.parametrize("most", [None, 2])
+def test_a_limit_by_number_leaves_each_input_its_rate(lab: Lab, most: int | None) -> None:
+    """docs/how-to/transfers.md, "A number of transfers, and a rate"."""
+    with inputs(lab, most, "when: 'Owner == \"nobody\"', rate: 1"):
+        found = window(lab, lambda each: sum(each.inputs) > 2 * (most or BATCH.jobs) * each.allowed)
+    assert len(found.inputs) == (most or BATCH.jobs), found
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_a_limit_by_rate_holds_with_one_by_number_and_without(lab: Lab, most: int | None) -> None:
+    """The same page, against a stream of the same moment."""
+    with inputs(lab, most, f"rate: {EACH:g}Mbit"), reference(lab):
+        wait_for(lambda: moving(lab) <= limited_ports(lab))
+        found = window(lab, lambda each: each.reference >= ENOUGH)
+    assert len(found.inputs) == (most or BATCH.jobs), found
+    assert max(found.inputs) <= 1.05 * found.allowed, found
+    # The link had room for more: only the rule keeps them from it.
+    assert found.reference > 2 * max(found.inputs), found
 
 
 def test_the_transfer_queue_follows_what_is_left(lab: Lab) -> None:
@@ -169,7 +273,7 @@ def scheduler(lab: Lab, attribute: str) -> str:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.2)

@@ -261,6 +261,20 @@ def test_marks_stay_when_others_come_and_go() -> None:
     assert next(each.dscp for each in after.transfer_marks if each[:2] == ("g3", "wan")) == mark.dscp
 
 
+@given(st.integers(0, 31), st.integers(1, 32))
+def test_no_group_that_comes_has_the_mark_of_transfers_before(count: int, more: int) -> None:
+    """So no job is steered as transfers are while switches go over, until the 33rd group."""
+    rules = "{transfers: {group: g0, port: wan}}, {transfers: {group: g0, port: wan-fast}}"
+
+    def policy(groups: int) -> Policy:
+        return ports_of(rules, ", ".join(f"g{each}: {{}}" for each in range(groups)))
+
+    before, after = policy(1 + count), policy(min(32, 1 + count + more))
+    for one, other in ((before, after), (after, before)):
+        assert not {each.dscp for each in one.groups} & {each.dscp for each in other.transfer_marks}
+    assert before.transfer_marks == after.transfer_marks
+
+
 @given(st.integers(0, 62), st.integers(1, 3))
 def test_every_mark_and_group_has_a_dscp_of_its_own_or_the_policy_is_refused(count: int, rules: int) -> None:
     ports = ("wan", "wan-fast", "wan")[:rules]

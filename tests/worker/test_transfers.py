@@ -20,12 +20,13 @@ from pathlib import Path
 import pytest
 
 from lark_worker.identity.processes import Programs, read_process
+from lark_worker.network.commands import run
 from lark_worker.records.known_jobs import Key
 from lark_worker.settings import load
 from lark_worker.transfers.book import NOTHING
 from lark_worker.transfers.following import Transfers
 from lark_worker.transfers.sockets import MOST_ENDS, Sockets
-from lark_worker.transfers.starters import Mover, Starters
+from lark_worker.transfers.starters import REST_SECONDS, Mover, Starters
 from tests.fixtures.service import wait
 from tests.worker.pool import Pool
 
@@ -470,6 +471,90 @@ def test_a_look_that_waits_for_a_processor_does_not_put_off_the_next(
         return True
 
     monkeypatch.setattr(Transfers, "_look", late)
+    made = Site(tmp_path)
+    try:
+        # By the time that passed, each would be followed by nine seconds of rest.
+        wait(lambda: len(looks) >= 4, limit=20)
+    finally:
+        made.close()
+
+
+def held(starters: Starters, pid: int) -> set[int]:
+    """The sockets that a process holds."""
+    return starters._sockets(pid, 4096)[0]
+
+
+def test_what_a_starter_moves_itself_as_its_jobs_user_is_a_transfer(tmp_path: Path) -> None:
+    starter, starters = Starter(tmp_path), starters_in(tmp_path)
+
+    def connect(name: str) -> int:
+        before = held(starters, starter.pid)
+        starter.do(f"{name} = socket.create_connection(({server.address!r}, {server.port}))")
+        (inode,) = held(starters, starter.pid) - before
+        return inode
+
+    with serving() as server:
+        # To its shadow, since its beginning; to its startd, for some time.
+        connect("shadow")
+        assert starters.look(0.0)[1] == []
+        connect("startd")
+        assert starters.look(REST_SECONDS)[1] == []
+        assert starters.look(2 * REST_SECONDS)[1] == []
+        # Common input: the connection is made before it acts as its job's user; a checkpoint's then.
+        common = connect("common")
+        assert starters.look(3 * REST_SECONDS)[1] == []
+        starter.do("os.seteuid(1)")
+        checkpoint = connect("checkpoint")
+        job = connect("job")
+        at, every = 3 * REST_SECONDS + 1, held(starters, starter.pid)
+        # As at a job's start: once is no transfer.
+        assert starters.owners(starters.look(at)[1], every) == {}
+        for _ in range(2):
+            movers = starters.look(at)[1]
+            assert starters.owners(movers, every, near={job}) == {common: starter.key, checkpoint: starter.key}
+        starter.do("os.seteuid(0)")
+        assert starters.look(at)[1] == []
+        # What it keeps is its own after a while, and is so for good.
+        for looks in (4, 5):
+            starters.look(looks * REST_SECONDS)
+        starter.do("os.seteuid(1)")
+        starters.look(6 * REST_SECONDS)
+        assert starters.owners(starters.look(6 * REST_SECONDS)[1], every) == {}
+    starters.close()
+    starter.close()
+
+
+def test_a_plugin_of_a_starter_that_moves_files_itself_is_its_jobs_and_an_older_child_is_not(tmp_path: Path) -> None:
+    starter, starters = Starter(tmp_path), starters_in(tmp_path)
+    program = "import socket, sys; made = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); sys.stdin.read()"
+    with serving() as server:
+        child = f"subprocess.Popen(['/usr/bin/python3', '-c', {program!r}, '{server.port}'], stdin=-1, env={{}})"
+        starter.do(f"session = {child}")
+        (session,) = starters._children(starter.pid)
+        wait(lambda: len(held(starters, session)) == 1)
+        assert starters.look(0.0)[1] == []
+        starter.do(f"os.seteuid(1); plugin = {child}")
+        (plugin,) = set(starters._children(starter.pid)) - {session}
+        wait(lambda: len(held(starters, plugin)) == 1)
+        starters.look(1.0)
+        movers = starters.look(1.0)[1]
+        every = held(starters, session) | held(starters, plugin)
+        assert starters.owners(movers, every) == dict.fromkeys(held(starters, plugin), starter.key)
+        starter.do("plugin.stdin.close(); session.stdin.close(); plugin.wait(); session.wait()")
+    starters.close()
+    starter.close()
+
+
+def test_programs_that_wait_for_a_processor_do_not_put_off_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def late(_: Transfers) -> None:
+        looks.append(time.monotonic())
+        run(["sleep", "1"])
+
+    monkeypatch.setattr(Transfers, "_enforce", late)
     made = Site(tmp_path)
     try:
         # By the time that passed, each would be followed by nine seconds of rest.
