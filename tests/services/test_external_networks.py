@@ -212,7 +212,7 @@ def test_the_policy_is_asked_again_about_those_alone_that_are_others(
         controller.external.expire(time.time())
         assert asked == []
         # It is quarantined, which is another job for the policy; a renewal is not.
-        controller.jobs.renew(jobs[0], "worker")
+        controller.jobs.renew(jobs[0])
         controller._registration.quarantine(jobs[1], "the pool contradicts it", "pool")
         for _ in range(2):
             controller.external.expire(time.time())
