@@ -30,7 +30,8 @@ ZEROS: Final = array("Q", bytes(8 * SIZE))
 # Seconds that a stretch has at least. A rate over less is a burst: what a queue lets pass at once, or two readings that
 # happened to come close together.
 LEAST_STRETCH: Final = 5.0
-_BYTES: Final = (Usage._fields.index("bytes_in"), Usage._fields.index("bytes_out"))
+_IN: Final = Usage._fields.index("bytes_in")
+_OUT: Final = Usage._fields.index("bytes_out")
 
 
 class Account:
@@ -100,18 +101,20 @@ class Account:
         is a higher one. The sums were ``before`` at the reading before this, which was at ``last``."""
         numbers = self.numbers
         if not numbers[STRETCH]:
-            numbers[STRETCH:SIZE] = array("Q", (_millis(last), *(before[place] for place in _BYTES)))
+            numbers[STRETCH:SIZE] = array("Q", (_millis(last), before[_IN], before[_OUT]))
         elapsed = at - numbers[STRETCH] / 1000
         if 0 <= elapsed < LEAST_STRETCH:
             return False
-        rose = False
-        for offset, place in enumerate(_BYTES):
-            # A clock that was set back begins a stretch, and gives no rate of the one before.
-            rate = round(8 * (numbers[place] - numbers[STRETCH + 1 + offset]) / elapsed) if elapsed > 0 else 0
-            if rate > numbers[PEAK + offset]:
-                numbers[PEAK + offset] = min(rate, MOST)
-                rose = True
-        numbers[STRETCH:SIZE] = array("Q", (_millis(at), *(numbers[place] for place in _BYTES)))
+        inward, outward, rose = numbers[_IN], numbers[_OUT], False
+        # A clock that was set back begins a stretch, and gives no rate of the one before.
+        if elapsed > 0:
+            rate = round(8 * (inward - numbers[STRETCH + 1]) / elapsed)
+            if rate > numbers[PEAK]:
+                numbers[PEAK], rose = min(rate, MOST), True
+            rate = round(8 * (outward - numbers[STRETCH + 2]) / elapsed)
+            if rate > numbers[PEAK + 1]:
+                numbers[PEAK + 1], rose = min(rate, MOST), True
+        numbers[STRETCH], numbers[STRETCH + 1], numbers[STRETCH + 2] = _millis(at), inward, outward
         return rose
 
     def unchanged_until(self, at: float) -> bool:

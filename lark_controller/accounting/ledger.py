@@ -66,11 +66,11 @@ class Ledger:
         self._closed: dict[int, None] = {}
         # Accounts with a counter that began anew since their entry was made: what is stored of it is too much.
         self._anew: set[int] = set()
-        self._rates: dict[str, Rate] = {}
+        self._rates: dict[str, list[int]] = {}
         self._flowing = Rates()
         self._recent = Recent()
         self._dropping: dict[int, Dropping] = {}
-        self._sums: dict[str, Usage] = {}
+        self._sums: dict[str, list[int]] = {}
         # Last readings of ports whose job is over, by datapath and port name.
         self._ports: dict[tuple[int | str | None, str | None], PortReading] = {}
         # The jobs that are over and whose last counters are on their way, by the same.
@@ -117,10 +117,10 @@ class Ledger:
         number: int,
         at: float,
         port: PortReading | None,
-        flows: Sequence[FlowReading] = (),
+        flows: Sequence[tuple[int, int, int]] = (),
         port_age: float | None = None,
     ) -> None:
-        """Readings of a job's port and counting flows, taken at the same time.
+        """Readings of a job's port and counting flows (each as a FlowReading), taken at the same time.
 
         ``port_age`` is how long (seconds) the port has been there, None where the switch does not say.
         """
@@ -298,7 +298,7 @@ class Ledger:
     def rates(self) -> Mapping[str, Rate]:
         """The rates of all live jobs by the policy's group."""
         with self._lock:
-            return dict(self._rates)
+            return {treatment: Rate(*rates) for treatment, rates in self._rates.items()}
 
     def access_points(self) -> Mapping[str, Rate]:
         """The rates of all live jobs by access point, in lower case."""
@@ -308,7 +308,7 @@ class Ledger:
     def sums(self) -> Mapping[str, Usage]:
         """The use of the jobs of each group of the policy since this controller's start."""
         with self._lock:
-            return dict(self._sums)
+            return {treatment: Usage(*sums) for treatment, sums in self._sums.items()}
 
     def recent(self, number: int) -> list[tuple[float, Rate]]:
         """A live job's rates at its last readings, each with its time, the oldest first."""
@@ -405,31 +405,35 @@ class Ledger:
 
     def _read_port(self, account: Account, at: float, port: PortReading, age: float | None) -> None:
         numbers = account.numbers
-        if not account.started and age is not None and age > at - account.created + MADE_FOR_IT:
-            # The port was there long before the job; its counts so far are another job's.
-            new: Sequence[int] = (0,) * len(port)
-        else:
-            new = counted(numbers[PORT:FLOWS], port)
-        if any(map(lt, port, numbers[PORT:FLOWS])):
+        before = numbers[PORT:FLOWS]
+        new = tuple(map(sub, port, before))
+        if min(new) < 0:
+            new = counted(before, port)
             self._must_be_written(account.number)
+        if account.started or age is None or age <= at - account.created + MADE_FOR_IT:
+            for place, value in zip(PORT_PLACES, new, strict=True):
+                if value:
+                    add_to(numbers, place, value)
+        # Else the port was there long before the job; its counts so far are another job's.
         account.started = True
         numbers[PORT:FLOWS] = array("Q", port)
-        for place, value in zip(PORT_PLACES, new, strict=True):
-            add_to(numbers, place, value)
 
-    def _read_flow(self, account: Account, reading: FlowReading) -> None:
-        if reading.kind not in FLOW_PLACES:
+    def _read_flow(self, account: Account, reading: tuple[int, int, int]) -> None:
+        kind, packets, size = reading
+        if kind not in FLOW_PLACES:
             return
-        numbers, place = account.numbers, FLOWS + 2 * reading.kind
-        before, now = (numbers[place], numbers[place + 1]), reading[1:]
-        if now == before:
+        numbers, place = account.numbers, FLOWS + 2 * kind
+        before = numbers[place], numbers[place + 1]
+        new_packets, new_bytes = packets - before[0], size - before[1]
+        if not new_packets and not new_bytes:
             return
-        numbers[place], numbers[place + 1] = now
-        packets, size = counted(before, now)
-        to_bytes, to_packets = FLOW_PLACES[reading.kind]
-        add_to(numbers, HELD_FOR.get(to_packets, to_packets), packets)
+        numbers[place], numbers[place + 1] = packets, size
+        if new_packets < 0 or new_bytes < 0:
+            new_packets, new_bytes = counted(before, (packets, size))
+        to_bytes, to_packets = FLOW_PLACES[kind]
+        add_to(numbers, HELD_FOR.get(to_packets, to_packets), new_packets)
         if to_bytes is not None:
-            add_to(numbers, HELD_FOR[to_bytes], size)
+            add_to(numbers, HELD_FOR[to_bytes], new_bytes)
 
     def _begin_anew(self, number: int, account: Account, kind: int) -> None:
         """The flow that counts ``kind`` is gone; one that comes in its place begins at 0."""
@@ -465,28 +469,31 @@ class Ledger:
         if elapsed <= 0:
             return
         numbers = account.numbers
-        dropped = array("Q", drops_of(numbers))
-        if dropped[RATE_DROPS:] != array("Q", drops_of(before)[RATE_DROPS:]):
+        dropped = drops_of(numbers)
+        if dropped[RATE_DROPS:] != drops_of(before)[RATE_DROPS:]:
             add_to(numbers, THROTTLED, round(1000 * elapsed))
-        rate = rate_between(before, numbers, elapsed).with_transfers_of(account.rate)
+        rate = rate_between(before, numbers, elapsed, account.rate)
         self._rated(account, rate, account.treatment)
         self._recent.keep(number, at, rate, first)
-        if dropped != numbers[DROPS:PEAK]:
-            rates = DropRate(*((now - old) / elapsed for old, now in zip(numbers[DROPS:PEAK], dropped, strict=True)))
+        if dropped != (known := tuple(numbers[DROPS:PEAK])):
+            rates = DropRate(*((now - old) / elapsed for old, now in zip(known, dropped, strict=True)))
             self._dropping[number] = Dropping(number, account.id, account.treatment, rates, at)
-            numbers[DROPS:PEAK] = dropped
+            numbers[DROPS:PEAK] = array("Q", dropped)
         else:
             self._dropping.pop(number, None)
 
     def _rated(self, account: Account, rate: Rate, treatment: str) -> None:
         old, new = account.rate, rate if any(rate) else IDLE
+        before, account.treatment, account.rate = account.treatment, treatment, new
+        if old is IDLE and new is IDLE:
+            return
         if old is not IDLE:
-            self._rates[account.treatment] = self._rates[account.treatment].minus(old)
+            known = self._rates[before]
+            known[:] = map(sub, known, old)
         if new is not IDLE:
-            self._rates[treatment] = self._rates.get(treatment, IDLE).plus(new)
-        if old is not IDLE or new is not IDLE:
-            self._flowing.change(account.group, account.user, account.host, account.access_point, old, new)
-        account.rate, account.treatment = new, treatment
+            known = self._rates.setdefault(treatment, list(IDLE))
+            known[:] = map(add, known, new)
+        self._flowing.change(account.group, account.user, account.host, account.access_point, old, new)
 
     def _moved(self, number: int, account: Account, before: array[int], last: float | None = None) -> None:
         """Note new use; ``last`` is the time of the reading that it begins at."""
@@ -496,5 +503,5 @@ class Ledger:
         if before == account.numbers[SUMS:PORT]:
             account.unwritten = account.last if last is None else last
         self._changed[number] = None
-        sums = self._sums.get(account.treatment, NOTHING)
-        self._sums[account.treatment] = Usage(*map(add, sums, map(sub, now, before)))
+        sums = self._sums.setdefault(account.treatment, list(NOTHING))
+        sums[:] = map(add, sums, map(sub, now, before))

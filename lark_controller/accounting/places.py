@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable
-from operator import itemgetter, sub
+from operator import itemgetter
 from typing import Final
 
 from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, SUMS, Account
-from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, TransferCounts
+from lark_controller.accounting.readings import CountKind, PortReading, TransferCounts
 from lark_controller.accounting.usage import MOST, Rate, Usage
 
 # Which sums a flow's (bytes, packets) belong to; drops count packets alone.
@@ -27,22 +27,22 @@ PORT_PLACES: Final = tuple(
     PLACES[name]
     for name in ("packets_out", "bytes_out", "packets_in", "bytes_in", "rate_drops_out", "rate_drops_in")
 )  # fmt: skip
-# The sums that a rate is of, in the order of Rate; and all drops, those by policy before those by rate. Called for each
-# job and reading, so looked up in C.
-_rated: Final = itemgetter(*(PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out")))
+# All drops, those by policy before those by rate. Called for each job and reading, so looked up in C.
 drops_of: Final = itemgetter(
     *(PLACES[name] for name in ("policy_drops_in", "policy_drops_out", "rate_drops_in", "rate_drops_out"))
 )
 RATE_DROPS: Final = 2
 THROTTLED: Final = PLACES["throttled"]
-# Each part with its whole, in the order of the numbers that are held over.
+# Where of each part is held over, the part, and its whole.
 _PARTS: Final = tuple(
-    (PLACES[f"wan_{name}"], PLACES[name]) for name in ("bytes_in", "bytes_out", "packets_in", "packets_out")
+    (HELD + place, PLACES[f"wan_{name}"], PLACES[name])
+    for place, name in enumerate(("bytes_in", "bytes_out", "packets_in", "packets_out"))
 )
-HELD_FOR: Final = {part: HELD + place for place, (part, _) in enumerate(_PARTS)}
+HELD_FOR: Final = {part: held for held, part, _ in _PARTS}
 FLOW_PLACES: Final = {
     kind: (None if size is None else PLACES[size], PLACES[packets]) for kind, (size, packets) in _SPLITS.items()
 }
+_IN, _OUT, _WAN_IN, _WAN_OUT = (PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
 _NOTHING_HELD: Final = array("Q", bytes(8 * (DROPS - HELD)))
 # In the order of TransferCounts.
 TRANSFER_PLACES: Final = tuple(PLACES[f"transfer_{name}"] for name in TransferCounts._fields)
@@ -54,10 +54,10 @@ WORKER_PLACES: Final = tuple(
 )  # fmt: skip
 
 
-def is_as_it_was(account: Account, port: PortReading, flows: Iterable[FlowReading]) -> bool:
+def is_as_it_was(account: Account, port: PortReading, flows: Iterable[tuple[int, int, int]]) -> bool:
     """True where a reading is the one before, and nothing that came between is to be seen by it."""
     numbers = account.numbers
-    if not account.started or account.reported or numbers[PORT:FLOWS] != array("Q", port):
+    if not account.started or account.reported or tuple(numbers[PORT:FLOWS]) != port:
         return False
     for kind, packets, size in flows:
         place = FLOWS + 2 * kind
@@ -73,14 +73,17 @@ def count_parts(account: Account, before: array[int] | None) -> None:
     more is held than came with it: packets that were counted and then dropped by a queue never arrive.
     """
     numbers = account.numbers
-    for place, (part, whole) in enumerate(_PARTS):
-        held = numbers[HELD + place]
+    for place, part, whole in _PARTS:
+        held = numbers[place]
         if not held:
             continue
-        given = min(held, max(0, numbers[whole] - numbers[part]))
+        room = numbers[whole] - numbers[part]
+        given = held if held < room else room if room > 0 else 0
         numbers[part] += given
         rest = held - given
-        numbers[HELD + place] = rest if before is None else min(rest, held - before[place])
+        if rest and before is not None and rest > (came := held - before[place - HELD]):
+            rest = came
+        numbers[place] = rest
 
 
 def add_to(numbers: array[int], place: int, value: int) -> None:
@@ -90,13 +93,17 @@ def add_to(numbers: array[int], place: int, value: int) -> None:
     numbers[place] = added if added < MOST else MOST
 
 
-def rate_between(before: array[int], now: array[int], elapsed: float) -> Rate:
-    """The rate of what was counted in so many seconds, without transfers."""
-    inward, outward, wan_inward, wan_outward = (
-        round(8 * new / elapsed) for new in map(sub, _rated(now), _rated(before))
-    )
+def rate_between(before: array[int], now: array[int], elapsed: float, last: Rate) -> Rate:
+    """The rate of what was counted in so many seconds, with the transfers of the ``last`` one."""
+    inward = round(8 * (now[_IN] - before[_IN]) / elapsed)
+    outward = round(8 * (now[_OUT] - before[_OUT]) / elapsed)
+    wan_inward = round(8 * (now[_WAN_IN] - before[_WAN_IN]) / elapsed)
+    wan_outward = round(8 * (now[_WAN_OUT] - before[_WAN_OUT]) / elapsed)
     # The WAN's part is no more than the whole: flows and ports are read one after the other.
-    return Rate(inward, outward, min(wan_inward, inward), min(wan_outward, outward))
+    return Rate(
+        inward, outward, wan_inward if wan_inward < inward else inward,
+        wan_outward if wan_outward < outward else outward, last.transfer_inward, last.transfer_outward,
+    )  # fmt: skip
 
 
 def restore(account: Account, readings: str, usage: Usage) -> None:

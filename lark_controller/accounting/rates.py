@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from operator import add, sub
 from typing import Final
 
 from lark_controller.accounting.usage import IDLE, Rate
@@ -42,18 +43,18 @@ class Rates:
 
     def change(self, group: str, user: str, host: str, access_point: str, old: Rate, new: Rate) -> None:
         """Replaces one job's rate ``old`` by ``new``; a job that sends and receives nothing counts as none."""
-        delta = (*new.minus(old), (new != IDLE) - (old != IDLE))
-        keys = (
-            ("group", (group, group)), ("user", (user, group)), ("host", (host, None)),
-            ("access_point", (access_point, None)),
-        )  # fmt: skip
-        for kind, key in keys:
-            sums = self._sums[kind]
+        # Called for each busy job and reading: the sums are added up in C.
+        delta = (*map(sub, new, old), (new != IDLE) - (old != IDLE))
+        by_group, by_user, by_host, by_access_point = self._sums.values()
+        for sums, key in (
+            (by_group, (group, group)), (by_user, (user, group)), (by_host, (host, None)),
+            (by_access_point, (access_point, None)),
+        ):  # fmt: skip
             known = sums.get(key)
             if known is None:
-                known = sums[key] = [0] * (_JOBS + 1)
-            for place, value in enumerate(delta):
-                known[place] += value
+                known = sums[key] = list(delta)
+            else:
+                known[:] = map(add, known, delta)
             if not known[_JOBS]:
                 del sums[key]
 

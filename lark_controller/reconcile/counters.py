@@ -17,7 +17,7 @@ from lark_common.log import failure
 from lark_common.turns import Elsewhere
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading
-from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, count_cookie, counted_by
+from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, NUMBER_MASK, count_cookie, counted_by
 from lark_controller.flows.placement import Placed
 from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.drop_shares import DropShares
@@ -39,6 +39,8 @@ _Answers = tuple[asyncio.Future[list[PortCounters]], asyncio.Future[list[FlowCou
 # Jobs that are handled before other work gets its turn of the loop.
 _AT_ONCE: Final = 500
 _JOB_MASK: Final = (1 << 64) - (1 << COUNT_BITS)
+_COUNTS: Final = count_cookie(0)
+_KIND_MASK: Final = (1 << COUNT_BITS) - 1
 
 
 class CounterReader:
@@ -274,10 +276,16 @@ def _port(counters: PortCounters) -> PortReading:
     )  # fmt: skip
 
 
-def _by_job(counts: Iterable[FlowCount], removed: set[int]) -> dict[int, list[FlowReading]]:
-    found: dict[int, list[FlowReading]] = {}
-    for count in counts:
-        whose = counted_by(count.cookie)
-        if whose is not None and count.cookie not in removed:
-            found.setdefault(whose[0], []).append(FlowReading(whose[1], count.packets, count.bytes))
+def _by_job(counts: Iterable[FlowCount], removed: set[int]) -> dict[int, list[tuple[int, int, int]]]:
+    # Each as a FlowReading has it; thousands come with each switch.
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for cookie, packets, size in counts:
+        if cookie & CATEGORY_MASK != _COUNTS or cookie in removed:
+            continue
+        number = (cookie & NUMBER_MASK) >> COUNT_BITS
+        reading = cookie & _KIND_MASK, packets, size
+        if number in found:
+            found[number].append(reading)
+        else:
+            found[number] = [reading]
     return found

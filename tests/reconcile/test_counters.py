@@ -46,7 +46,7 @@ class Link:
     def answer(self) -> None:
         """Answer all requests with what was counted before the flow went."""
         for flows in self.flows:
-            flows.set_result([FlowCount(GONE.cookie, PACKETS, BYTES)])
+            flows.set_result([(GONE.cookie, PACKETS, BYTES)])
         for ports in self.ports:
             ports.set_result([WHOLE])
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
@@ -102,12 +102,9 @@ class PortCounters(NamedTuple):
     age: float | None = None
 
 
-class FlowCount(NamedTuple):
-    """The counters of a flow, with its cookie."""
-
-    cookie: int
-    packets: int
-    bytes: int
+# The cookie of a flow, its packets and its bytes. Hundreds come with each switch, and tuples without names take half of
+# the time.
+FlowCount: TypeAlias = tuple[int, int, int]
 
 
 class QueueCounters(NamedTuple):
@@ -234,15 +231,15 @@ def flow_stats(message: bytes, chosen: tuple[int, int] = (0, 0)) -> list[FlowRec
 
 def flow_counts(message: bytes) -> list[FlowCount]:
     """Decode of one part of an OFPMP_FLOW reply the cookies and counters alone, which takes a tenth of the time."""
-    found = []
-    position, size = MULTIPART_BODY, len(message)
+    found: list[FlowCount] = []
+    position, size, unpack = MULTIPART_BODY, len(message), _FLOW_COUNT.unpack_from
     while position < size:
         if size - position < _FLOW_COUNT.size:
             raise WireError("flow statistics cut short")
-        length, cookie, packets, octets = _FLOW_COUNT.unpack_from(message, position)
+        length, cookie, packets, octets = unpack(message, position)
         if length < 56 or position + length > size:
             raise WireError(f"flow statistics record of {length} bytes in {size - position}")
-        found.append(FlowCount(cookie, packets, octets))
+        found.append((cookie, packets, octets))
         position += length
     return found
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -198,8 +199,9 @@ class Requests:
             if not bound.cut:
                 raise WireError(f"{waiting.what} answered by more than {bound.most} records")
             waiting.whole = False
-        for record in records[:room]:
-            kept[len(kept) if bound.key is None else bound.key(record)] = record
+        some = records[:room]
+        names = count(len(kept)) if bound.key is None else map(bound.key, some)
+        kept.update(zip(names, some, strict=False))
         beyond = max(0, len(kept) - bound.expected)
         if beyond > waiting.held:
             more, waiting.held = beyond - waiting.held, beyond
