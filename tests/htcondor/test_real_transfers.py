@@ -55,10 +55,10 @@ def pool(ovs: OpenVSwitch) -> Iterator[RealPool]:
 
 @pytest.fixture(scope="module")
 def moved(pool: RealPool) -> dict[str, dict[str, Any]]:
-    """The bytes moved for a job of alice's, which is under no rule, beside one of bob's, which is."""
-    clusters = {user: submit(pool, user) for user in ("bob", "alice")}
+    """The bytes moved for a job of alice's, which is under no rule, and then for one of bob's, which is."""
     found = {}
-    for user, cluster in clusters.items():
+    for user in ("alice", "bob"):
+        cluster = submit(pool, user)
         pool.jobs.wait(cluster)
         names = ("LarkTransferBytesIn", "LarkTransferBytesOut", "ExitCode")
         ad = {name: pool.jobs.attribute(cluster, name) for name in names}
