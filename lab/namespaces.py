@@ -32,6 +32,8 @@ from lab.run import LabError, run
 INNER = "eth0"
 PREFIX = "lk"
 _NETNS = Path("/run/netns")
+# Programs that wait for an answer at the same time; they do nothing else.
+_TOGETHER = 48
 _numbers = itertools.count()
 
 
@@ -128,26 +130,20 @@ class Net:
             addresses=tuple(ip_interface(address) for address in addresses),
         )
         self.hosts[name] = host
-        run(["ip", "netns", "add", namespace])
-        inside = ["ip", "-n", namespace]
-        run(["ip", "link", "add", port, "mtu", str(mtu), "type", "veth", "peer", "name", INNER, "netns", namespace])
+        pair = f"link add {port} mtu {mtu} type veth peer name {INNER} netns {namespace}"
+        run(["ip", "-batch", "-"], stdin=f"netns add {namespace}\n{pair}\n")
         settings = Path("/proc/sys/net/ipv6/conf") / port / "disable_ipv6"
         with contextlib.suppress(OSError):
             settings.write_text("1")  # the outer end is a bridge's port and must not speak for itself
-        self.exec(host, ["sh", "-c", _QUIET_IPV6])
-        run([*inside, "link", "set", INNER, "address", host.mac, "mtu", str(mtu)])
-        # The userspace datapath does not complete checksums that the kernel left for the device to do.
-        self.exec(host, ["ethtool", "-K", INNER, "tx", "off"])
-        run(["ethtool", "-K", port, "tx", "off"])
-        for address in host.addresses:
-            extra = ["nodad"] if address.version == 6 else []
-            run([*inside, "address", "add", str(address), "dev", INNER, *extra])
-        run([*inside, "link", "set", "lo", "up"])
-        run([*inside, "link", "set", INNER, "up"])
-        run(["ip", "link", "set", port, "up"])
+        lines = [f"link set {INNER} address {host.mac} mtu {mtu}"]
+        lines += (f"address add {each} dev {INNER}{' nodad' * (each.version == 6)}" for each in host.addresses)
+        lines += ["link set lo up", f"link set {INNER} up"]
         for router in gateway:
-            family = f"-{ip_address(router).version}"
-            run(["ip", "-n", namespace, family, "route", "add", "default", "via", router, "dev", INNER])
+            everywhere = "0.0.0.0/0" if ip_address(router).version == 4 else "::/0"
+            lines.append(f"route add {everywhere} via {router} dev {INNER}")
+        run(["ip", "netns", "exec", namespace, "sh", "-c", _INSIDE], stdin="\n".join([*lines, ""]))
+        run(["ethtool", "-K", port, "tx", "off"])
+        run(["ip", "link", "set", port, "up"])
         return host
 
     def link(self, left: str, right: str) -> tuple[str, str]:
@@ -181,17 +177,23 @@ class Net:
         return process
 
     def ping(self, host: Host, address: str, *, tries: int = 2, wait: float = 0.5) -> bool:
-        """True if ``address`` answers: ``tries`` echo requests 0.2 s apart, the last waits ``wait`` seconds."""
+        """True as soon as ``address`` answers: ``tries`` echo requests 0.2 s apart, the last waits ``wait`` seconds."""
         version = f"-{ip_address(address).version}"
-        command = ["ping", version, "-n", "-q", "-i", "0.2", "-c", str(tries), "-W", str(wait), address]
-        result = self.exec(host, command, timeout=tries * 0.2 + wait + 10, check=False)
-        return re.search(r" [1-9]\d* received", result.stdout) is not None
+        command = ["ping", version, "-n", "-i", "0.2", "-c", str(tries), "-W", str(wait), address]
+        process = self.start(host, command)
+        try:
+            # Each answer is a line, printed as it comes: who has answered is not asked again.
+            return process.stdout is not None and any("bytes from" in line for line in process.stdout)
+        finally:
+            process.kill()
+            process.communicate()
+            self._processes.remove(process)
 
     def ping_all(self, pairs: Sequence[tuple[Host, str]], *, tries: int = 2, wait: float = 0.5) -> list[bool]:
         """:meth:`ping` for many pairs at once, in their order."""
         if not pairs:
             return []
-        with ThreadPoolExecutor(max_workers=min(16, len(pairs))) as pool:
+        with ThreadPoolExecutor(max_workers=min(_TOGETHER, len(pairs))) as pool:
             return list(pool.map(lambda pair: self.ping(*pair, tries=tries, wait=wait), pairs))
 
     def tcp(self, source: Host, target: Host, address: str, port: int = 5001, *, wait: float = 1.0) -> bool:
@@ -253,10 +255,14 @@ class Net:
 
 _PROBE = Path(__file__).with_name("probe.py")
 
-# No router solicitations and no generated link-local addresses' detection: a host sends nothing unasked.
-_QUIET_IPV6 = f"""
-cd /proc/sys/net/ipv6/conf/{INNER} 2>/dev/null || exit 0
-echo 0 > accept_ra; echo 0 > router_solicitations; echo 0 > accept_dad; echo 0 > dad_transmits
+# No router solicitations and no generated link-local addresses' detection: a host sends nothing unasked. The userspace
+# datapath does not complete checksums that the kernel left for the device to do.
+_INSIDE = f"""
+if cd /proc/sys/net/ipv6/conf/{INNER} 2>/dev/null; then
+    echo 0 > accept_ra; echo 0 > router_solicitations; echo 0 > accept_dad; echo 0 > dad_transmits
+fi
+ethtool -K {INNER} tx off || exit
+exec ip -batch -
 """
 
 

@@ -1,7 +1,9 @@
 """Fixtures that every test may use; each subject's fixtures live in a module of their own."""
 
 import logging
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +30,17 @@ pytest_plugins = [
     "tests.fixtures.hook",
     "tests.fixtures.again",
 ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the process a directory of its own for what tests write.
+
+    Each pytest that starts on a machine closes pytest's own one to all other users, and jobs' users are such.
+    """
+    if config.option.basetemp is None:
+        config.option.basetemp = directory = tempfile.mkdtemp(prefix="lark-tests-", dir="/tmp")
+        config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 
 @pytest.fixture(autouse=True)

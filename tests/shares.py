@@ -16,21 +16,29 @@ ROOT: Final = Path(__file__).parents[1]
 STAGES: Final[Sequence[Mapping[str, Sequence[str]]]] = (
     {
         "workers": (
-            "worker",
+            "worker", "htcondor",
         ),
         "switches": (
-            "switches", "reconcile", "flows", "e2e", "mpi", "htcondor", "lab/test_short_form.py", "lab_parts",
+            "switches", "reconcile", "flows", "e2e", "mpi", "hooks", "lab/test_short_form.py", "lab_parts",
             "accounting", "common", "jobs", "qos",
         ),
         "requests": (
-            "rest", "services", "store", "cluster", "pages", "cli", "hooks", "policies", "packaging", "experiments",
+            "rest", "services", "store", "cluster", "pages", "cli", "policies", "packaging", "experiments",
         ),
     },
-    # These depend most on what the machine does beside them: faults by the clock, floods, rates, processor time.
+    # Faults by the clock, most of whose time is waiting, and what needs a processor and measures nothing.
+    {
+        "faults": (
+            "chaos",
+        ),
+        "programs": (
+            "e2e/test_demo.py", "fuzz", "mutation",
+        ),
+    },
+    # These depend most on what the machine does beside them: floods, measurements, processor time.
     {
         "alone": (
-            "chaos", "bench", "fuzz", "mutation", "e2e/test_demo.py", "switches/test_openflow_floods.py",
-            "worker/test_limits.py",
+            "bench", "switches/test_openflow_floods.py", "worker/test_limits.py",
         ),
     },
     # Rates on a real kernel, in a network namespace that nothing else has used.

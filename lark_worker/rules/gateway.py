@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
 from typing import Any, Final, NamedTuple
 
@@ -29,8 +30,10 @@ MOST_ADDRESSES: Final = 1 << 17
 _MOST_PAGES: Final = 64
 # Those that are listed as lacking.
 _MOST_LACKING: Final = 2048
-# Seconds after a change before the next one is asked for, and the longest that is waited for one.
+# Seconds after a change before the next one is asked for, until a controller that is away is asked again at most, and
+# the longest that is waited for a change.
 _SETTLE: Final = 0.05
+_AGAIN: Final = 2.0
 _LONGEST_WAIT: Final = 60.0
 
 
@@ -61,6 +64,14 @@ def networks(words: Sequence[str]) -> tuple[IPv4Network, ...]:
         raise NetworkError(f"{error}; an IPv4 network such as 198.51.100.64/27 is accepted") from None
 
 
+class Step(Enum):
+    """The outcome of a question: a change or the first word of a controller, nothing new, or a failure."""
+
+    NEWS = "news"
+    SAME = "same"
+    FAILED = "failed"
+
+
 class Gateway:
     """The translation of one gateway; for one thread."""
 
@@ -68,6 +79,8 @@ class Gateway:
         self._place = place
         self._link = link
         self._revision = ""
+        # Everything was told with the last answer.
+        self._all_told = False
         self._mapped: dict[IPv4Address, Mapped] = {}
         # External addresses by the job's own.
         self._external: dict[IPv4Address, IPv4Address] = {}
@@ -76,16 +89,16 @@ class Gateway:
         # The kernel has what is mapped.
         self._stands = False
 
-    def step(self, wait: float = 0.0, pause: float = 0.0) -> bool:
+    def step(self, wait: float = 0.0, pause: float = 0.0) -> Step:
         """Ask once, and wait so long for a change; put it into the kernel's table, and confirm that. What fails is
-        logged, and done with the next step, which follows within ``pause`` seconds. Returns whether anything has
-        changed."""
-        changed = False
+        logged, and done with the next step, which follows within ``pause`` seconds."""
         try:
             told = self._told(wait)
             gone, come = self._taken(told)
             self._put(gone, come)
-            changed = bool(gone or come)
+            # Who tells everything does not wait; the next question is the first that it holds. One that always tells
+            # everything is not asked without a pause.
+            first, self._all_told = told.whole and not self._all_told, told.whole
             self._confirm(wait + pause)
         except AwayError as error:
             log.failure("the controller cannot be asked; the translation stays as it is", error)
@@ -95,16 +108,19 @@ class Gateway:
         except Exception as error:  # an unexpected error must not end the translation's changes for good
             self._stands = False
             log.failure("unexpected error; the translation stays as it is", error)
-        return changed
+        else:
+            return Step.NEWS if gone or come or first else Step.SAME
+        return Step.FAILED
 
     def repeat(self, wait: Callable[[float], bool], seconds: float) -> None:
-        """Step until ``wait`` is over; after each change at once, else so many seconds apart."""
+        """Step until ``wait`` is over: after news at once, after a failure soon, else so many seconds apart."""
         over = False
         while not over:
             began = time.monotonic()
-            changed = self.step(min(seconds, _LONGEST_WAIT), seconds)
-            # Where the controller has no place for those who wait, or is away, the answer comes at once.
-            over = wait(_SETTLE if changed else max(0.0, began + seconds - time.monotonic()))
+            step = self.step(min(seconds, _LONGEST_WAIT), seconds)
+            # Where the controller has no place for those who wait, the answer comes at once.
+            left = max(0.0, began + seconds - time.monotonic())
+            over = wait({Step.NEWS: _SETTLE, Step.FAILED: min(left, _AGAIN), Step.SAME: left}[step])
 
     def _told(self, wait: float) -> Told:
         """The changes since the last revision, page by page. Raises AwayError."""

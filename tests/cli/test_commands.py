@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from lark_common import controllers
 from lark_controller import settings as table
 from lark_controller.accounting.readings import TransferCounts
 from lark_controller.accounting.usage import JobUsage, Peak, Usage
@@ -224,7 +225,7 @@ def test_a_job_says_what_it_used(served: Api, capsys: pytest.CaptureFixture[str]
     assert "sent 999 B (0 B WAN), received 1.5 MB (0 B WAN), 0 packets dropped; now 4.0 out, 8.0 in Mb/s" in shown
 
 
-def test_instances(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+def test_instances(served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["instances"]) == cli.OK
     head, active, standby, last = capsys.readouterr().out.splitlines()
     assert head.split() == ["NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT", "COPY"]
@@ -241,6 +242,8 @@ def test_instances(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[2].split()[-2:] == ["0.4", "none"]
     assert cli.main(["instances", "--json"]) == cli.OK
     assert json.loads(capsys.readouterr().out)["generation"] == 8
+    # None becomes active here, however long is waited for it.
+    monkeypatch.setattr(controllers, "PAUSE", 3600.0)
     assert cli.main(["jobs"]) == cli.NO
     assert "ctl-b at http://ctl-b:8080 is active" in capsys.readouterr().err
 

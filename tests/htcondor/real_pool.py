@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from lab.settings import from_environment
 from tests.fixtures import own_network
 
 PORT = 9618
-# Every user of the root file system, so that no test needs a token: the pool is in namespaces of its own.
+# Every user of the root file system, so that no test needs a token: the pool is in namespaces of its own. A starter
+# whose hook has refused the job does not end by itself; its slot is busy until the startd kills it, after
+# KILLING_TIMEOUT.
 _CONFIG = """\
 CONDOR_HOST = {central}
 COLLECTOR_HOST = {central}:{port}
@@ -50,7 +53,7 @@ LOCK = /tmp/condor/lock
 RUN = /tmp/condor/run
 EXECUTE = /tmp/condor/execute
 CONDOR_IDS = 1.1
-USE_PROCD = False
+PROCD = /usr/sbin/condor_procd
 BASE_CGROUP =
 DISCARD_SESSION_KEYRING_ON_STARTUP = False
 SEC_DEFAULT_AUTHENTICATION = OPTIONAL
@@ -73,6 +76,7 @@ START = True
 SUSPEND = False
 PREEMPT = False
 KILL = False
+KILLING_TIMEOUT = 2
 NUM_CPUS = 8
 MEMORY = 8000
 SLOT_TYPE_1 = 100%
@@ -110,10 +114,13 @@ mkdir log spool lock run execute
 chmod 755 . spool execute
 # Not root: HTCondor runs no program of the startd's as root.
 chown 1:1 . log spool lock run execute
-echo 'LARK_SOCKET=/pool/worker.sock' >"$1/root/etc/lark/hook.conf"
+# A job whose hook a busy machine has left no time would start unmanaged, and be of no use here: it is tried again.
+printf '%s\\n' LARK_SOCKET=/pool/worker.sock LARK_TIMEOUT=60 LARK_ON_FAILURE=idle >"$1/root/etc/lark/hook.conf"
 cat >"$1/root/etc/condor/pool.conf"
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin CONDOR_CONFIG=/etc/condor/pool.conf chroot "$1/root" condor_master -f
 """
+
+_OF_TESTS = re.compile(r"superuser command|STARTD_CRON job LARK|QUERY_\w+_ADS|PROCAPI_RETRY")
 
 
 class Machine:
@@ -165,13 +172,14 @@ class Machine:
         enter = ["nsenter", f"--target={self._master.pid}", "--mount", "--net", "--root", "--wd"]
         who = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
         environment = ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CONDOR_CONFIG=/etc/condor/pool.conf"]
+        # The scheduler answers nobody while it waits for a startd that has ended.
+        bounded = ["timeout", "60"]
         done = subprocess.run(
-            [*enter, *who, *environment, "sh", "-c", command],
+            [*enter, *who, *environment, *bounded, "sh", "-c", command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=60,
         )
         assert done.returncode == 0 or not check, done.stdout + self.logs()
         return done.stdout.strip()
@@ -185,11 +193,12 @@ class Machine:
         return self.seen(self.run("condor_config_val STARTD_ADDRESS_FILE"))
 
     def logs(self) -> str:
-        """The ends of HTCondor's own logs."""
-        return "\n".join(
-            f"== {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-25:])
-            for path in sorted(self.seen("/tmp/condor/log").glob("*Log*"))
-        )
+        """The ends of HTCondor's own logs, without what these tests' own questions add."""
+        ends = []
+        for path in sorted(self.seen("/tmp/condor/log").glob("*Log*")):
+            lines = [line for line in path.read_text(errors="replace").splitlines() if not _OF_TESTS.search(line)]
+            ends.append(f"== {path.name}\n" + "\n".join(lines[-40:]))
+        return "\n".join(ends)
 
     def close(self) -> None:
         """End every process of this machine."""
@@ -234,13 +243,13 @@ class Jobs:
     def wait(self, cluster: int, seconds: float = 120) -> None:
         """Wait until a job has left the queue."""
         deadline = time.monotonic() + seconds
-        while self._machine.run(f"condor_q {cluster} -af ClusterId"):
+        while self._machine.run(f"condor_q {cluster} -af ClusterId", check=False):
             assert time.monotonic() < deadline, self.state(cluster) + self._machine.logs()
             time.sleep(0.5)
 
     def state(self, cluster: int) -> str:
-        """JobStatus and the reason for a hold."""
-        return self._machine.run(f"condor_q {cluster} -af JobStatus NumShadowStarts HoldReason")
+        """JobStatus and the reason for a hold; an error's text while the scheduler does not answer."""
+        return self._machine.run(f"condor_q {cluster} -af JobStatus NumShadowStarts HoldReason", check=False)
 
     def attribute(self, cluster: int, name: str) -> str:
         """An attribute of a job that has left the queue."""

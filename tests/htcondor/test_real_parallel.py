@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ DedicatedScheduler = "DedicatedScheduler@ap.test"
 STARTD_ATTRS = $(STARTD_ATTRS), DedicatedScheduler
 RANK = Scheduler =?= $(DedicatedScheduler)
 """
-# The dedicated scheduler keeps a slot for ten minutes, also of a startd that has ended since, and takes no other.
+# The dedicated scheduler keeps a slot for ten minutes.
 UNUSED = "UNUSED_CLAIM_TIMEOUT = 5\nALIVE_INTERVAL = 5\n"
 # What condor_submit makes of the jobs' Request… attributes, and with what a worker's configuration meets that.
 _CONDOR = (Path(__file__).parents[2] / "etc/condor/50-lark.conf").read_text()
@@ -69,10 +69,34 @@ class ParallelPool:
         lines = {
             "universe": "parallel", "executable": "run", "machine_count": "2", "request_memory": "64",
             "request_disk": "1000", "should_transfer_files": "YES", "when_to_transfer_output": "ON_EXIT",
-            "log": "log", "+RequestMpiBandwidth": f'"{pattern}"', "+ParallelShutdownPolicy": '"WAIT_FOR_ALL"',
+            "log": "log.$(CLUSTER)", "+RequestMpiBandwidth": f'"{pattern}"',
+            "+ParallelShutdownPolicy": '"WAIT_FOR_ALL"',
         }  # fmt: skip
         lines["output"], lines["error"] = "out.$(NODE)", "err.$(NODE)"
         return self.jobs.submit("alice", "while [ ! -e /pool/end ]; do sleep 0.2; done", lines)
+
+    def until(self, question: Callable[[], object], seconds: float = 300) -> None:
+        """Wait for HTCondor, which may try more than once; fails with the logs of both machines."""
+        deadline = time.monotonic() + seconds
+        while not question():
+            if time.monotonic() > deadline:
+                shown = self.access.run("condor_q -nobatch; condor_status; tail /home/alice/log.*", check=False)
+                raise AssertionError("\n".join([shown, self.access.logs(), self.worker.logs()]))
+            time.sleep(0.5)
+
+    def remove(self, *clusters: int) -> None:
+        """Take jobs out of the queue, so that the next ones have the slots whatever has become of these.
+
+        Those that run end by themselves: the shadow of a parallel job that is removed while it runs may stay for ever.
+        """
+        (self.lark.folder / "end").touch()
+        these = " || ".join(f"ClusterId == {cluster}" for cluster in clusters) or "false"
+
+        def are_gone() -> bool:
+            self.access.run(f"condor_rm -constraint '({these}) && JobStatus != 2'", check=False)
+            return not self.access.run(f"condor_q -constraint '{these}' -af ClusterId", check=False)
+
+        self.until(are_gone)
 
     def close(self) -> None:
         for machine in (self.access, self.worker):
@@ -94,29 +118,53 @@ def pool(ovs: OpenVSwitch) -> Iterator[ParallelPool]:
         ovs.vsctl("--if-exists", "del-br", lark.bridge)
 
 
-@pytest.mark.parametrize("word", ["true", "1", "(2 > 1)", '"yes"'])
-def test_a_job_that_asks_for_an_external_address_finds_a_slot(pool: ParallelPool, word: str) -> None:
-    """However it asks: the policy has none, so its hook holds it, with that reason or that of a wrong value."""
+@pytest.fixture
+def parallel(pool: ParallelPool) -> Iterator[Callable[[str], int]]:
+    """Submits parallel jobs of one test, which are gone after it."""
+    (pool.lark.folder / "end").unlink(missing_ok=True)
+    submitted: list[int] = []
+
+    def submit(pattern: str) -> int:
+        submitted.append(pool.submit(pattern))
+        return submitted[-1]
+
+    yield submit
+    pool.remove(*submitted)
+    wait(lambda: not list(pool.lark.client.jobs(state="enforced")))
+
+
+@pytest.fixture(scope="module")
+def asking(pool: ParallelPool) -> Iterator[dict[str, int]]:
+    """Jobs that ask for an external address, by the word with which each does, in the queue together."""
     lines = {
-        "executable": "run", "request_memory": "64", "request_disk": "1000", "log": "log",
-        "should_transfer_files": "YES", "+RequestExternalAddress": word,
+        "executable": "run", "request_memory": "64", "request_disk": "1000", "log": "log.$(CLUSTER)",
+        "should_transfer_files": "YES",
     }  # fmt: skip
-    cluster = pool.jobs.submit("alice", "true", lines)
-    deadline = time.monotonic() + 120
-    while not (state := pool.jobs.state(cluster)).startswith("5 "):
-        assert time.monotonic() < deadline, state + pool.access.logs() + pool.worker.logs()
-        time.sleep(0.5)
-    assert ("is not a boolean" if word == '"yes"' else "no external addresses") in state
-    pool.access.run(f"condor_rm {cluster}")
+    clusters = {
+        word: pool.jobs.submit("alice", "true", {**lines, "+RequestExternalAddress": word})
+        for word in ("true", "1", "(2 > 1)", '"yes"')
+    }
+    yield clusters
+    pool.remove(*clusters.values())
 
 
-def test_the_nodes_of_a_parallel_job_are_known_by_their_numbers(pool: ParallelPool) -> None:
-    cluster = pool.submit("ring 40")
+@pytest.mark.parametrize("word", ["true", "1", "(2 > 1)", '"yes"'])
+def test_a_job_that_asks_for_an_external_address_finds_a_slot(
+    pool: ParallelPool, asking: dict[str, int], word: str
+) -> None:
+    """However it asks: the policy has none, so its hook holds it, with that reason or that of a wrong value."""
+    reason = "is not a boolean" if word == '"yes"' else "no external addresses"
+    held = re.compile(rf"5 .*{reason}")
+    pool.until(lambda: held.search(pool.jobs.state(asking[word])))
+
+
+def test_the_nodes_of_a_parallel_job_are_known_by_their_numbers(
+    pool: ParallelPool, parallel: Callable[[str], int]
+) -> None:
+    cluster = parallel("ring 40")
     client = pool.lark.client
-    deadline = time.monotonic() + 120
-    while len(live := list(client.jobs(state="enforced"))) < 2:
-        assert time.monotonic() < deadline, pool.jobs.state(cluster) + pool.access.logs() + pool.worker.logs()
-        time.sleep(0.5)
+    pool.until(lambda: len(list(client.jobs(state="enforced"))) == 2)
+    live = list(client.jobs(state="enforced"))
     assert len({job["global_job_id"] for job in live}) == 1
     ads = [client.job(job["id"])["job_ad"] for job in live]
     nodes = [line for ad in ads for line in ad.splitlines() if line.startswith("Node =")]
@@ -128,25 +176,22 @@ def test_the_nodes_of_a_parallel_job_are_known_by_their_numbers(pool: ParallelPo
     assert list(client.reservations()) == []
     (pool.lark.folder / "end").touch()
     pool.jobs.wait(cluster)
-    wait(lambda: not list(client.jobs(state="enforced")))
 
 
-def test_a_pattern_that_cannot_be_leaves_the_whole_job_in_the_queue_until_it_can(pool: ParallelPool) -> None:
-    (pool.lark.folder / "end").unlink(missing_ok=True)
-    cluster = pool.submit("neighbours 3x3 40")
-
-    def is_back() -> bool:
-        status, starts, *_ = [*pool.jobs.state(cluster).split(), "", ""]
-        return status == "1" and starts.isdecimal() and int(starts) >= 1
-
-    # HTCondor holds no parallel job for a hook: it takes the job back, and tries again, by now perhaps not once alone.
-    # The startd of HTCondor 25.14 may end by a signal as it takes such a claim back; its master starts another.
-    wait(is_back, limit=300)
-    # The job has the reason in the queue, and its user in the log.
-    for shown in (pool.access.run(f"condor_q {cluster} -af VacateReason"), pool.access.run("cat /home/alice/log")):
-        assert "Lark refused this job: RequestMpiBandwidth: a grid of 3x3 has 9 nodes, and the job has 2" in shown
+def test_a_pattern_that_cannot_be_leaves_the_whole_job_in_the_queue_until_it_can(
+    pool: ParallelPool, parallel: Callable[[str], int]
+) -> None:
+    cluster = parallel("neighbours 3x3 40")
+    refused = "Lark refused this job: RequestMpiBandwidth: a grid of 3x3 has 9 nodes, and the job has 2"
+    # HTCondor holds no parallel job for a hook: it takes the job back, idle and with the reason, and tries again. With
+    # each try the reason goes, until the next one has it; and a try may end by itself, with another reason.
+    taken_back = re.compile(rf"1 [1-9]\d* .*{re.escape(refused)}")
+    shown = f"condor_q {cluster} -af JobStatus NumShadowStarts VacateReason"
+    pool.until(lambda: taken_back.match(pool.access.run(shown, check=False)))
+    # Its user has the reason in the log, too.
+    assert refused in pool.access.run(f"cat /home/alice/log.{cluster}")
     assert list(pool.lark.client.jobs(state="enforced")) == []
     pool.access.run(f"condor_qedit {cluster} RequestMpiBandwidth '\"neighbours 2 40\"'")
-    wait(lambda: len(list(pool.lark.client.jobs(state="enforced"))) == 2, limit=120)
+    pool.until(lambda: len(list(pool.lark.client.jobs(state="enforced"))) == 2)
     (pool.lark.folder / "end").touch()
     pool.jobs.wait(cluster)

@@ -88,6 +88,16 @@ def test_every_file_of_tests_is_in_one_share() -> None:
     assert [path.name for path in listed if path in others] == ["test_short_form.py"]
 
 
+def test_a_pytest_that_starts_closes_no_directory_of_another_to_the_users_of_jobs(tmp_path: Path) -> None:
+    opened = [path for path in (tmp_path, *tmp_path.parents) if path.is_relative_to("/tmp") and path != Path("/tmp")]
+    for path in opened:
+        path.chmod(0o755)
+    (tmp_path / "test_other.py").write_text("def test_other(tmp_path): pass\n")
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    subprocess.run([*command, str(tmp_path)], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL, env=environment())
+    assert [path.stat().st_mode & 0o777 for path in opened] == [0o755] * len(opened)
+
+
 @pytest.mark.parametrize(
     ("stages", "says"),
     [

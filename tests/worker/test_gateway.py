@@ -390,18 +390,41 @@ def test_a_change_touches_that_address_alone_and_is_waited_for(site: Site, monke
     site.step()
     assert reached(site, site.b, SECOND, 80)
     assert [after for after, _ in site.told.asked] == ["", "1", "2", "3", "4"]
+
+
+def test_it_is_told_of_a_change_at_once_whatever_the_controller_has_done_before(site: Site) -> None:
+    def asked(times: int) -> list[float]:
+        """The pauses between so many questions, the last one's included."""
+        pauses: list[float] = []
+
+        def over(pause: float) -> bool:
+            pauses.append(pause)
+            return len(pauses) == times
+
+        inside(site.gateway.namespace, lambda: site.program.repeat(over, 9.0))
+        assert [wait for _, wait in site.told.asked[-times:]] == [9.0] * times
+        return pauses
+
+    # The first answer comes at once, with or without addresses: the next question is the one that the controller holds.
+    site.told.before = {}
+    first, second = asked(2)
+    assert first < 0.1
+    assert second > 8.0
     # A change is taken up at once, and the rest of the time is the controller's.
-    pauses: list[float] = []
     site.told.give(FIRST, "10.64.0.1", "tcp/80")
-
-    def over(pause: float) -> bool:
-        pauses.append(pause)
-        return len(pauses) == 2
-
-    inside(site.gateway.namespace, lambda: site.program.repeat(over, 9.0))
-    assert [wait for _, wait in site.told.asked[-2:]] == [9.0, 9.0]
-    assert pauses[0] < 0.1
-    assert pauses[1] > 8.0
+    changed, same = asked(2)
+    assert changed < 0.1
+    assert same > 8.0
+    # One that is away may be back soon.
+    site.told.away = True
+    (away,) = asked(1)
+    assert 1.0 < away <= 2.0
+    # One that was started again tells everything once more, and nothing of it is new.
+    site.told.away, site.told.before = False, None
+    again, always = asked(2)
+    assert again < 0.1
+    # One that does so each time is not asked without a pause.
+    assert always > 8.0
 
 
 def test_what_the_kernel_has_is_confirmed_and_nothing_else(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

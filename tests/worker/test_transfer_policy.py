@@ -132,7 +132,7 @@ def test_without_the_controller_known_rules_stay_and_what_begins_has_none_and_is
         starter.run("wait $copy $other")
         later.run("wait $copy")
     pool.start_controller()
-    wait(lambda: "enforced" in pool.hook(later, "start", "alice", 2), limit=30)
+    wait(lambda: "enforced" in pool.hook(later, "start", "alice", 2))
     one, two = sorted(worker.records(), key=lambda record: record.slot)
     wait(lambda: about(moved(pool, one.id)[0], 2_000_000) and about(moved(pool, two.id)[0], 1_000_000))
     starter.kill()
