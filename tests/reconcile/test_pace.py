@@ -14,7 +14,7 @@ from fake_switch.switch import FakeNetwork
 from lark_controller.policies.file import load
 from lark_controller.reconcile import pace
 from lark_controller.reconcile.desired_pair import DesiredPair
-from lark_controller.reconcile.pace import LONGEST, PORTION, Pace
+from lark_controller.reconcile.pace import LONGEST, PORTION, TURNS, Pace
 from lark_controller.reconcile.policy_change import PolicyChange
 from lark_controller.switches.openflow.handed_over import HandedOver
 from tests.fixtures.controllers import POLICY, an_edge, connect, running, until
@@ -44,8 +44,35 @@ def test_a_portion_is_half_as_long_as_the_work_of_others_within_bounds(others: f
         beside.cancel()
 
     asyncio.run(work())
-    wanted = 2000 * (PORTION / 10) / share
+    # Where others take as long as a portion, they have one turn after it.
+    wanted = 2000 * (PORTION / 10) / share * (1 if others else TURNS)
     assert 0.7 * wanted < turns < 1.3 * wanted
+
+
+@pytest.mark.parametrize(("turn", "between"), [(0.0, TURNS), (0.001, TURNS), (0.004, 2), (0.02, 1)])
+def test_a_start_takes_its_turns_of_the_loop_between_two_portions(turn: float, between: int) -> None:
+    """A post that has to wait for a portion at each of its steps waits five times as long."""
+    now, turns = [0.0], list[int]()
+
+    async def work() -> None:
+        steps, count = Pace(lambda: now[0]), 0
+
+        async def other() -> None:
+            nonlocal count
+            while True:
+                count += 1
+                now[0] += turn
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        for _ in range(50):
+            now[0] += 0.008
+            await steps.step()
+            turns.append(count)
+        beside.cancel()
+
+    asyncio.run(work())
+    assert {later - earlier for earlier, later in itertools.pairwise(turns)} <= {between, 0}
 
 
 def test_a_long_work_and_what_is_handed_over_do_not_drive_each_other_up() -> None:
