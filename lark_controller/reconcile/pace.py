@@ -40,7 +40,7 @@ class Pace:
         took = ended - self._began
         for _ in range(TURNS):
             await asyncio.sleep(0)
-            began = self._began = self._clock()
-            if began - ended >= took:
+            self._began = self._clock()
+            if self._began - ended >= took:
                 break
-        self._until = began + min(max(PORTION, SHARE * (began - ended)), LONGEST)
+        self._until = self._began + min(max(PORTION, SHARE * (self._began - ended)), LONGEST)
