@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
+import ipaddress
 import math
 import socket
 import sys
@@ -16,6 +18,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _KEYS: Final = 4096
+
+
+@functools.lru_cache(maxsize=16_384)
+def network_of(host: str) -> str:
+    """The part of the network that limits count an address as: of IPv6 the /64, in which one machine may have as many
+    addresses as it likes. What is no address is itself."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(address) if address.is_loopback else str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
 class Bucket:

@@ -76,7 +76,8 @@ class Turns:
 
     The next is of the caller that has used least of ``processor`` (seconds of the thread), and of the caller's
     addresses of that which has used least. A caller that comes back has no credit for the time in which it was away.
-    The calls of ``ahead`` go first: see :meth:`give_way`. Thread-safe.
+    The calls of ``ahead``, and without that those of callers that use little, go first: see :meth:`give_way`.
+    Thread-safe.
     """
 
     def __init__(
@@ -150,8 +151,19 @@ class Turns:
             last = next(reversed(self._under_way.values()), -math.inf)
             return self.clock() - last < AT_WORK
 
+    def _lighter_at_work(self, caller: _Share) -> bool:
+        """True if a call of another caller, one that uses little, is at work."""
+        with self._lock:
+            now = self.clock()
+            for turn, moved in reversed(self._under_way.items()):
+                if now - moved >= AT_WORK:
+                    return False
+                if turn.shares[0] is not caller and turn.shares[0].budget.left(now) > 0.0:
+                    return True
+            return False
+
     def give_way(self, turn: Turn, used: float) -> None:
-        """Take note of so many seconds of processor time, and stand still while a call of ``ahead`` is at work.
+        """Take note of so many seconds of processor time, and stand still while a call that goes first is at work.
 
         A caller that uses little does not. Another has patience for that as far as it would rest for what it has used,
         and for :data:`AT_ONCE` at most, so that it comes on however many calls go ahead.
@@ -159,17 +171,20 @@ class Turns:
         if used:
             with self._lock:
                 self._take_note(turn, used)
-        if self.ahead is None:
-            return
         caller, began = turn.shares[0], self.clock()
-        while self.ahead.at_work():
+        while True:
             with self._lock:
                 if caller.patience <= 0.0 or caller.budget.left(began) > AT_ONCE / 2:
                     return
+            if not (self._lighter_at_work(caller) if self.ahead is None else self.ahead.at_work()):
+                return
             self._sleep(STEP)
             with self._lock:
                 now = self.clock()
                 caller.patience -= now - began
+                if self.ahead is None:
+                    # Elsewhere the time by the clock is charged, and this is a part of it.
+                    turn.stood += now - began
                 began = now
 
     def end(self, turn: Turn, used: float, whole: float) -> None:
@@ -182,8 +197,8 @@ class Turns:
                 share.calling -= 1
             caller, at = turn.shares[0], self.clock()
             if caller.budget.left(at) <= 0.0 and at - self._others_asked(caller) < ASKING:
-                rest = max(caller.rests_until, at) + (whole + caller.owed) * (1 / SHARE - 1)
-                caller.rests_until = min(rest, at + LONGEST_REST)
+                rest = max(0.0, (whole + caller.owed) * (1 / SHARE - 1) - turn.stood)
+                caller.rests_until = min(max(caller.rests_until, at) + rest, at + LONGEST_REST)
             caller.owed = 0.0
             rests = caller.rested and caller.rests_until > at
             if rests:
@@ -286,6 +301,8 @@ class Turn:
         self._at = 0.0
         self._whole = 0.0
         self._aside = 0
+        # Seconds in which it has stood still, which count as rest.
+        self.stood = 0.0
 
     def __enter__(self) -> Self:
         self._since, self._at = self._turns.processor(), self._turns.clock()

@@ -30,12 +30,12 @@ from lark_controller.reconcile.workers import Workers
 from lark_controller.switches.openflow.applies import Outcome
 from lark_controller.switches.openflow.link import SwitchLink
 
-# Switches whose changes are under way at a time: what one is sent takes megabytes meanwhile. Those that take longer
-# (seconds) are not waited for.
-_AT_ONCE: Final = 16
+# Switches whose changes are under way at a time: what one is sent takes megabytes meanwhile, and each has a part of
+# every turn of the loop, which jobs that start wait for. Those that take longer (seconds) are not waited for.
+_AT_ONCE: Final = 4
 # Jobs that are looked at before other work may go ahead.
 _LOOKED_AT: Final = 256
-_LONGEST: Final = 1.0
+_LONGEST: Final = 0.25
 
 
 class PolicyChange:

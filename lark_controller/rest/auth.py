@@ -11,6 +11,7 @@ from urllib.parse import quote
 from flask import g, request
 
 from lark_common import log, munge
+from lark_common.limits import network_of
 from lark_controller.api.joins import ForeignJoin
 from lark_controller.rest.context import Context
 from lark_controller.rest.identities.identities import Identities, RefusedTokenError, known_callers
@@ -179,7 +180,7 @@ def _refused(context: Context, detail: str, reason: str) -> Problem:
     guessing 256 random bits is hopeless at any rate, and it is the log and the processor that want protection.
     """
     peer = request.remote_addr or "unix"
-    short = context.failures.take(peer)
+    short = context.failures.take(network_of(peer))
     if short:
         return Problem(429, "Too many refused tokens from this address.", "rate", {"Retry-After": _seconds(short)})
     log.event("token refused", level=log.WARNING, peer=peer, reason=reason)

@@ -436,7 +436,10 @@ class Registration:
     def _check_port(self, job: Job) -> None:
         held = None if job.port is None else self._held.at(place_of(job), job.port)
         holder = None if held is None else self._live.get(held)
-        if holder is not None and holder.id != job.id and holder.run.slot != job.run.slot:
+        if holder is None or holder.id == job.id:
+            return
+        # The store ends an older run on the same slot. Another host's post may name any slot, and ends nothing.
+        if (holder.host, holder.run.slot) != (job.host, job.run.slot):
             raise AddressError(
                 "LarkExternalInterface",
                 f"port {job.port} of {job.host} belongs to live job {holder.called} on {holder.run.slot}",

@@ -287,11 +287,12 @@ def _holder(connection: Connection, fresh: Job, address: Address) -> Job | None:
 
 
 def _rivals(connection: Connection, fresh: Job) -> tuple[Job | None, list[Job]]:
-    """The live run on the same slot that started later, if there is one, and those that started earlier."""
+    """The live run on the same slot that started later, if there is one, and the others. A slot has one job at a time:
+    of two with one start, or none that is known, the one that was stored first is over."""
     where = {"at_slot": fresh.run.slot, "at_host": fresh.host, "but": fresh.id}
     rivals = [job_from(row) for row in connection.execute(_RIVALS, where)]
     newer = max((rival for rival in rivals if rival.run.started > fresh.run.started), key=_started, default=None)
-    return newer, [rival for rival in rivals if rival.run.started < fresh.run.started]
+    return newer, [rival for rival in rivals if rival.run.started <= fresh.run.started]
 
 
 def _started(job: Job) -> int:

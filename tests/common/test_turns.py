@@ -251,6 +251,39 @@ def test_a_call_ahead_that_only_waits_for_a_switch_keeps_nobody() -> None:
     assert [each for each in machine.slept if each == STEP] == []
 
 
+def test_one_that_uses_much_begins_when_no_call_of_one_that_uses_little_is_at_work() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns()
+    much = busy_reader(machine, turns, begun)
+    ask(turns, begun, "few")
+    few = begun[-1][1]
+    with few, aside():
+        # It waits for what another thread does, and comes back before the other has worked for long.
+        machine.slept.clear()
+        with much:
+            stood = sum(machine.slept)
+            assert 0.0 < stood <= AT_ONCE + STEP
+            machine.used += 2 * AT_ONCE
+        # To stand still is a part of the rest.
+        assert sum(machine.slept) == pytest.approx(2 * AT_ONCE * (1 / SHARE - 1))
+    machine.slept.clear()
+    ask(turns, begun, "much")
+    machine.now += 2 * AT_WORK
+    with begun[-1][1]:
+        pass
+    assert [each for each in machine.slept if each == STEP] == []
+
+
+def test_of_two_that_use_much_neither_stands_still_for_the_other() -> None:
+    machine, begun = Machine(), list[tuple[str, Turn]]()
+    turns = machine.turns()
+    for caller in ("first", "second"):
+        ask(turns, begun, caller)
+        begun[-1][1].charge(3 * AT_ONCE)
+    with begun[0][1], aside(), begun[1][1]:
+        assert machine.slept == []
+
+
 def test_outside_of_a_turn_portions_are_the_values() -> None:
     give_way()
     assert list(by_portions(range(100))) == list(range(100))

@@ -7,15 +7,17 @@ import cProfile
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fake_switch.switch import FakeNetwork
 from lark_controller.policies.file import load
-from lark_controller.reconcile import pace
+from lark_controller.reconcile import pace, policy_change
 from lark_controller.reconcile.desired_pair import DesiredPair
-from lark_controller.reconcile.pace import LONGEST, PORTION, Pace
+from lark_controller.reconcile.pace import LONGEST, PORTION, TURNS, Pace
 from lark_controller.reconcile.policy_change import PolicyChange
+from lark_controller.switches.openflow.applies import Outcome
 from lark_controller.switches.openflow.handed_over import HandedOver
 from tests.fixtures.controllers import POLICY, an_edge, connect, running, until
 from tests.flows.test_desired import FULL, a_job
@@ -44,8 +46,35 @@ def test_a_portion_is_half_as_long_as_the_work_of_others_within_bounds(others: f
         beside.cancel()
 
     asyncio.run(work())
-    wanted = 2000 * (PORTION / 10) / share
+    # Where others take as long as a portion, they have one turn after it.
+    wanted = 2000 * (PORTION / 10) / share * (1 if others else TURNS)
     assert 0.7 * wanted < turns < 1.3 * wanted
+
+
+@pytest.mark.parametrize(("turn", "between"), [(0.0, TURNS), (0.001, TURNS), (0.004, 2), (0.02, 1)])
+def test_a_start_takes_its_turns_of_the_loop_between_two_portions(turn: float, between: int) -> None:
+    """A post that has to wait for a portion at each of its steps waits five times as long."""
+    now, turns = [0.0], list[int]()
+
+    async def work() -> None:
+        steps, count = Pace(lambda: now[0]), 0
+
+        async def other() -> None:
+            nonlocal count
+            while True:
+                count += 1
+                now[0] += turn
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        for _ in range(50):
+            now[0] += 0.008
+            await steps.step()
+            turns.append(count)
+        beside.cancel()
+
+    asyncio.run(work())
+    assert {later - earlier for earlier, later in itertools.pairwise(turns)} <= {between, 0}
 
 
 def test_a_long_work_and_what_is_handed_over_do_not_drive_each_other_up() -> None:
@@ -81,20 +110,26 @@ def test_a_long_work_and_what_is_handed_over_do_not_drive_each_other_up() -> Non
     assert max(taken[-20:]) < 0.04
 
 
-def test_switches_go_over_to_a_policy_many_in_a_turn(
-    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("switches", [policy_change._AT_ONCE - 1, 3 * policy_change._AT_ONCE])
+def test_switches_go_over_to_a_policy_some_in_a_turn(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch, switches: int
 ) -> None:
     monkeypatch.setattr(pace, "PORTION", 1e9)
-    bring_over, at = PolicyChange._bring_over, []
+    monkeypatch.setattr(policy_change, "_LONGEST", 1e9)
+    bring_over, at, under_way = PolicyChange._bring_over, list[int](), list[int]()
+    outcomes: list[asyncio.Future[Outcome]] = []
     with running(tmp_path) as controller:
-        for datapath in range(1, 9):
+        for datapath in range(1, switches + 1):
             connect(network, controller, an_edge(datapath))
-        until(lambda: sum(each.in_sync for each in controller.switches.all()) == 8)
+        until(lambda: sum(each.in_sync for each in controller.switches.all()) == switches)
         turn = [0]
 
-        def noted(*arguments: object) -> object:
+        def noted(*arguments: Any) -> tuple[int, asyncio.Future[Outcome] | None]:
             at.append(turn[0])
-            return bring_over(*arguments)  # type: ignore[arg-type]
+            count, outcome = bring_over(*arguments)
+            outcomes.extend([] if outcome is None else [outcome])
+            under_way.append(sum(not each.done() for each in outcomes))
+            return count, outcome
 
         def count() -> None:
             turn[0] += 1
@@ -103,8 +138,10 @@ def test_switches_go_over_to_a_policy_many_in_a_turn(
         monkeypatch.setattr(PolicyChange, "_bring_over", noted)
         controller.jobs._openflow.loop.call_soon_threadsafe(count)
         controller.policy.put(POLICY.replace("action: drop", "port: wan-fast"), "ops")
-    assert len(at) == 8
-    assert len(set(at)) == 1
+    assert len(at) == switches
+    assert len(set(at[: policy_change._AT_ONCE])) == 1
+    # Each that is under way has a part of every turn, which jobs that start wait for.
+    assert max(under_way) == min(switches, policy_change._AT_ONCE)
 
 
 class _Counts(dict[int, int]):

@@ -31,6 +31,17 @@ def test_failed_attempts_are_limited_but_lock_nobody_out(tmp_path: Path) -> None
     assert api.get("/v1/groups").status_code == 200
 
 
+def test_failed_attempts_from_ever_other_addresses_of_one_network_are_those_of_one(tmp_path: Path) -> None:
+    api = make_api(tmp_path)
+
+    def status(address: str) -> int:
+        sent = {"headers": {"Authorization": "Bearer wrong"}, "environ_base": {"REMOTE_ADDR": address}}
+        return api.client.get("/v1/groups", **sent).status_code
+
+    assert [status(f"2001:db8:0:1::{number:x}") for number in range(2 * FAILURES)].count(401) == FAILURES
+    assert status("2001:db8:0:2::1") == 401
+
+
 def test_a_busy_server_still_says_that_it_lives(tmp_path: Path) -> None:
     api = make_api(tmp_path, waiting_posts="1", rest_threads="9")
     places = api.app.extensions["lark"].requests

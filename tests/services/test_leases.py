@@ -53,21 +53,32 @@ def test_two_jobs_cannot_have_one_address_or_one_port(tmp_path: Path) -> None:
         assert controller.jobs.detail(first.id).job.reason == "superseded"
 
 
+@pytest.mark.parametrize("started", [0, 1])
+def test_of_two_jobs_on_one_slot_with_one_start_the_first_is_over(tmp_path: Path, started: int) -> None:
+    with running(tmp_path) as controller:
+        first = post(controller, 1, started=started).job
+        second = post(controller, 2, started=started, slot="slot1", port="p1").job
+        assert controller.jobs.found(first.id).reason == "superseded"
+        assert not post(controller, 1, started=started).created
+        assert controller.jobs.found(second.id).live
+
+
 def test_a_port_of_another_workers_switch_is_no_jobs_own(tmp_path: Path) -> None:
     declared = f'  worker7: {{datapath: "{7:016x}", role: edge, host: worker7}}\npolicies:'
 
-    def posed(controller: Controller, datapath: int) -> None:
+    def posed(controller: Controller, datapath: int, slot: str = "slot1@rogue") -> None:
         ads = (
-            'Owner = "mallory"\nGlobalJobId = "s#9.0#1"\n------\nMachine = "rogue"\nName = "slot1@rogue"\n'
+            f'Owner = "mallory"\nGlobalJobId = "s#9.0#1"\n------\nMachine = "rogue"\nName = "{slot}"\n'
             f'LarkDatapathId = "{datapath:016x}"\nLarkExternalInterface = "p1"\nLarkInnerAddressIPv4 = "10.64.0.9"\n'
         )
         controller.jobs.register(*parse_post(ads.encode(), "text/plain"), "hook")
 
     with running(tmp_path, POLICY.replace("policies:", declared)) as controller:
         first = post(controller, 1).job
-        with pytest.raises(AddressError, match="belongs to live job") as caught:
-            posed(controller, 1)
-        assert caught.value.holder == first.id
+        for slot in ("slot1@rogue", first.run.slot):
+            with pytest.raises(AddressError, match="belongs to live job") as caught:
+                posed(controller, 1, slot)
+            assert caught.value.holder == first.id
         with pytest.raises(AdError, match="worker7 is that of worker7, and the job's host is rogue"):
             posed(controller, 7)
 

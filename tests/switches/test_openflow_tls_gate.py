@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fake_switch.switch import FakeSwitch
 from lark_controller.switches.openflow import tls_gate
+from lark_controller.switches.openflow.budgets import Peer
 from tests.fixtures.openflow import Recorder, add, flow, make_authority, make_certificate, scenario, serving
 
 # The beginning of a ClientHello of 512 bytes (RFC 8446, section 5.1).
@@ -53,22 +54,51 @@ def test_unfinished_tls_handshakes_are_bounded_and_keep_no_other_host_out(tmp_pa
 
 
 def test_a_handshake_that_fails_unexpectedly_leaves_its_place() -> None:
-    refused: list[str] = []
+    refused: list[Peer] = []
 
     async def play() -> None:
         def fails() -> asyncio.BaseProtocol:
             raise RuntimeError("out of order")
 
-        gate = tls_gate.TlsGate(ssl.create_default_context(), fails, lambda host, _: refused.append(host), 60.0, 1)
+        gate = tls_gate.TlsGate(ssl.create_default_context(), fails, lambda peer, _: refused.append(peer), 60.0, 1)
         pairs = [socket.socketpair() for _ in range(3)]
         with contextlib.ExitStack() as opened:
             for ours, theirs in pairs:
                 opened.enter_context(theirs)
                 ours.setblocking(False)
-                gate._arrived(ours, "worker1")
+                gate._arrived(ours, Peer.at("worker1"))
             while gate._waiting or gate._under_way:
                 await asyncio.sleep(0)
             assert all(ours.fileno() == -1 for ours, _ in pairs)
 
     scenario(play)
     assert refused == []
+
+
+def test_one_machine_with_many_addresses_keeps_no_other_out() -> None:
+    refused: list[Peer] = []
+
+    async def play() -> None:
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        gate = tls_gate.TlsGate(made, asyncio.Protocol, lambda peer, _: refused.append(peer), 600.0, 8)
+        with contextlib.ExitStack() as opened:
+
+            def arrives(address: str) -> None:
+                ours, theirs = socket.socketpair()
+                opened.enter_context(theirs)
+                ours.setblocking(False)
+                gate._arrived(ours, Peer.at(address))
+
+            for number in range(24):
+                arrives(f"2001:db8:0:1::{number + 1:x}")
+            for number in range(4):
+                arrives(f"2001:db8:0:2::{number + 1:x}")
+            placed = [peer.host for peer in gate._under_way.values()]
+            assert [host for host in placed if host.startswith("2001:db8:0:2:")] == [
+                f"2001:db8:0:2::{number + 1}" for number in range(4)
+            ]
+            assert len(placed) == 8
+            await gate.stop()
+
+    scenario(play)
+    assert {peer.network for peer in refused} == {"2001:db8:0:1::/64"}

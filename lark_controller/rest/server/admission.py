@@ -21,6 +21,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from lark_common import log
+from lark_common.limits import network_of
 
 # A request's head, and all of it, must have arrived so many seconds after its first byte, however fast bytes come.
 HEAD_SECONDS: Final = 10.0
@@ -258,19 +259,14 @@ def _over(channel: ClientConnection, now: float) -> bool:
     return now - channel.last_activity > idle
 
 
-@functools.lru_cache(maxsize=_KNOWN)
 def peer_of(host: str | None) -> str:
-    """The peer of an address: ``""`` for this machine, of IPv6 a /64, else itself."""
-    if host is None:
-        return ""
+    """The peer of an address: ``""`` for this machine, else as limits count it."""
+    return "" if host is None or _is_loopback(network := network_of(host)) else network
+
+
+@functools.lru_cache(maxsize=_KNOWN)
+def _is_loopback(network: str) -> bool:
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        return ipaddress.ip_address(network).is_loopback
     except ValueError:
-        return host
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    address = address if mapped is None else mapped
-    if address.is_loopback:
-        return ""
-    if isinstance(address, ipaddress.IPv6Address):
-        return str(ipaddress.IPv6Network((address, 64), strict=False))
-    return str(address)
+        return False

@@ -45,6 +45,8 @@ _AFTER_ERROR: Final = 0.2
 # Descriptors that connections without a place leave to others.
 _SPARE_FILES: Final = 256
 HEADER_BYTES: Final = 32768
+# Bytes that are read at a time. Each time costs a poll of all connections, and the interpreter lock twice.
+READ_BYTES: Final = 65536
 # Requests that a connection may send before it has its answers. Whoever reads none of them fills waitress's buffer for
 # a connection by a few dozen, and then the thread that answers waits for that connection.
 PIPELINED: Final = 2
@@ -268,6 +270,7 @@ class Server:
             channel_timeout=86_400,
             backlog=BACKLOG,
             max_request_header_size=HEADER_BYTES,
+            recv_bytes=READ_BYTES,
             # Larger bodies are refused while they arrive; the application refuses what is over a route's own limit.
             max_request_body_size=settings.max_body_bytes + 65536,
             log_socket_errors=False,

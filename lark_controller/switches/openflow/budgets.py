@@ -7,10 +7,13 @@ read for a while: TCP slows it down.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Final
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeVar
 
-from lark_common.limits import Bucket
+from lark_common.limits import Bucket, network_of
+
+T = TypeVar("T")
 
 # Of the loop's time one switch may take so much with messages that nobody asked for or has a use for, and so much with
 # answers; so many seconds of it at once. A dump of 3,500 flows takes 0.03 s.
@@ -24,10 +27,15 @@ NEW_AT_ONCE: Final = 0.05
 COMMON_SHARE: Final = 0.15
 # A switch that has used up its time is read again after so many seconds at the earliest.
 LEAST_PAUSE: Final = 0.01
+# While callers wait for switches, it waits for them so many seconds more at most, and looks so often.
+LONGEST_PUT_OFF: Final = 0.05
+LOOK_AGAIN: Final = 0.002
 # Connections of one host that are greeted: so many a second, so many at once (a pool of 1,000 switches behind one
 # address that comes back). One beyond that waits, so many seconds at most.
 ARRIVALS: Final = 50.0
 ARRIVALS_AT_ONCE: Final = 1024.0
+# The same of all hosts of one IPv6 /64, as a multiple: one machine may have all of its addresses.
+ARRIVALS_OF_NETWORK: Final = 4
 LONGEST_WAIT: Final = 5.0
 # Budgets that are kept for switches that are away.
 _TIMES: Final = 4096
@@ -85,26 +93,57 @@ class SwitchTimes:
         return self._common
 
 
+class Peer(NamedTuple):
+    """The other end of a connection: its address, and the part of the network that this is in."""
+
+    network: str
+    host: str
+
+    @classmethod
+    def at(cls, host: str) -> Peer:
+        """The peer at an address."""
+        return cls(network_of(host), host)
+
+
+def to_make_room(held: Mapping[T, Peer], newcomer: Peer) -> T | None:
+    """The one that gives its place to a newcomer: the oldest of the host that has most places, of those in the network
+    that has most; None where that is the newcomer's own network, and its own host or one with a single place."""
+    # Each connection that comes may ask this of 16,384, so nothing here is done by Python for each of them twice.
+    network, places = Counter(peer.network for peer in held.values()).most_common(1)[0]
+    if places == 1:
+        return None
+    hosts = Counter(peer.host for peer in held.values() if peer.network == network)
+    host, count = hosts.most_common(1)[0]
+    if network == newcomer.network and (host == newcomer.host or count == 1):
+        return None
+    return next(each for each, peer in held.items() if peer.host == host)
+
+
 class Arrivals:
     """Bounds the connections that are greeted: one that is opened again whenever it is closed costs more than it takes,
     and has to wait for that."""
 
     def __init__(self) -> None:
-        self._of: OrderedDict[str, Bucket] = OrderedDict()
+        self._of: OrderedDict[Peer | str, Bucket] = OrderedDict()
 
-    def wait(self, host: str, now: float) -> float:
-        """The seconds until a new connection of a host is greeted."""
-        bucket = self._of.pop(host, None) or Bucket(ARRIVALS, ARRIVALS_AT_ONCE, now)
-        self._of[host] = bucket
+    def wait(self, peer: Peer, now: float) -> float:
+        """The seconds until a new connection of a peer is greeted."""
+        own = self._wait(peer, 1, now)
+        return own if peer.network == peer.host else max(own, self._wait(peer.network, ARRIVALS_OF_NETWORK, now))
+
+    def _wait(self, whose: Peer | str, times: int, now: float) -> float:
+        bucket = self._of.pop(whose, None) or Bucket(times * ARRIVALS, times * ARRIVALS_AT_ONCE, now)
+        self._of[whose] = bucket
         if len(self._of) > _TIMES:
             self._of.popitem(last=False)
-        owed = max(0.0, -bucket.left(now)) / ARRIVALS
+        owed = max(0.0, -bucket.left(now)) / (times * ARRIVALS)
         return bucket.take(1.0, now) if owed < LONGEST_WAIT else LONGEST_WAIT
 
-    def paid(self, host: str, now: float) -> None:
-        """A connection of a host has turned out to be worth its cost: it counts no longer."""
-        if (bucket := self._of.get(host)) is not None and bucket.left(now) < ARRIVALS_AT_ONCE:
-            bucket.take(-1.0, now)
+    def paid(self, peer: Peer, now: float) -> None:
+        """A connection of a peer has turned out to be worth its cost: it counts no longer."""
+        for whose, most in ((peer, ARRIVALS_AT_ONCE), (peer.network, ARRIVALS_OF_NETWORK * ARRIVALS_AT_ONCE)):
+            if (bucket := self._of.get(whose)) is not None and bucket.left(now) < most:
+                bucket.take(-1.0, now)
 
 
 class PacketInBudget:

@@ -17,7 +17,13 @@ from lark_common.limits import Bucket
 from lark_common.log import failure
 from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow import wire
-from lark_controller.switches.openflow.budgets import LEAST_PAUSE, SwitchTimes
+from lark_controller.switches.openflow.budgets import (
+    LEAST_PAUSE,
+    LONGEST_PUT_OFF,
+    LOOK_AGAIN,
+    Peer,
+    SwitchTimes,
+)
 from lark_controller.switches.openflow.oxm import WireError
 
 # Messages handled for one switch before the loop turns to the others, and after how many seconds it turns earlier. The
@@ -75,12 +81,13 @@ class Connection(asyncio.BufferedProtocol):
     """The transport of one switch. ``receive`` gets every whole message (type, xid, bytes) but echoes.
 
     ``receive`` returns True where a request waited for the message. A switch that has used up its ``time`` is not read
-    for a while. ``drops`` is called with cookie to port and the time of each PacketIn before it is decoded: True
-    drops it. An exception from ``receive`` closes this connection with one log record and touches no other. ``lost``
-    is called once, with the reason, when the connection is gone. ``writable`` is called when the outbox has emptied
-    again. ``tls_name`` is the common name in the switch's certificate, ``""`` without one. All connections of the
-    loop are read into one ``buffer``. ``known`` is True once this one belongs to a switch; until then little of it is
-    kept. HELLO is sent at once unless ``opened`` sets ``greets`` to False. Nothing is sent once the ``fence`` is shut.
+    for a while, and a bit longer while ``goes_last`` is True. ``drops`` is called with cookie to port and the time of
+    each PacketIn before it is decoded: True drops it. An exception from ``receive`` closes this connection with one log
+    record and touches no other. ``lost`` is called once, with the reason, when the connection is gone. ``writable`` is
+    called when the outbox has emptied again. ``tls_name`` is the common name in the switch's certificate, ``""``
+    without one, ``peer`` the other end as limits count it. All connections of the loop are read into one ``buffer``.
+    ``known`` is True once this one belongs to a switch; until then little of it is kept. HELLO is sent at once unless
+    ``opened`` sets ``greets`` to False. Nothing is sent once the ``fence`` is shut.
     """
 
     def __init__(
@@ -97,9 +104,10 @@ class Connection(asyncio.BufferedProtocol):
         self.greets = True
         self.receive: Callable[[int, int, bytes], bool] = lambda _kind, _xid, _message: False
         self.writable: Callable[[], None] = lambda: None
+        self.goes_last: Callable[[], bool] = lambda: False
         self.drops: Callable[[bytes, float], bool] = lambda _whose, _now: False
         self.address = "?"
-        self.host = "?"
+        self.peer = Peer.at("?")
         self.tls_name = ""
         self.closed_because = ""
         self.paused = False
@@ -114,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         self._held = b""
         self._held_at = 0
         self._portion_timer: asyncio.TimerHandle | None = None
+        # A portion that is due may be put off until then.
+        self._put_off_until = 0.0
         # The loop's time with reading, since it was paid for, and the beginning of it.
         self._read = 0.0
         self._reads_at = 0.0
@@ -126,6 +136,11 @@ class Connection(asyncio.BufferedProtocol):
         self._keepalive: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def host(self) -> str:
+        """The address of the other end, without its port."""
+        return self.peer.host
+
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -137,8 +152,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=1, low=0)
         peer = transport.get_extra_info("peername")
         if peer:
-            self.host = str(peer[0])
-            self.address = f"[{peer[0]}]:{peer[1]}" if ":" in self.host else f"{peer[0]}:{peer[1]}"
+            self.peer = Peer.at(str(peer[0]))
+            self.address = f"[{peer[0]}]:{peer[1]}" if ":" in self.peer.host else f"{peer[0]}:{peer[1]}"
         self.tls_name = _common_name(transport.get_extra_info("peercert"))
         self._last_received = self._loop.time()
         self.time = SwitchTimes().new(self._last_received)
@@ -319,12 +334,18 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.pause_reading()
         self._portion_due = True
         if seconds > 0:
-            self._portion_timer = self._loop.call_later(max(seconds, LEAST_PAUSE), self._next_portion)
+            due = self._loop.time() + max(seconds, LEAST_PAUSE)
+            self._put_off_until = due + LONGEST_PUT_OFF
+            self._portion_timer = self._loop.call_at(due, self._next_portion)
         else:
+            self._put_off_until = 0.0
             self._loop.call_soon(self._next_portion)
 
     def _next_portion(self) -> None:
         if self.closed_because:
+            return
+        if self._loop.time() < self._put_off_until and self.goes_last():
+            self._portion_timer = self._loop.call_later(LOOK_AGAIN, self._next_portion)
             return
         self._portion_due = False
         self._last_received = self._loop.time()

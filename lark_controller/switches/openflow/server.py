@@ -11,9 +11,10 @@ import os
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from lark_common.errors import SettingError, SwitchError
@@ -26,7 +27,7 @@ from lark_common.log import (
 from lark_controller.flows.model import Changes
 from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow.applies import SharedSteps
-from lark_controller.switches.openflow.budgets import Arrivals, SwitchTimes
+from lark_controller.switches.openflow.budgets import Arrivals, Peer, SwitchTimes, to_make_room
 from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake
 from lark_controller.switches.openflow.link import MORE_FLOWS, STOPS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
@@ -49,6 +50,8 @@ _BACKLOG: Final = 1024
 _TOO_MANY: Final = "too many switches are kept by an instance that stands by"
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
+# Callers that are looked at before a flood is put off; those beyond wait for long already.
+_LOOKED_AT: Final = 32
 
 
 def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
@@ -187,22 +190,33 @@ class Server:
 
     def _opened(self, connection: Connection) -> None:
         connection.time = self._times.new(asyncio.get_running_loop().time())
+        connection.goes_last = partial(self._others_are_waited_for, None)
         newcomer = Newcomer(connection, self.room)
         self._open[connection] = newcomer
-        if len(self._handshakes) >= self.options.max_handshakes and not self._make_room(connection.host):
+        if len(self._handshakes) >= self.options.max_handshakes and not self._make_room(connection.peer):
             self._refused += 1
             if _is_logged(self._refused):
                 event("connections refused: too many unfinished handshakes", level=WARNING, times=self._refused)
             connection.close("too many unfinished handshakes")
             return
         loop = asyncio.get_running_loop()
-        wait = self._arrivals.wait(connection.host, loop.time())
+        wait = self._arrivals.wait(connection.peer, loop.time())
         connection.greets = not wait
         self._handshakes[connection] = loop.create_task(self._introduced(newcomer, wait))
 
-    def _make_room(self, host: str) -> bool:
-        """Close the oldest unfinished handshake of the host that has most, unless it is this one."""
-        oldest = _oldest_of_most(self._handshakes, host)
+    def _others_are_waited_for(self, datapath: int | None) -> bool:
+        """True while callers wait for switches, and not for this one."""
+        waited_for = () if self._handler is None else islice(self._handler.waited_for(), _LOOKED_AT)
+        found = False
+        for each in waited_for:
+            if each == datapath:
+                return False
+            found = True
+        return found
+
+    def _make_room(self, peer: Peer) -> bool:
+        """Close the oldest unfinished handshake of those who have most, unless that is this one."""
+        oldest = to_make_room({each: each.peer for each in self._handshakes}, peer)
         if oldest is None:
             return False
         # At once, since the loop reports the loss of its connection later.
@@ -261,7 +275,8 @@ class Server:
             _check_name(older.connection, newcomer)
             older.connection.close(f"{SUPERSEDED} {newcomer.connection.address}")
         elif len(self.kept) >= self.options.max_kept:
-            of_most = _oldest_of_most([each.connection for each in self.kept.values()], newcomer.connection.host)
+            held = {each.connection: each.connection.peer for each in self.kept.values()}
+            of_most = to_make_room(held, newcomer.connection.peer)
             if of_most is None:
                 raise SwitchError(_TOO_MANY)
             of_most.close(_TOO_MANY)
@@ -289,8 +304,9 @@ class Server:
         now = asyncio.get_running_loop().time()
         # Once each: a pool's switches may all come from behind one address, and none of them again and again.
         if link.datapath not in self._times and handler.expects(link.datapath):
-            self._arrivals.paid(connection.host, now)
+            self._arrivals.paid(connection.peer, now)
         connection.time = self._times.of(link.datapath, now)
+        connection.goes_last = partial(self._others_are_waited_for, link.datapath)
         turn = await self._turns.take(link.datapath)
         with ExitStack() as ends:
             ends.callback(turn.end)
@@ -381,15 +397,15 @@ class Server:
 
     def _no_switch(self, connection: Connection, reason: str) -> None:
         """Log that a connection ended before it belonged to a switch."""
-        self._not_taken_in(connection.host, reason, connection.address)
+        self._not_taken_in(connection.peer, reason, connection.address)
 
-    def _not_taken_in(self, host: str, reason: str, address: str = "") -> None:
+    def _not_taken_in(self, peer: Peer, reason: str, address: str = "") -> None:
         if len(self._unfinished) >= _REASONS:
             self._unfinished.clear()
-        self._unfinished[host, reason] += 1
-        times = self._unfinished[host, reason]
+        self._unfinished[peer.network, reason] += 1
+        times = self._unfinished[peer.network, reason]
         if _is_logged(times):
-            event("no switch", level=WARNING, address=address or host, reason=reason, times=times)
+            event("no switch", level=WARNING, address=address or peer.host, reason=reason, times=times)
 
 
 def _check_name(older: Connection, newer: Newcomer | SwitchLink) -> None:
@@ -399,13 +415,6 @@ def _check_name(older: Connection, newer: Newcomer | SwitchLink) -> None:
     if name not in ("", newer.connection.tls_name):
         held = _dpid(newer.datapath)
         raise SwitchError(f"datapath {held} is connected with the certificate of {name}, which this is not")
-
-
-def _oldest_of_most(connections: Collection[Connection], host: str) -> Connection | None:
-    """The oldest connection of the host that has most of them; None where that is ``host`` itself, or has one."""
-    # Each connection that comes may ask this of 16,384: 1.3 ms, where one pass that notes the oldest takes 6 to 26.
-    most, count = Counter(each.host for each in connections).most_common(1)[0]
-    return None if most == host or count == 1 else next(each for each in connections if each.host == most)
 
 
 def _let_wait(descriptor: int, count: int) -> None:

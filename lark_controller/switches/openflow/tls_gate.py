@@ -1,7 +1,7 @@
 """TLS handshakes of switches that connect, a bounded number at a time.
 
 A connection whose handshake is not over takes a third of a megabyte and is nobody's yet, so few have a place for
-theirs. The others wait as bare sockets, and the oldest of the host that has most places makes room for another host.
+theirs. The others wait as bare sockets, and the oldest of those who have most places makes room for others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final, cast
 
 from lark_common.exhausted import exhausted
 from lark_common.log import failure
+from lark_controller.switches.openflow.budgets import Peer, to_make_room
 
 # Handshakes at a time, and sockets that wait for theirs: all switches of a large pool, when the controller is back.
 PLACES: Final = 64
@@ -29,14 +30,14 @@ sslproto.SSLProtocol.max_size = _BUFFER
 
 
 class TlsGate:
-    """Takes connections in over TLS: ``made`` makes the protocol of each, ``refused`` is called with host and reason
+    """Takes connections in over TLS: ``made`` makes the protocol of each, ``refused`` is called with peer and reason
     where there is no handshake. ``limit`` is the seconds for one."""
 
     def __init__(
         self,
         context: ssl.SSLContext,
         made: Callable[[], asyncio.BaseProtocol],
-        refused: Callable[[str, str], None],
+        refused: Callable[[Peer, str], None],
         limit: float,
         places: int = PLACES,
     ) -> None:
@@ -45,8 +46,8 @@ class TlsGate:
         self._refused = refused
         self._limit = limit
         self._places = places
-        self._under_way: dict[asyncio.Task[bool], str] = {}
-        self._waiting: deque[tuple[socket.socket, str]] = deque()
+        self._under_way: dict[asyncio.Task[bool], Peer] = {}
+        self._waiting: deque[tuple[socket.socket, Peer]] = deque()
 
     def arriving(self) -> asyncio.Protocol:
         """The protocol of a connection that is accepted now."""
@@ -61,29 +62,28 @@ class TlsGate:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _arrived(self, plain: socket.socket, host: str) -> None:
-        if len(self._under_way) < self._places or self._make_room(host):
-            self._begin(plain, host)
+    def _arrived(self, plain: socket.socket, peer: Peer) -> None:
+        if len(self._under_way) < self._places or self._make_room(peer):
+            self._begin(plain, peer)
         elif len(self._waiting) < _WAITING:
-            self._waiting.append((plain, host))
+            self._waiting.append((plain, peer))
         else:
             plain.close()
-            self._refused(host, "too many unfinished TLS handshakes")
+            self._refused(peer, "too many unfinished TLS handshakes")
 
-    def _make_room(self, host: str) -> bool:
-        """End the oldest handshake of the host that has most of them, unless it is this one."""
-        most, count = Counter(self._under_way.values()).most_common(1)[0]
-        if most == host or count == 1:
+    def _make_room(self, peer: Peer) -> bool:
+        """End the oldest handshake of those who have most of them, unless it is this one."""
+        oldest = to_make_room(self._under_way, peer)
+        if oldest is None:
             return False
-        oldest = next(task for task, whose in self._under_way.items() if whose == most)
-        del self._under_way[oldest]
+        whose = self._under_way.pop(oldest)
         oldest.cancel()
-        self._refused(most, "too many unfinished TLS handshakes of its host")
+        self._refused(whose, "too many unfinished TLS handshakes of its host")
         return True
 
-    def _begin(self, plain: socket.socket, host: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._secure(plain, host))
-        self._under_way[task] = host
+    def _begin(self, plain: socket.socket, peer: Peer) -> None:
+        task = asyncio.get_running_loop().create_task(self._secure(plain, peer))
+        self._under_way[task] = peer
         task.add_done_callback(partial(self._over, plain))
 
     def _over(self, plain: socket.socket, task: asyncio.Task[bool]) -> None:
@@ -96,25 +96,29 @@ class TlsGate:
         if self._waiting and len(self._under_way) < self._places:
             self._begin(*self._next())
 
-    def _next(self) -> tuple[socket.socket, str]:
-        """The first that waits, of the hosts that have fewest places."""
-        taken = Counter(self._under_way.values())
+    def _next(self) -> tuple[socket.socket, Peer]:
+        """The first that waits, of those who have fewest places: by network, then by host."""
+        networks = Counter(peer.network for peer in self._under_way.values())
+        hosts = Counter(peer.host for peer in self._under_way.values())
         # Mostly the first: each switch is a host of its own.
-        free = next((place for place, (_, host) in enumerate(self._waiting) if not taken[host]), None)
-        place = (
-            min(range(len(self._waiting)), key=lambda place: taken[self._waiting[place][1]]) if free is None else free
-        )
+        free = next((place for place, (_, peer) in enumerate(self._waiting) if not networks[peer.network]), None)
+
+        def taken(place: int) -> tuple[int, int]:
+            peer = self._waiting[place][1]
+            return networks[peer.network], hosts[peer.host]
+
+        place = min(range(len(self._waiting)), key=taken) if free is None else free
         found = self._waiting[place]
         del self._waiting[place]
         return found
 
-    async def _secure(self, plain: socket.socket, host: str) -> bool:
+    async def _secure(self, plain: socket.socket, peer: Peer) -> bool:
         """Make one handshake; False where it came to no end."""
         taking = asyncio.get_running_loop().connect_accepted_socket
         try:
             await taking(self._made, plain, ssl=self._context, ssl_handshake_timeout=self._limit)
         except OSError as error:
-            self._refused(host, f"TLS: {getattr(error, 'reason', None) or str(error) or 'no handshake'}")
+            self._refused(peer, f"TLS: {getattr(error, 'reason', None) or str(error) or 'no handshake'}")
             return False
         return True
 
@@ -122,7 +126,7 @@ class TlsGate:
 class _Arriving(asyncio.Protocol):
     """Hands the socket of an accepted connection on, so that its handshake begins when there is a place for it."""
 
-    def __init__(self, arrived: Callable[[socket.socket, str], None]) -> None:
+    def __init__(self, arrived: Callable[[socket.socket, Peer], None]) -> None:
         self._arrived = arrived
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -134,6 +138,6 @@ class _Arriving(asyncio.Protocol):
             exhausted("OpenFlow over TLS", error)
         else:
             plain.setblocking(False)
-            self._arrived(plain, str(peer[0]) if peer else "?")
+            self._arrived(plain, Peer.at(str(peer[0]) if peer else "?"))
         # The loop closes its own descriptor alone.
         cast(asyncio.Transport, transport).abort()
