@@ -32,7 +32,7 @@ from lark_controller.switches.openflow.link import SwitchLink
 
 # Switches whose changes are under way at a time: what one is sent takes megabytes meanwhile, and each has a part of
 # every turn of the loop, which jobs that start wait for. Those that take longer (seconds) are not waited for.
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 8
 # Jobs that are looked at before other work may go ahead.
 _LOOKED_AT: Final = 256
 _LONGEST: Final = 0.25
