@@ -96,8 +96,8 @@ class Gateway:
             told = self._told(wait)
             gone, come = self._taken(told)
             self._put(gone, come)
-            # Who tells everything does not wait; the next question is the first that it holds. One that always tells
-            # everything is not asked without a pause.
+            # An answer with everything comes without a wait; the next request is the first that is held. A controller
+            # that always answers with everything is not asked without a pause.
             first, self._all_told = told.whole and not self._all_told, told.whole
             self._confirm(wait + pause)
         except AwayError as error:
