@@ -114,8 +114,7 @@ mkdir log spool lock run execute
 chmod 755 . spool execute
 # Not root: HTCondor runs no program of the startd's as root.
 chown 1:1 . log spool lock run execute
-# A job whose hook a busy machine has left no time would start unmanaged, and be of no use here: it is tried again.
-printf '%s\\n' LARK_SOCKET=/pool/worker.sock LARK_TIMEOUT=60 LARK_ON_FAILURE=idle >"$1/root/etc/lark/hook.conf"
+printf '%s\\n' LARK_SOCKET=/pool/worker.sock LARK_TIMEOUT=60 $5 >"$1/root/etc/lark/hook.conf"
 cat >"$1/root/etc/condor/pool.conf"
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin CONDOR_CONFIG=/etc/condor/pool.conf chroot "$1/root" condor_master -f
 """
@@ -125,10 +124,18 @@ _OF_TESTS = re.compile(r"superuser command|STARTD_CRON job LARK|QUERY_\w+_ADS|PR
 
 class Machine:
     """One machine of the pool; ``shared`` is seen as ``/pool`` in it. ``namespace`` "" is the tests' own network;
-    ``more`` is added to its configuration."""
+    ``more`` is added to its configuration, and ``hook`` to its hook's."""
 
     def __init__(
-        self, folder: Path, shared: Path, name: str, address: str, central: str, namespace: str, more: str = ""
+        self,
+        folder: Path,
+        shared: Path,
+        name: str,
+        address: str,
+        central: str,
+        namespace: str,
+        more: str = "",
+        hook: str = "",
     ) -> None:
         self.name, self.folder = name, folder
         folder.mkdir(mode=0o755)
@@ -151,6 +158,7 @@ class Machine:
             _system(),
             shared,
             name,
+            hook,
         ]
         self._master = subprocess.Popen(
             [str(word) for word in command],

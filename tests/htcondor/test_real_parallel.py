@@ -50,7 +50,10 @@ class ParallelPool:
         lark.folder.chmod(0o755)
         (lark.folder / "lark-start").symlink_to("starter_hook.sh")
         self.access = Machine(folder / "ap", lark.folder, "ap", ACCESS_POINT, ACCESS_POINT, far.namespace, UNUSED)
-        self.worker = Machine(folder / "w1", lark.folder, "worker1", WORKER, ACCESS_POINT, "", DEDICATED + REQUESTS)
+        more = DEDICATED + REQUESTS
+        # A node whose hook a busy machine has left no time would start unmanaged, and run on: it is tried again.
+        hook = "LARK_ON_FAILURE=idle"
+        self.worker = Machine(folder / "w1", lark.folder, "worker1", WORKER, ACCESS_POINT, "", more, hook)
         self.jobs = Jobs(self.access)
 
     def start(self) -> None:
