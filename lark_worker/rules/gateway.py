@@ -79,8 +79,8 @@ class Gateway:
         self._place = place
         self._link = link
         self._revision = ""
-        # Everything was told with the last answer.
-        self._all_told = False
+        # True where the last answer had everything.
+        self._was_whole = False
         self._mapped: dict[IPv4Address, Mapped] = {}
         # External addresses by the job's own.
         self._external: dict[IPv4Address, IPv4Address] = {}
@@ -98,7 +98,7 @@ class Gateway:
             self._put(gone, come)
             # An answer with everything comes without a wait; the next request is the first that is held. A controller
             # that always answers with everything is not asked without a pause.
-            first, self._all_told = told.whole and not self._all_told, told.whole
+            first, self._was_whole = told.whole and not self._was_whole, told.whole
             self._confirm(wait + pause)
         except AwayError as error:
             log.failure("the controller cannot be asked; the translation stays as it is", error)
