@@ -158,16 +158,14 @@ class Starters:
     def _mover(self, pid: int, key: Key, at: float) -> Mover | None:
         children = self._children(pid)
         rest = self._rests.get(pid)
-        if children and self._idle.get(pid) == children:
-            if rest is None or at - rest.at >= REST_SECONDS:
-                self._rested(pid, children, at)
-            return None
-        copies = [child for child in children if self._is_copy(child)]
-        if copies:
-            return Mover(key, self._below(copies))
-        if any(self._program(child) in self._programs.starters for child in children):
-            # Between fork and exec one may look like a copy, or not yet like one.
-            return None
+        if not children or self._idle.get(pid) != children:
+            copies = [child for child in children if self._is_copy(child)]
+            if copies:
+                return Mover(key, self._below(copies))
+            if any(self._program(child) in self._programs.starters for child in children):
+                # Between fork and exec one may look like a copy, or not yet like one.
+                return None
+        # With the same children, too: a session of condor_ssh_to_job may last through a checkpoint.
         if rest is not None and self._acts_for_its_job(pid):
             rest.looks += 1
             if rest.looks == 1:
@@ -215,18 +213,13 @@ class Starters:
         return user is not None and user not in self._users
 
     def _user(self, pid: int) -> int | None:
-        """The effective user of a process; None where it has ended."""
+        """The effective user of a process, which has its folder; None where it has ended."""
         try:
-            fd = os.open(f"{pid}/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+            # A seventh of the time that its file "status" takes. Unlike the files in it, the folder is never root's
+            # for a process that has changed its user.
+            return os.stat(str(pid), dir_fd=self._proc).st_uid
         except OSError:
             return None
-        try:
-            # "Uid:", and the real, effective, saved and file system's id.
-            return int(os.read(fd, _PAGE).partition(b"\nUid:")[2].split(maxsplit=2)[1])
-        except (OSError, IndexError, ValueError):
-            return None
-        finally:
-            os.close(fd)
 
     def _is_copy(self, pid: int) -> bool:
         if self._program(pid) not in self._programs.starters or not self._is_here(pid):

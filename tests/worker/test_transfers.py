@@ -524,6 +524,30 @@ def test_what_a_starter_moves_itself_as_its_jobs_user_is_a_transfer(tmp_path: Pa
     starter.close()
 
 
+def test_a_checkpoint_is_a_transfer_while_a_session_goes_on(tmp_path: Path) -> None:
+    """A starter connects first and changes its user later, and a look between sees its usual children alone."""
+    starter, starters = Starter(tmp_path), starters_in(tmp_path)
+    starter.do("session = subprocess.Popen(['/bin/sleep', '60'], env={})")
+    with serving() as server:
+        for at in (0.0, 0.25):
+            assert starters.look(at)[1] == []
+        before = held(starters, starter.pid)
+        starter.do(f"checkpoint = socket.create_connection(({server.address!r}, {server.port}))")
+        assert starters.look(0.5)[1] == []
+        for at in (0.75, REST_SECONDS + 1):
+            starter.do("os.seteuid(1)")
+            starters.look(at)
+            (mover,) = starters.look(at)[1]
+            every = held(starters, starter.pid)
+            assert starters.owners([mover], every) == dict.fromkeys(every - before, starter.key)
+            # As itself it is at rest again, at once.
+            starter.do("os.seteuid(0)")
+            assert starters.look(at)[1] == []
+        starter.do("session.kill(); session.wait()")
+    starters.close()
+    starter.close()
+
+
 def test_a_plugin_of_a_starter_that_moves_files_itself_is_its_jobs_and_an_older_child_is_not(tmp_path: Path) -> None:
     starter, starters = Starter(tmp_path), starters_in(tmp_path)
     program = "import socket, sys; made = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); sys.stdin.read()"
