@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,6 +31,8 @@ MOST_DESCRIPTORS: Final = 4096
 # Seconds between two looks for startds, and at what a starter holds while its job runs.
 STARTD_SECONDS: Final = 5.0
 REST_SECONDS: Final = 15.0
+# Part of the looks at a startd in which it acts as HTCondor's account at least; for moments it acts as others.
+ACCOUNT_SHARE: Final = 0.1
 # Bytes of a list of children after which no more is read: some 8,000 of a daemon's, some 300 of another process. The
 # kernel gives a page a read, whatever is asked for.
 _MOST_BYTES: Final = 1 << 16
@@ -74,9 +77,10 @@ class Starters:
         self._known: dict[int, Key | None] = {}
         self._idle: dict[int, tuple[int, ...]] = {}
         self._rests: dict[int, _Rest] = {}
-        # The effective users of HTCondor's daemons: root's, and that of its own account.
+        # The effective users of HTCondor's daemons: root's, and that of its own account. By a startd's process id, in
+        # how many looks it had which.
         self._users: set[int] = {0}
-        self._found: set[int] = set()
+        self._acted: dict[int, Counter[int]] = {}
         # Copies of the look before, whose user need not be read again.
         self._copies: set[int] = set()
 
@@ -91,9 +95,7 @@ class Starters:
             with os.scandir(self._proc) as entries:
                 there = [int(entry.name) for entry in entries if entry.name.isdigit()]
             self._startds = tuple(pid for pid in there if self._is_startd(pid))
-            users = {user for pid in self._startds if (user := self._user(pid)) is not None}
-            # A startd is root for moments.
-            self._users, self._found = {0} | users | self._found, users
+        self._note_users()
         pids = [pid for startd in self._startds for pid in self._children(startd)]
         # A list that is read while one of the children ends may leave out another (proc_pid_task(5)).
         absent = self._known.keys() - set(pids)
@@ -136,6 +138,22 @@ class Starters:
             if not missing:
                 break
         return found
+
+    def _note_users(self) -> None:
+        """Note as whom the startds act now, and whose account HTCondor's is by that.
+
+        No look alone shows it: a startd is root, or a job's user, for moments.
+        """
+        self._acted = {pid: self._acted.get(pid, Counter()) for pid in self._startds}
+        for pid, acted in self._acted.items():
+            if (user := self._user(pid)) is not None:
+                acted[user] += 1
+        self._users = {0}.union(
+            user
+            for acted in self._acted.values()
+            for user, looks in acted.items()
+            if looks >= ACCOUNT_SHARE * acted.total()
+        )
 
     def _is_startd(self, pid: int) -> bool:
         return self._program(pid) in self._programs.startds and self._is_daemon(pid)
