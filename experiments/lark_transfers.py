@@ -90,8 +90,9 @@ def far_away(lab: Lab, delay_ms: float) -> Iterator[None]:
         "cd /lark/run/source",
         f"PYTHONPATH=. setsid python3 -m experiments.long_way {end} {near} {delay_ms:g} >/dev/null 2>&1 & echo $!",
     )
-    pid = lab.run(["sh", "-ec", "\n".join(lines)]).stdout.strip()
+    pid = ""
     try:
+        pid = lab.run(["sh", "-ec", "\n".join(lines)]).stdout.strip()
         yield
     finally:
         lab.run(["sh", "-c", f"kill {pid}; ip link del {near}; ip link set {end} master {nic.segment}"])

@@ -7,6 +7,7 @@ interface has no room. Inside the lab; standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 import sys
@@ -43,10 +44,16 @@ class Direction:
         return self._held[0][0] if self._held else None
 
     def take(self, now: float) -> None:
-        """Take what has come."""
-        with contextlib.suppress(BlockingIOError):
+        """Take what has come. Raises OSError."""
+        try:
             for _ in range(_AT_ONCE):
                 self._held.append((now + self._delay, self.source.recv(_LARGEST, socket.MSG_DONTWAIT)))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            # Reported once when the interface goes down; when it is up again, its frames come again.
+            if error.errno != errno.ENETDOWN:
+                raise
 
     def pass_on(self, now: float) -> None:
         """Send what has been on its way for long enough."""

@@ -107,13 +107,14 @@ def _groups_of(rule: TransferRule, groups: Sequence[GroupSpec]) -> Iterator[str]
 def _free(free: set[int], group: str, port: str) -> int:
     """The DSCP of a pair: by its names, so that other pairs that come and go leave it as it is as far as can be.
 
-    An odd one, since the even ones have meanings of their own elsewhere (RFC 2474, section 6), of the upper half, since
-    groups have the lowest: while switches go over to a policy with another group, no job is steered as transfers are.
+    One of the upper half, since groups have the lowest: while switches go over to a policy with another group, no job
+    is steered as transfers are. There an odd one first, since the even ones have meanings of their own elsewhere
+    (RFC 2474, section 6).
     """
 
     def order(dscp: int) -> tuple[bool, bool, bytes]:
         text = f"{group} {port} {dscp}".encode("utf-8", "surrogatepass")
-        return dscp % 2 == 0, dscp < UPPER, hashlib.sha256(text).digest()
+        return dscp < UPPER, dscp % 2 == 0, hashlib.sha256(text).digest()
 
     return min(free, key=order)
 

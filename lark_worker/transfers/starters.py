@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,6 +31,8 @@ MOST_DESCRIPTORS: Final = 4096
 # Seconds between two looks for startds, and at what a starter holds while its job runs.
 STARTD_SECONDS: Final = 5.0
 REST_SECONDS: Final = 15.0
+# Part of the looks at a startd in which it acts as HTCondor's account at least; for moments it acts as others.
+ACCOUNT_SHARE: Final = 0.1
 # Bytes of a list of children after which no more is read: some 8,000 of a daemon's, some 300 of another process. The
 # kernel gives a page a read, whatever is asked for.
 _MOST_BYTES: Final = 1 << 16
@@ -74,9 +77,10 @@ class Starters:
         self._known: dict[int, Key | None] = {}
         self._idle: dict[int, tuple[int, ...]] = {}
         self._rests: dict[int, _Rest] = {}
-        # The effective users of HTCondor's daemons: root's, and that of its own account.
+        # The effective users of HTCondor's daemons: root's, and that of its own account. By a startd's process id, in
+        # how many looks it had which.
         self._users: set[int] = {0}
-        self._found: set[int] = set()
+        self._acted: dict[int, Counter[int]] = {}
         # Copies of the look before, whose user need not be read again.
         self._copies: set[int] = set()
 
@@ -91,9 +95,7 @@ class Starters:
             with os.scandir(self._proc) as entries:
                 there = [int(entry.name) for entry in entries if entry.name.isdigit()]
             self._startds = tuple(pid for pid in there if self._is_startd(pid))
-            users = {user for pid in self._startds if (user := self._user(pid)) is not None}
-            # A startd is root for moments.
-            self._users, self._found = {0} | users | self._found, users
+        self._note_users()
         pids = [pid for startd in self._startds for pid in self._children(startd)]
         # A list that is read while one of the children ends may leave out another (proc_pid_task(5)).
         absent = self._known.keys() - set(pids)
@@ -137,6 +139,22 @@ class Starters:
                 break
         return found
 
+    def _note_users(self) -> None:
+        """Note as whom the startds act now, and whose account HTCondor's is by that.
+
+        No look alone shows it: a startd is root, or a job's user, for moments.
+        """
+        self._acted = {pid: self._acted.get(pid, Counter()) for pid in self._startds}
+        for pid, acted in self._acted.items():
+            if (user := self._user(pid)) is not None:
+                acted[user] += 1
+        self._users = {0}.union(
+            user
+            for acted in self._acted.values()
+            for user, looks in acted.items()
+            if looks >= ACCOUNT_SHARE * acted.total()
+        )
+
     def _is_startd(self, pid: int) -> bool:
         return self._program(pid) in self._programs.startds and self._is_daemon(pid)
 
@@ -158,16 +176,14 @@ class Starters:
     def _mover(self, pid: int, key: Key, at: float) -> Mover | None:
         children = self._children(pid)
         rest = self._rests.get(pid)
-        if children and self._idle.get(pid) == children:
-            if rest is None or at - rest.at >= REST_SECONDS:
-                self._rested(pid, children, at)
-            return None
-        copies = [child for child in children if self._is_copy(child)]
-        if copies:
-            return Mover(key, self._below(copies))
-        if any(self._program(child) in self._programs.starters for child in children):
-            # Between fork and exec one may look like a copy, or not yet like one.
-            return None
+        if not children or self._idle.get(pid) != children:
+            copies = [child for child in children if self._is_copy(child)]
+            if copies:
+                return Mover(key, self._below(copies))
+            if any(self._program(child) in self._programs.starters for child in children):
+                # Between fork and exec one may look like a copy, or not yet like one.
+                return None
+        # With the same children, too: a session of condor_ssh_to_job may last through a checkpoint.
         if rest is not None and self._acts_for_its_job(pid):
             rest.looks += 1
             if rest.looks == 1:
@@ -215,18 +231,13 @@ class Starters:
         return user is not None and user not in self._users
 
     def _user(self, pid: int) -> int | None:
-        """The effective user of a process; None where it has ended."""
+        """The effective user of a process, which has its folder; None where it has ended."""
         try:
-            fd = os.open(f"{pid}/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+            # A seventh of the time that its file "status" takes. Unlike the files in it, the folder is never root's
+            # for a process that has changed its user.
+            return os.stat(str(pid), dir_fd=self._proc).st_uid
         except OSError:
             return None
-        try:
-            # "Uid:", and the real, effective, saved and file system's id.
-            return int(os.read(fd, _PAGE).partition(b"\nUid:")[2].split(maxsplit=2)[1])
-        except (OSError, IndexError, ValueError):
-            return None
-        finally:
-            os.close(fd)
 
     def _is_copy(self, pid: int) -> bool:
         if self._program(pid) not in self._programs.starters or not self._is_here(pid):

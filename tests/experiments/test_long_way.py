@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from lab.namespaces import Host, Net
+from lab.run import run
+from tests.fixtures.service import wait
 
 MS = 29
 SIZE = 3_000_000
@@ -47,6 +49,18 @@ def ends() -> Iterator[tuple[Net, Host, Host]]:
         yield net, one, other
         program.kill()
         program.wait()
+
+
+def test_an_interface_that_was_down_is_part_of_the_way_again(ends: tuple[Net, Host, Host]) -> None:
+    net, one, _ = ends
+
+    def passes() -> bool:
+        return net.exec(one, ["ping", "-c", "1", "-W", "1", "10.9.0.2"], check=False).returncode == 0
+
+    wait(passes, limit=20)
+    for state in ("down", "up"):
+        run(["ip", "link", "set", one.port, state])
+    wait(passes, limit=20)
 
 
 # As the lab's machines send, and as others do: TCP's segments joined, with checksums left to the interface.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,6 +17,7 @@ from experiments.options import Options
 from experiments.plot import plot
 from experiments.sandboxes import PARTS, Batch, Process, Ran, at_once, queue, ticks, times
 from experiments.transfer_shares import Shares
+from lab.boot import Lab
 from lab.run import LabError
 from lark_controller.policies.file import load
 from tests.experiments.test_figures import FINE, LATE, kept, verdicts
@@ -188,3 +191,24 @@ def test_the_server_takes_what_is_uploaded() -> None:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_a_way_that_is_built_in_part_is_taken_away() -> None:
+    class Broken:
+        """A lab that fails in the middle of the way's commands."""
+
+        def __init__(self) -> None:
+            self.ran: list[str] = []
+
+        def run(self, command: Sequence[str]) -> None:
+            self.ran.append(command[-1])
+            if len(self.ran) == 1:
+                raise LabError("no such device")
+
+    lab = Broken()
+    with pytest.raises(LabError, match="no such device"), lark_transfers.far_away(cast(Lab, lab), 29.0):
+        pytest.fail("there is no way")
+    _, undone = lab.ran
+    near, _ = lark_transfers.WAY
+    assert f"ip link del {near}" in undone
+    assert re.search(r"ip link set \S+ master \S+", undone)

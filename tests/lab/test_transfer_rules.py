@@ -57,20 +57,24 @@ def taker(lab: Lab) -> Iterator[None]:
     """A web server in the WAN that takes files, for IPv4 and IPv6."""
     serve = f"cd /lark/run/source; PYTHONPATH=. setsid python3 -m experiments.sink {PORT} >/dev/null 2>&1 & echo $!"
     pid = lab.on("wan1", "sh", "-c", serve).stdout.strip()
-    yield
-    lab.on("wan1", "kill", pid, check=False)
+    try:
+        yield
+    finally:
+        lab.on("wan1", "kill", pid, check=False)
 
 
 @contextmanager
 def of_type(lab: Lab, network: str) -> Iterator[None]:
     """Jobs of the worker have this NetworkType."""
     lab.write(WORKER, CONFIG, f'NetworkType = "{network}"\n')
-    lab.on(WORKER, "condor_reconfig")
-    shown = f"condor_status -constraint 'Machine == \"{WORKER}.lab.test\"' -af NetworkType"
-    lab.on("central", "sh", "-c", f"until {shown} | grep -q {network}; do sleep 0.5; done", timeout=120)
-    yield
-    lab.on(WORKER, "rm", CONFIG)
-    lab.on(WORKER, "condor_reconfig")
+    try:
+        lab.on(WORKER, "condor_reconfig")
+        shown = f"condor_status -constraint 'Machine == \"{WORKER}.lab.test\"' -af NetworkType"
+        lab.on("central", "sh", "-c", f"until {shown} | grep -q {network}; do sleep 0.5; done", timeout=120)
+        yield
+    finally:
+        lab.on(WORKER, "rm", CONFIG)
+        lab.on(WORKER, "condor_reconfig")
 
 
 def left_by(lab: Lab) -> dict[str, int]:
@@ -144,12 +148,16 @@ def reference(lab: Lab) -> Iterator[None]:
     access_point = sandboxes.ACCESS_POINT
     serve = f"mkdir -p {WWW}; truncate -s 100G {WWW}/data; cd {WWW}; setsid python3 -m http.server {REFERENCE}"
     server = lab.on(access_point, "sh", "-c", f"{serve} >/dev/null 2>&1 & echo $!").stdout.strip()
-    url = f"http://{access_point}.lab.test:{REFERENCE}/data"
-    ask = f"setsid curl -s --retry 20 --retry-connrefused -o /dev/null {url} >/dev/null 2>&1 & echo $!"
-    client = lab.on(WORKER, "sh", "-c", ask).stdout.strip()
-    yield
-    lab.on(WORKER, "kill", client, check=False)
-    lab.on(access_point, "sh", "-c", f"kill {server}; rm -r {WWW}", check=False)
+    try:
+        url = f"http://{access_point}.lab.test:{REFERENCE}/data"
+        ask = f"setsid curl -s --retry 20 --retry-connrefused -o /dev/null {url} >/dev/null 2>&1 & echo $!"
+        client = lab.on(WORKER, "sh", "-c", ask).stdout.strip()
+        try:
+            yield
+        finally:
+            lab.on(WORKER, "kill", client, check=False)
+    finally:
+        lab.on(access_point, "sh", "-c", f"kill {server}; rm -r {WWW}", check=False)
 
 
 def received(lab: Lab) -> tuple[int, dict[tuple[str, int], int]]:
@@ -213,15 +221,17 @@ def inputs(lab: Lab, most: int | None, rule: str) -> Iterator[None]:
         "request_disk": str(2 * BATCH.size // 1024),
         "transfer_input_files": f"{sandboxes.FOLDER}/in.$(ProcId)",
     }
-    sandboxes.prepare(lab, BATCH)
     try:
+        sandboxes.prepare(lab, BATCH)
         with transfer_limits.before_the_input(lab), limited(lab, LINK), sandboxes.queue(lab, most):
             transfer_limits.put_rule(lab, rule)
             jobs = submit.submit(lab, sandboxes.USER, "true", attributes, BATCH.jobs)
-            wait_for(lambda: len(moving(lab)) >= (most or BATCH.jobs))
-            yield
-            lab.on(sandboxes.ACCESS_POINT, "condor_rm", str(jobs.cluster))
-            submit.wait(lab, jobs)
+            try:
+                wait_for(lambda: len(moving(lab)) >= (most or BATCH.jobs))
+                yield
+            finally:
+                lab.on(sandboxes.ACCESS_POINT, "condor_rm", str(jobs.cluster))
+                submit.wait(lab, jobs)
     finally:
         lab.on(sandboxes.ACCESS_POINT, "rm", "-rf", sandboxes.FOLDER)
 

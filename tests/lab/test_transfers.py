@@ -24,8 +24,10 @@ def http_server(lab: Lab) -> Iterator[None]:
     script = f"mkdir -p /tmp/www; head -c {SIZE} /dev/zero >/tmp/www/data; cd /tmp/www"
     start = f"{script}; setsid python3 -m http.server --bind :: {PORT} >/dev/null 2>&1 & echo $!"
     pid = lab.on("wan1", "sh", "-c", start).stdout.strip()
-    yield
-    lab.on("wan1", "kill", pid, check=False)
+    try:
+        yield
+    finally:
+        lab.on("wan1", "kill", pid, check=False)
 
 
 def use(lab: Lab, jobs: submit.Jobs, process: int = 0) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lark_common.errors import PolicyError
@@ -261,18 +261,37 @@ def test_marks_stay_when_others_come_and_go() -> None:
     assert next(each.dscp for each in after.transfer_marks if each[:2] == ("g3", "wan")) == mark.dscp
 
 
-@given(st.integers(0, 31), st.integers(1, 32))
-def test_no_group_that_comes_has_the_mark_of_transfers_before(count: int, more: int) -> None:
-    """So no job is steered as transfers are while switches go over, until the 33rd group."""
-    rules = "{transfers: {group: g0, port: wan}}, {transfers: {group: g0, port: wan-fast}}"
+@given(st.integers(1, 31), st.integers(0, 31), st.integers(1, 32))
+@example(17, 0, 32)
+@example(31, 0, 32)
+def test_no_group_that_comes_has_the_mark_of_transfers_before(pairs: int, count: int, more: int) -> None:
+    """So no job is steered as transfers are while switches go over, until the 33rd group or the 32nd pair."""
+    ports = ("wan", "wan-fast")
+    rules = ", ".join(
+        f"{{transfers: {{group: g{each // 2}, port: {ports[each % 2]}}}}}" for each in reversed(range(pairs))
+    )
 
     def policy(groups: int) -> Policy:
         return ports_of(rules, ", ".join(f"g{each}: {{}}" for each in range(groups)))
 
-    before, after = policy(1 + count), policy(min(32, 1 + count + more))
+    least = pairs // 2 + pairs % 2
+    before, after = policy(min(32, least + count)), policy(min(32, least + count + more))
     for one, other in ((before, after), (after, before)):
         assert not {each.dscp for each in one.groups} & {each.dscp for each in other.transfer_marks}
     assert before.transfer_marks == after.transfer_marks
+    # As long as there are odd ones, each is.
+    assert sum(each.dscp % 2 for each in before.transfer_marks) == min(16, pairs)
+
+
+@given(st.integers(1, 30), st.integers(1, 30))
+def test_a_pair_for_each_group_leaves_the_groups_their_dscps(one: int, other: int) -> None:
+    """One rule without group makes one pair more than there are groups."""
+    few, many = (
+        ports_of("{transfers: {port: wan}}", ", ".join(f"g{each}: {{}}" for each in range(groups)))
+        for groups in sorted((one, other))
+    )
+    assert len(many.transfer_marks) == max(one, other) + 1
+    assert not {each.dscp for each in many.groups} & {each.dscp for each in (*few.transfer_marks, *many.transfer_marks)}
 
 
 @given(st.integers(0, 62), st.integers(1, 3))

@@ -26,7 +26,7 @@ from lark_worker.settings import load
 from lark_worker.transfers.book import NOTHING
 from lark_worker.transfers.following import Transfers
 from lark_worker.transfers.sockets import MOST_ENDS, Sockets
-from lark_worker.transfers.starters import REST_SECONDS, Mover, Starters
+from lark_worker.transfers.starters import REST_SECONDS, STARTD_SECONDS, Mover, Starters
 from tests.fixtures.service import wait
 from tests.worker.pool import Pool
 
@@ -172,7 +172,10 @@ class Starter:
                 shutil.copy(python, folder / name)
         (folder / "starter.py").write_text(STARTER)
         start = (
-            f"import os, subprocess\nhold, end = os.pipe()\nfor _ in range({others}):\n"
+            "import os, signal, subprocess\n"
+            "signal.signal(signal.SIGUSR1, lambda *_: os.seteuid(1))\n"
+            "signal.signal(signal.SIGUSR2, lambda *_: os.seteuid(0))\n"
+            f"hold, end = os.pipe()\nfor _ in range({others}):\n"
             " os.fork() or (os.close(end), os.read(hold, 1), os._exit(0))\n"
             f"subprocess.run(['{folder}/condor_starter', '{folder}/starter.py'])"
         )
@@ -193,6 +196,11 @@ class Starter:
     def move(self, function: str, server: Server, received: int = 1_000_000, sent: int = 0, hold: bool = True) -> None:
         """Have it, or a copy, connect to a server."""
         self.do(f"{function}({server.address!r}, {server.port}, {received}, {sent}, {hold})")
+
+    def startd_acts_as(self, user: int) -> None:
+        """Have its startd be root (0), or user 1."""
+        os.kill(self._process.pid, signal.SIGUSR1 if user else signal.SIGUSR2)
+        wait(lambda: Path("/proc", str(self._process.pid)).stat().st_uid == user)
 
     def kill(self) -> None:
         """kill -9."""
@@ -520,6 +528,56 @@ def test_what_a_starter_moves_itself_as_its_jobs_user_is_a_transfer(tmp_path: Pa
         starter.do("os.seteuid(1)")
         starters.look(6 * REST_SECONDS)
         assert starters.owners(starters.look(6 * REST_SECONDS)[1], every) == {}
+    starters.close()
+    starter.close()
+
+
+def test_a_checkpoint_is_a_transfer_while_a_session_goes_on(tmp_path: Path) -> None:
+    """A starter connects first and changes its user later, and a look between sees its usual children alone."""
+    starter, starters = Starter(tmp_path), starters_in(tmp_path)
+    starter.do("session = subprocess.Popen(['/bin/sleep', '60'], env={})")
+    with serving() as server:
+        for at in (0.0, 0.25):
+            assert starters.look(at)[1] == []
+        before = held(starters, starter.pid)
+        starter.do(f"checkpoint = socket.create_connection(({server.address!r}, {server.port}))")
+        assert starters.look(0.5)[1] == []
+        for at in (0.75, REST_SECONDS + 1):
+            starter.do("os.seteuid(1)")
+            starters.look(at)
+            (mover,) = starters.look(at)[1]
+            every = held(starters, starter.pid)
+            assert starters.owners([mover], every) == dict.fromkeys(every - before, starter.key)
+            # As itself it is at rest again, at once.
+            starter.do("os.seteuid(0)")
+            assert starters.look(at)[1] == []
+        starter.do("session.kill(); session.wait()")
+    starters.close()
+    starter.close()
+
+
+def test_a_startd_that_is_root_for_moments_leaves_htcondors_account_its_rest(tmp_path: Path) -> None:
+    starter, starters = Starter(tmp_path), starters_in(tmp_path)
+    starter.startd_acts_as(1)
+    starter.do("os.seteuid(1)")
+    looks = [STARTD_SECONDS * each for each in range(20)]
+    assert [starters.look(at)[1] for at in looks[:10]] == [[]] * 10
+    starter.startd_acts_as(0)
+    assert [starters.look(at)[1] for at in looks[10:]] == [[]] * 10
+    starters.close()
+    starter.close()
+
+
+def test_a_startd_that_acts_as_a_jobs_user_for_a_moment_hides_no_checkpoint(tmp_path: Path) -> None:
+    starter, starters = Starter(tmp_path), starters_in(tmp_path)
+    looks = [STARTD_SECONDS * each for each in range(20)]
+    assert [starters.look(at)[1] for at in looks] == [[]] * 20
+    starter.startd_acts_as(1)
+    starters.look(looks[-1] + STARTD_SECONDS)
+    starter.startd_acts_as(0)
+    starter.do("os.seteuid(1)")
+    starters.look(looks[-1] + STARTD_SECONDS + 0.25)
+    assert len(starters.look(looks[-1] + STARTD_SECONDS + 0.5)[1]) == 1
     starters.close()
     starter.close()
 
