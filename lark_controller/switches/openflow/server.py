@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from lark_common.errors import SettingError, SwitchError
@@ -50,8 +49,6 @@ _BACKLOG: Final = 1024
 _TOO_MANY: Final = "too many switches are kept by an instance that stands by"
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
-# Callers that are looked at before a flood is put off; those beyond wait for long already.
-_LOOKED_AT: Final = 32
 
 
 def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
@@ -206,13 +203,10 @@ class Server:
 
     def _others_are_waited_for(self, datapath: int | None) -> bool:
         """True while callers wait for switches, and not for this one."""
-        waited_for = () if self._handler is None else islice(self._handler.waited_for(), _LOOKED_AT)
-        found = False
-        for each in waited_for:
-            if each == datapath:
-                return False
-            found = True
-        return found
+        handler = self._handler
+        if handler is None or (datapath is not None and handler.is_waited_for(datapath)):
+            return False
+        return any(True for _ in handler.waited_for())
 
     def _make_room(self, peer: Peer) -> bool:
         """Close the oldest unfinished handshake of those who have most, unless that is this one."""
