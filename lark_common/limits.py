@@ -24,15 +24,32 @@ _KEYS: Final = 4096
 def network_of(host: str) -> str:
     """The part of the network that limits count an address as: of IPv6 the /64, in which one machine may have as many
     addresses as it likes. What is no address is itself."""
+    address = _address(host)
+    if address is None:
+        return host
+    if isinstance(address, ipaddress.IPv4Address) or address.is_loopback:
+        return str(address)
+    return str(ipaddress.IPv6Network((address, 64), strict=False))
+
+
+@functools.lru_cache(maxsize=16_384)
+def networks_around(host: str) -> tuple[str, ...]:
+    """The networks around :func:`network_of` that may be one owner's, the widest first: of IPv6 the /48 and the /56, of
+    IPv4 the /24."""
+    address = _address(host)
+    if address is None or address.is_loopback:
+        return ()
+    lengths = (24,) if isinstance(address, ipaddress.IPv4Address) else (48, 56)
+    return tuple(str(ipaddress.ip_network((address, length), strict=False)) for length in lengths)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(address) if address.is_loopback else str(ipaddress.IPv6Network((address, 64), strict=False))
+        return None
+    mapped = None if isinstance(address, ipaddress.IPv4Address) else address.ipv4_mapped
+    return mapped or address
 
 
 class Bucket:

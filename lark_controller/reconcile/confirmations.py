@@ -188,6 +188,10 @@ class Confirmations:
         """The jobs that callers wait for, those that have waited longest first."""
         return list(self._waiters)
 
+    def is_awaited(self, what: Awaited) -> bool:
+        """True where a caller waits for a job that waits for this."""
+        return not self._waiters.keys().isdisjoint(self._open.get(what, ()))
+
     def stop_waiting(self, number: int, waiter: Waiter) -> None:
         """Forget a waiter that has given up."""
         waiters = self._waiters.get(number, [])

@@ -31,11 +31,11 @@ from lark_controller.switches.openflow.applies import Outcome
 from lark_controller.switches.openflow.link import SwitchLink
 
 # Switches whose changes are under way at a time: what one is sent takes megabytes meanwhile, and each has a part of
-# every turn of the loop, which jobs that start wait for. Those that take longer (seconds) are not waited for.
+# every turn of the loop, which jobs that start wait for. Where none ends for so long (seconds), one more begins.
 _AT_ONCE: Final = 8
+_LONGEST: Final = 0.25
 # Jobs that are looked at before other work may go ahead.
 _LOOKED_AT: Final = 256
-_LONGEST: Final = 0.25
 
 
 class PolicyChange:
@@ -100,7 +100,7 @@ class PolicyChange:
         loop = self._loop
         before, after, sent = loop.desired, loop.pair.coming, 0
         transition = Transition(before, after)
-        outstanding: set[asyncio.Future[Outcome]] = set()
+        outstanding: list[asyncio.Future[Outcome]] = []
         pace = Pace()
         # A switch that connects meanwhile holds the old program, so it is asked for again until there is none left.
         while left := [datapath for datapath in loop.switches if datapath not in loop.pair.moved]:
@@ -110,7 +110,7 @@ class PolicyChange:
                 try:
                     count, outcome = self._bring_over(state, transition)
                     sent += count
-                    outstanding |= set() if outcome is None else {outcome}
+                    outstanding += [] if outcome is None else [outcome]
                 except Exception as error:  # the policy is the store's already, and the other switches follow it
                     failure("a switch could not be brought over to the policy", error, datapath=dpid_text(datapath))
                     if state.link is not None:
@@ -206,13 +206,14 @@ def _cores(policy: Policy) -> set[int]:
     return {datapath for datapath, spec in policy.switches.items() if spec.role is SwitchRole.CORE}
 
 
-async def _room(outstanding: set[asyncio.Future[Outcome]]) -> set[asyncio.Future[Outcome]]:
-    """Wait until few enough changes are under way; returns those that are."""
-    outstanding = {each for each in outstanding if not each.done()}
+async def _room(outstanding: list[asyncio.Future[Outcome]]) -> list[asyncio.Future[Outcome]]:
+    """Wait until few enough changes are under way; returns those that are, the oldest first."""
+    outstanding = [each for each in outstanding if not each.done()]
     if len(outstanding) < _AT_ONCE:
         return outstanding
-    done, under_way = await asyncio.wait(outstanding, timeout=_LONGEST, return_when=asyncio.FIRST_COMPLETED)
-    return under_way if done else set()
+    done, _ = await asyncio.wait(outstanding, timeout=_LONGEST, return_when=asyncio.FIRST_COMPLETED)
+    # The oldest alone is not waited for: were all of them left, slow switches would soon be under way in any number.
+    return [each for each in outstanding if not each.done()] if done else outstanding[1:]
 
 
 def _queues_alike(before: Policy, after: Policy) -> bool:

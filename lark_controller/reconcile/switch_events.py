@@ -73,6 +73,10 @@ class SwitchEvents:
         for number in confirmations.awaited():
             yield from (what.datapath for what in confirmations.waiting(number) if isinstance(what, FlowsAt))
 
+    def is_waited_for(self, datapath: int) -> bool:
+        """True for a switch of a job whose caller waits for its confirmation."""
+        return self._loop.confirmations.is_awaited(FlowsAt(datapath))
+
     def expects(self, datapath: int) -> bool:
         """True for a switch that is declared or has jobs."""
         desired = self._loop.desired

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
@@ -119,9 +120,9 @@ def register_post(connection: Connection, post: Post) -> StoredRun:
     fresh = replace(job, created=now) if stored is None else _merged(stored, job)
     ended: list[Job] = []
     if fresh.live:
-        ended = _free_addresses(connection, fresh, actor, now)
+        ended = _free_addresses(connection, fresh, stored, actor, now)
         if stored is None or not stored.live:
-            newer, older = _rivals(connection, fresh)
+            newer, older = _rivals(connection, fresh, stored)
             ended += [end_run(connection, rival, now, SUPERSEDED, "", actor, _by(fresh)) for rival in older]
             if newer is not None:
                 over = _stillborn(connection, post, stored, fresh, newer)
@@ -201,7 +202,7 @@ def set_address(
     if job is None or not job.live:
         raise NotFoundError(f"no live job has the id {job_id}")
     fresh = replace(job, ipv4=ipv4, ipv6=ipv6, ipv4_block=blocks[0], ipv6_block=blocks[1])
-    ended = _free_addresses(connection, fresh, actor, now)
+    ended = _free_addresses(connection, fresh, job, actor, now)
     values = columns_of(fresh)
     connection.execute(
         update(runs)
@@ -259,7 +260,7 @@ def _merged(stored: Job, posted: Job) -> Job:
     )
 
 
-def _free_addresses(connection: Connection, fresh: Job, actor: str, now: float) -> list[Job]:
+def _free_addresses(connection: Connection, fresh: Job, stored: Job | None, actor: str, now: float) -> list[Job]:
     """End the live runs that hold an address of ``fresh`` without a right to it. Raises AddressError for one that
     has the right; the caller's transaction is then rolled back as a whole."""
     ended: list[Job] = []
@@ -270,7 +271,7 @@ def _free_addresses(connection: Connection, fresh: Job, actor: str, now: float) 
         if holder is None:
             continue
         # A lease that is over ends nothing here: it may have been renewed a moment ago, or the clock was set.
-        if _same_place(holder, fresh) and holder.port == fresh.port and _is_older(holder, fresh):
+        if _same_place(holder, fresh) and holder.port == fresh.port and _is_older(holder, fresh, stored):
             ended.append(end_run(connection, holder, now, SUPERSEDED, "", actor, _by(fresh)))
         else:
             raise AddressError(
@@ -286,29 +287,32 @@ def _holder(connection: Connection, fresh: Job, address: Address) -> Job | None:
     return None if row is None else job_from(row)
 
 
-def _rivals(connection: Connection, fresh: Job) -> tuple[Job | None, list[Job]]:
-    """The live run on the same slot that started later, if there is one, and the others. A slot has one job at a time:
-    of two with one start, or none that is known, the one that was stored first is over."""
+def _rivals(connection: Connection, fresh: Job, stored: Job | None) -> tuple[Job | None, list[Job]]:
+    """The live run on the same slot that comes after this one, if there is one, and those that it comes after. A slot
+    has one job at a time: of two with one start, or none that is known, the one that was stored first is over."""
     where = {"at_slot": fresh.run.slot, "at_host": fresh.host, "but": fresh.id}
     rivals = [job_from(row) for row in connection.execute(_RIVALS, where)]
-    newer = max((rival for rival in rivals if rival.run.started > fresh.run.started), key=_started, default=None)
-    return newer, [rival for rival in rivals if rival.run.started <= fresh.run.started]
+    # One that is taken in again has kept its number, and the slot may have gone on meanwhile.
+    own = (fresh.run.started, math.inf if stored is None else stored.number)
+    newer = max((rival for rival in rivals if _order(rival) > own), key=_order, default=None)
+    return newer, [rival for rival in rivals if _order(rival) < own]
 
 
-def _started(job: Job) -> int:
-    return job.run.started
+def _order(job: Job) -> tuple[int, int]:
+    return job.run.started, job.number
 
 
 def _same_place(one: Job, other: Job) -> bool:
     return one.host == other.host and one.run.slot == other.run.slot
 
 
-def _is_older(stored: Job, fresh: Job) -> bool:
-    """True if ``stored`` must be over because ``fresh`` runs. Where starts are unknown or equal, what was stored first
-    is older, unless it is of the same job."""
-    if stored.run.started and fresh.run.started and stored.run.started != fresh.run.started:
-        return stored.run.started < fresh.run.started
-    return stored.run.global_job_id != fresh.run.global_job_id
+def _is_older(holder: Job, fresh: Job, stored: Job | None) -> bool:
+    """True if ``holder`` must be over because ``fresh`` runs. Where starts are unknown or equal, the one that was
+    stored first is older, unless both are of the same job."""
+    if holder.run.started and fresh.run.started and holder.run.started != fresh.run.started:
+        return holder.run.started < fresh.run.started
+    was_first = stored is None or holder.number < stored.number
+    return was_first and holder.run.global_job_id != fresh.run.global_job_id
 
 
 def _by(winner: Job) -> str:

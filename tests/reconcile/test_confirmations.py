@@ -29,6 +29,18 @@ def test_whoever_has_given_up_is_not_called_and_not_kept() -> None:
     seen.stop_waiting(7, impatient)
 
 
+def test_a_switch_is_awaited_while_a_caller_waits_for_a_job_that_waits_for_it() -> None:
+    seen = Confirmations()
+    for number in range(7, 200):
+        seen.sent(number, FlowsAt(number))
+    assert not seen.is_awaited(FlowsAt(199))
+    for number in (8, 199):
+        seen.when_settled(number, lambda: None)
+    assert [seen.is_awaited(FlowsAt(datapath)) for datapath in (6, 7, 8, 199)] == [False, False, True, True]
+    seen.confirmed(199, FlowsAt(199))
+    assert not seen.is_awaited(FlowsAt(199))
+
+
 def test_a_revision_that_is_no_number_confirms_nothing() -> None:
     states = WorkerStates()
     states.changed("worker1", [7])
@@ -104,6 +116,7 @@ def test_many_switches_of_a_job_are_told_apart_as_few_are() -> None:
             assert seen.stuck(7) == (bool(seen.waiting(7)) and not any(out for out, _ in wanted.values()))
             assert seen.open() == ([7] if seen.waiting(7) else [])
             assert bool(seen.awaited()) <= bool(seen.waiting(7))
+            assert seen.is_awaited(what) == (bool(seen.awaited()) and what in seen.waiting(7))
         seen.forget(7)
         assert len(called) == 8
         assert len(seen) == 0

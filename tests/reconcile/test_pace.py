@@ -144,6 +144,23 @@ def test_switches_go_over_to_a_policy_some_in_a_turn(
     assert max(under_way) == min(switches, policy_change._AT_ONCE)
 
 
+def test_where_switches_are_slow_one_more_goes_over_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_change, "_LONGEST", 0.0)
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        changes: list[asyncio.Future[Outcome]] = [loop.create_future() for _ in range(3 * policy_change._AT_ONCE)]
+        waited_for: list[asyncio.Future[Outcome]] = []
+        for count, change in enumerate(changes, 1):
+            waited_for = await policy_change._room([*waited_for, change])
+            assert waited_for == changes[max(0, count - policy_change._AT_ONCE + 1) : count]
+        waited_for[3].cancel()
+        rest = [each for each in waited_for if each is not waited_for[3]]
+        assert await policy_change._room(waited_for) == rest
+
+    asyncio.run(play())
+
+
 class _Counts(dict[int, int]):
     """Counts that may be asked for, but not gone through."""
 

@@ -212,6 +212,31 @@ def test_an_earlier_run_neither_takes_the_address_nor_the_slot_of_a_later(store:
     assert actions(store, late.job) == ["register", "supersede"]
 
 
+@pytest.mark.parametrize("started", [0, 1000])
+@pytest.mark.parametrize("given_up", [False, True])
+@pytest.mark.parametrize("same_address", [False, True])
+def test_a_run_that_is_taken_in_again_ends_none_that_was_stored_after_it(
+    store: Store, started: int, given_up: bool, same_address: bool
+) -> None:
+    first = put(store, a_run(1, started=started, slot="slot1@worker0")).job
+    if given_up:
+        store.runs.end(first.id, NOW, LEASE_EXPIRED, "", "lark")
+    else:
+        store.runs.set_states([(first.id, JobState.REFUSED, "rule limit")])
+    ports = {"ipv4": first.ipv4, "ipv6": first.ipv6, "port": first.port} if same_address else {}
+    second = put(store, a_run(2, started=started, slot="slot1@worker0", **ports)).job
+    again = a_run(1, started=started, slot="slot1@worker0")
+    if same_address:
+        with pytest.raises(AddressError) as raised:
+            put(store, again)
+        assert raised.value.holder == second.id
+    else:
+        made = put(store, again)
+        assert made.superseded == ()
+        assert (made.job.state, made.job.reason) == (JobState.ENDED, SUPERSEDED)
+    assert list(store.runs.live()) == [second]
+
+
 def test_nodes_of_a_parallel_job_do_not_evict_each_other(store: Store) -> None:
     nodes = [
         a_run(1, slot=f"slot{node}@worker0", ipv4=IPv4Address(f"10.64.0.{node}"), ipv6=None, port=f"lark{node}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fake_switch.switch import FakeSwitch
 from lark_controller.switches.openflow import tls_gate
-from lark_controller.switches.openflow.budgets import Peer
+from lark_controller.switches.openflow.places import Peer
 from tests.fixtures.openflow import Recorder, add, flow, make_authority, make_certificate, scenario, serving
 
 # The beginning of a ClientHello of 512 bytes (RFC 8446, section 5.1).

@@ -7,13 +7,11 @@ read for a while: TCP slows it down.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeVar
+from collections import OrderedDict
+from typing import Final
 
-from lark_common.limits import Bucket, network_of
-
-T = TypeVar("T")
+from lark_common.limits import Bucket
+from lark_controller.switches.openflow.places import Peer
 
 # Of the loop's time one switch may take so much with messages that nobody asked for or has a use for, and so much with
 # answers; so many seconds of it at once. A dump of 3,500 flows takes 0.03 s.
@@ -91,32 +89,6 @@ class SwitchTimes:
         if self._common is None:
             self._common = Bucket(COMMON_SHARE, NEW_AT_ONCE, now)
         return self._common
-
-
-class Peer(NamedTuple):
-    """The other end of a connection: its address, and the part of the network that this is in."""
-
-    network: str
-    host: str
-
-    @classmethod
-    def at(cls, host: str) -> Peer:
-        """The peer at an address."""
-        return cls(network_of(host), host)
-
-
-def to_make_room(held: Mapping[T, Peer], newcomer: Peer) -> T | None:
-    """The one that gives its place to a newcomer: the oldest of the host that has most places, of those in the network
-    that has most; None where that is the newcomer's own network, and its own host or one with a single place."""
-    # Each connection that comes may ask this of 16,384, so nothing here is done by Python for each of them twice.
-    network, places = Counter(peer.network for peer in held.values()).most_common(1)[0]
-    if places == 1:
-        return None
-    hosts = Counter(peer.host for peer in held.values() if peer.network == network)
-    host, count = hosts.most_common(1)[0]
-    if network == newcomer.network and (host == newcomer.host or count == 1):
-        return None
-    return next(each for each, peer in held.items() if peer.host == host)
 
 
 class Arrivals:

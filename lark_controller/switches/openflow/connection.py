@@ -21,10 +21,10 @@ from lark_controller.switches.openflow.budgets import (
     LEAST_PAUSE,
     LONGEST_PUT_OFF,
     LOOK_AGAIN,
-    Peer,
     SwitchTimes,
 )
 from lark_controller.switches.openflow.oxm import WireError
+from lark_controller.switches.openflow.places import Peer
 
 # Messages handled for one switch before the loop turns to the others, and after how many seconds it turns earlier. The
 # time is looked at once in so many messages that are dropped.

@@ -114,6 +114,9 @@ class SwitchHandler(Protocol):
     def waited_for(self) -> Iterable[int]:
         """The datapaths of the switches that callers wait for now, which are taken in first."""
 
+    def is_waited_for(self, datapath: int) -> bool:
+        """True for one of those."""
+
     def expects(self, datapath: int) -> bool:
         """True for a switch that is declared or has jobs."""
 

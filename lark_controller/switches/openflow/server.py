@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from lark_common.errors import SettingError, SwitchError
@@ -27,11 +26,12 @@ from lark_common.log import (
 from lark_controller.flows.model import Changes
 from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow.applies import SharedSteps
-from lark_controller.switches.openflow.budgets import Arrivals, Peer, SwitchTimes, to_make_room
+from lark_controller.switches.openflow.budgets import Arrivals, SwitchTimes
 from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake
 from lark_controller.switches.openflow.link import MORE_FLOWS, STOPS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.newcomer import Newcomer, identify
+from lark_controller.switches.openflow.places import Peer, Places
 from lark_controller.switches.openflow.requests import ReplyRoom
 from lark_controller.switches.openflow.tls_gate import TlsGate
 from lark_controller.switches.openflow.turns import Turns
@@ -50,8 +50,6 @@ _BACKLOG: Final = 1024
 _TOO_MANY: Final = "too many switches are kept by an instance that stands by"
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
-# Callers that are looked at before a flood is put off; those beyond wait for long already.
-_LOOKED_AT: Final = 32
 
 
 def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
@@ -105,6 +103,8 @@ class Server:
         self._gate: TlsGate | None = None
         self._open: dict[Connection, Newcomer | SwitchLink] = {}
         self._handshakes: dict[Connection, asyncio.Task[None]] = {}
+        self._handshake_places: Places[Connection] = Places()
+        self._kept_places: Places[int] = Places()
         self._refused = 0
         self._unfinished: Counter[tuple[str, str]] = Counter()
         self._buffer = bytearray(READ_BYTES)
@@ -174,19 +174,17 @@ class Server:
         if self._leads:
             return
         self._generation, self._leads = generation, True
-        loop = asyncio.get_running_loop()
         for newcomer in self.kept.values():
-            self._handshakes[newcomer.connection] = loop.create_task(self._going_on(newcomer))
+            self._begin(newcomer.connection, self._going_on(newcomer))
 
     def serve(self, handler: SwitchHandler) -> None:
         """Take in the switches that are kept, and those that come; after :meth:`lead`."""
         self._handler = handler
-        loop = asyncio.get_running_loop()
         # First those that are expected: strangers may have had themselves kept for hours, and take their time.
         for newcomer in sorted(self.kept.values(), key=lambda each: not handler.expects(each.datapath)):
             # Of one whose role is asked for, that goes on.
             if newcomer.connection not in self._handshakes:
-                self._handshakes[newcomer.connection] = loop.create_task(self._going_on(newcomer))
+                self._begin(newcomer.connection, self._going_on(newcomer))
 
     def _opened(self, connection: Connection) -> None:
         connection.time = self._times.new(asyncio.get_running_loop().time())
@@ -199,29 +197,35 @@ class Server:
                 event("connections refused: too many unfinished handshakes", level=WARNING, times=self._refused)
             connection.close("too many unfinished handshakes")
             return
-        loop = asyncio.get_running_loop()
-        wait = self._arrivals.wait(connection.peer, loop.time())
+        wait = self._arrivals.wait(connection.peer, asyncio.get_running_loop().time())
         connection.greets = not wait
-        self._handshakes[connection] = loop.create_task(self._introduced(newcomer, wait))
+        self._begin(connection, self._introduced(newcomer, wait))
+
+    def _begin(self, connection: Connection, way: Coroutine[None, None, None]) -> None:
+        """Let a connection go its way to a switch's, which has a place until it ends."""
+        self._handshakes[connection] = asyncio.get_running_loop().create_task(way)
+        self._handshake_places[connection] = connection.peer
+
+    def _over(self, connection: Connection) -> asyncio.Task[None] | None:
+        """Free the place of a connection's way, if it is on one; returns that."""
+        self._handshake_places.pop(connection, None)
+        return self._handshakes.pop(connection, None)
 
     def _others_are_waited_for(self, datapath: int | None) -> bool:
         """True while callers wait for switches, and not for this one."""
-        waited_for = () if self._handler is None else islice(self._handler.waited_for(), _LOOKED_AT)
-        found = False
-        for each in waited_for:
-            if each == datapath:
-                return False
-            found = True
-        return found
+        handler = self._handler
+        if handler is None or (datapath is not None and handler.is_waited_for(datapath)):
+            return False
+        return any(True for _ in handler.waited_for())
 
     def _make_room(self, peer: Peer) -> bool:
         """Close the oldest unfinished handshake of those who have most, unless that is this one."""
-        oldest = to_make_room({each: each.peer for each in self._handshakes}, peer)
+        oldest = self._handshake_places.to_make_room(peer)
         if oldest is None:
             return False
         # At once, since the loop reports the loss of its connection later.
-        task = self._handshakes.pop(oldest)
-        task.cancel()
+        if (task := self._over(oldest)) is not None:
+            task.cancel()
         self._no_switch(oldest, "too many unfinished handshakes of its host")
         oldest.close("too many unfinished handshakes of its host")
         return True
@@ -246,7 +250,7 @@ class Server:
             failure("switch could not be taken in", error, address=connection.address)
             connection.close(f"internal error: {error}")
         finally:
-            self._handshakes.pop(connection, None)
+            self._over(connection)
 
     async def _introduce(self, newcomer: Newcomer, wait: float) -> None:
         connection = newcomer.connection
@@ -275,14 +279,15 @@ class Server:
             _check_name(older.connection, newcomer)
             older.connection.close(f"{SUPERSEDED} {newcomer.connection.address}")
         elif len(self.kept) >= self.options.max_kept:
-            held = {each.connection: each.connection.peer for each in self.kept.values()}
-            of_most = to_make_room(held, newcomer.connection.peer)
+            of_most = self._kept_places.to_make_room(newcomer.connection.peer)
             if of_most is None:
                 raise SwitchError(_TOO_MANY)
-            of_most.close(_TOO_MANY)
+            holder = self.kept[of_most]
+            holder.connection.close(_TOO_MANY)
             # At once, since the loop reports the loss of its connection later.
-            self._let_go(self._open[of_most], _TOO_MANY)
+            self._let_go(holder, _TOO_MANY)
         self.kept[newcomer.datapath] = newcomer
+        self._kept_places[newcomer.datapath] = newcomer.connection.peer
         event("switch is kept", datapath=_dpid(newcomer.datapath), address=newcomer.connection.address)
 
     async def _go_on(self, newcomer: Newcomer) -> None:
@@ -292,7 +297,7 @@ class Server:
         if self._handler is None:
             return
         if self.kept.get(newcomer.datapath) is newcomer:
-            del self.kept[newcomer.datapath]
+            del self.kept[newcomer.datapath], self._kept_places[newcomer.datapath]
         await self._take_in(newcomer, self._handler)
 
     async def _take_in(self, newcomer: Newcomer, handler: SwitchHandler) -> None:
@@ -370,8 +375,7 @@ class Server:
         holder = self._open.pop(connection)
         holder.lost(reason)
         self._let_go(holder, reason)
-        task = self._handshakes.pop(connection, None)
-        if task is not None:
+        if (task := self._over(connection)) is not None:
             task.cancel()
             self._no_switch(connection, reason)
         if isinstance(holder, SwitchLink):
@@ -380,7 +384,7 @@ class Server:
     def _let_go(self, holder: Newcomer | SwitchLink, reason: str) -> None:
         """Keep a connection no longer, if it is kept."""
         if self.kept.get(holder.datapath) is holder:
-            del self.kept[holder.datapath]
+            del self.kept[holder.datapath], self._kept_places[holder.datapath]
             event("switch is kept no longer", datapath=_dpid(holder.datapath), reason=reason)
 
     def _gone(self, link: SwitchLink, reason: str) -> None:

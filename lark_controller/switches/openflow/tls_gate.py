@@ -18,7 +18,7 @@ from typing import Final, cast
 
 from lark_common.exhausted import exhausted
 from lark_common.log import failure
-from lark_controller.switches.openflow.budgets import Peer, to_make_room
+from lark_controller.switches.openflow.places import Peer, Places
 
 # Handshakes at a time, and sockets that wait for theirs: all switches of a large pool, when the controller is back.
 PLACES: Final = 64
@@ -46,7 +46,7 @@ class TlsGate:
         self._refused = refused
         self._limit = limit
         self._places = places
-        self._under_way: dict[asyncio.Task[bool], Peer] = {}
+        self._under_way: Places[asyncio.Task[bool]] = Places()
         self._waiting: deque[tuple[socket.socket, Peer]] = deque()
 
     def arriving(self) -> asyncio.Protocol:
@@ -73,7 +73,7 @@ class TlsGate:
 
     def _make_room(self, peer: Peer) -> bool:
         """End the oldest handshake of those who have most of them, unless it is this one."""
-        oldest = to_make_room(self._under_way, peer)
+        oldest = self._under_way.to_make_room(peer)
         if oldest is None:
             return False
         whose = self._under_way.pop(oldest)
