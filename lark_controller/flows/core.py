@@ -15,7 +15,7 @@ from lark_controller.flows import tables as t
 from lark_controller.flows.build import SWITCH, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.edge.delivery import learning_tables
-from lark_controller.flows.external import pool_flows
+from lark_controller.flows.external import from_host, pool_flows
 from lark_controller.flows.model import (
     CT_TRK,
     ETH_IPV4,
@@ -57,7 +57,8 @@ def frame(switch: Switch, policy: Policy, standing: frozenset[int] = frozenset()
     for wan in switch.wan:
         for host in policy.hosts:
             fields = {"in_port": wan.number, **ip_fields(host, "src")}
-            yield flow(Core.CLASSIFY, t.P_EXACT + 10, fields, cookie(Category.CLASSIFY, 0), goto=Core.WAN)
+            mark, noted = cookie(Category.CLASSIFY, 0), from_host(policy, host)
+            yield flow(Core.CLASSIFY, t.P_EXACT + 10, fields, mark, goto=Core.WAN, metadata=noted)
         for network in policy.job_networks:
             # No host outside has a job's address (BCP 38).
             fields = {"in_port": wan.number, **ip_fields(network, "src")}

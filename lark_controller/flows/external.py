@@ -9,10 +9,10 @@ or outside sends with an address of the pools. ARP requests from the WAN are ans
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from ipaddress import IPv4Address
-from itertools import product
+from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import Final
 
+from lark_common.runs import Network
 from lark_controller.flows import tables as t
 from lark_controller.flows.build import BROADCAST, ICMP, SWITCH, TCP, UDP, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
@@ -48,20 +48,42 @@ def pool_flows(switch: Switch, policy: Policy) -> Iterator[Flow]:
         yield flow(Core.EXTERNAL, t.P_GUARD, ip_fields(network, "dst"), SWITCH, goto=Core.LEARN)
 
 
+def from_host(policy: Policy, host: Network) -> tuple[int, int] | None:
+    """The metadata of what one of the site's own hosts sends from behind a WAN port, where that matters."""
+    pools = policy.external is not None and policy.external.pools
+    return t.FROM_HOST.put(1) if pools and host.version == 4 else None
+
+
 def _host_flows(switch: Switch, policy: Policy, spec: ExternalSpec) -> Iterator[Flow]:
     """The site's own hosts behind a WAN port, as the router there: what they send to the pools is dropped, as from
-    anywhere inside, but for their ICMP errors, without which nobody finds the path MTU through that router. Above the
-    flows by which their packets pass; the controller finds the job by the address."""
-    pools = [(name, network) for name, networks in spec.pools.items() for network in networks]
-    for host, (name, network) in product((each for each in policy.hosts if each.version == 4), pools):
-        fields = ip_fields(host, "src") | ip_fields(network, "dst")
-        answering = _ports(switch, spec.places.get(name, PoolPlace()))
-        for wan in switch.wan:
-            here: Fields = {**fields, "in_port": wan.number}
-            yield flow(Core.CLASSIFY, t.P_EXACT + 11, here, _CLOSED)
-            for kind in ERROR_TYPES if wan in answering else ():
-                error: Fields = {**here, "ip_proto": ICMP, "icmpv4_type": kind}
-                yield flow(Core.CLASSIFY, t.P_EXACT + 12, error, _CLOSED, actions=_ASK)
+    anywhere inside, but for their ICMP errors, without which nobody finds the path MTU through that router. The
+    controller finds the job by the address.
+
+    Source, destination and kind are matched one after another, each in a table, so that neither hosts nor kinds
+    multiply with the networks of the pools, which may be single addresses.
+    """
+    if not switch.wan or not any(from_host(policy, host) for host in policy.hosts):
+        return
+    known: dict[tuple[WanPort, ...], list[IPv4Network]] = {}
+    for name, networks in spec.pools.items():
+        here = _ports(switch, spec.places.get(name, PoolPlace()))
+        known.setdefault(here, []).extend(each for each in networks if isinstance(each, IPv4Network))
+    for ports, mine in known.items():
+        # The bit comes from a WAN port alone.
+        by: tuple[Fields, ...] = ({},) if ports == switch.wan else tuple({"in_port": wan.number} for wan in ports)
+        for network in collapse_addresses(mine):
+            fields: Fields = {"metadata": t.FROM_HOST.put(1), **ip_fields(network, "dst")}
+            if ports != switch.wan:
+                yield flow(Core.WAN, t.P_EXACT + 10, fields, _CLOSED)
+            for way in by:
+                yield flow(Core.WAN, t.P_EXACT + 11, fields | way, _CLOSED, goto=Core.QOS, metadata=t.TO_POOL.put(1))
+    if not any(known):
+        return
+    called: Fields = {"metadata": t.TO_POOL.put(1), "eth_type": ETH_IPV4}
+    yield flow(Core.QOS, t.P_EXACT + 10, called, _CLOSED)
+    for kind in ERROR_TYPES:
+        error: Fields = {**called, "ip_proto": ICMP, "icmpv4_type": kind}
+        yield flow(Core.QOS, t.P_EXACT + 11, error, _CLOSED, actions=_ASK)
 
 
 def external_flows(

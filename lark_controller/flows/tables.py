@@ -95,8 +95,11 @@ FROM_JOB: Final = Bits(60, 1)
 TO_JOB: Final = Bits(61, 1)
 FROM_SLICED: Final = Bits(62, 1)
 TO_SLICED: Final = Bits(63, 1)
-# Core switches track nothing, so there the bit means that a packet leaves by its WAN rule's port.
+# Core switches track nothing, so there the bits mean that a packet leaves by its WAN rule's port, that one of the
+# site's own hosts has sent it from behind a WAN port, and that such a one is for a pool that is known at that port.
 STEERED: Final = FROM_TRACKED
+FROM_HOST: Final = TO_TRACKED
+TO_POOL: Final = FROM_MUTE
 
 
 def combine(*parts: tuple[int, int]) -> tuple[int, int]:

@@ -43,14 +43,14 @@ class IcmpErrors:
         external = next((each for each in placed.job.external if each.address.version == 4), None)
         if external is None or placed.job.ipv4 is None or placed.mac is None or not self._may(number):
             return
-        if packet.table == Core.CLASSIFY:
-            made = inward(packet.data, external, placed.job.ipv4, placed.mac)
-            if made is not None:
-                link.packet_out(packet.in_port, _TO_TABLES, made)
-        else:
+        if packet.table == Core.EXTERNAL:
             # About what did not come by the external address it goes on as it is.
             made = outward(packet.data, external, placed.job.ipv4) or packet.data
             link.packet_out(PORT_CONTROLLER, _TO_TABLES, made)
+            return
+        inside = inward(packet.data, external, placed.job.ipv4, placed.mac)
+        if inside is not None:
+            link.packet_out(packet.in_port, _TO_TABLES, inside)
 
     def _called(self, frame: bytes) -> int:
         """The number of the job whose open external address a frame is for, where its flow is for all of them; 0: no

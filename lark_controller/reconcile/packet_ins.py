@@ -90,7 +90,7 @@ class Reactions:
             return
         if packet.table == (Edge.LEARN if switch.is_edge else Core.LEARN):
             self._learn(link, packet)
-        elif switch.is_core and packet.table in (Core.CLASSIFY, Core.EXTERNAL):
+        elif switch.is_core and packet.table in (Core.CLASSIFY, Core.QOS, Core.EXTERNAL):
             self._icmp_errors.packet_in(link, packet)
         elif switch.is_edge and packet.table in (Edge.SLICE_FROM, Edge.SLICE_TO):
             self._decide(link, packet, Edge(packet.table))

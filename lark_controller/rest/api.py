@@ -164,7 +164,8 @@ def _answered(view: Callable[..., Any], status: int, schema: type[Schema] | None
         found = view(*args, **kwargs)
         if isinstance(found, Response):
             return found
-        value, *rest = found if isinstance(found, tuple) else (found, status)
+        # A NamedTuple is a value.
+        value, *rest = found if type(found) is tuple else (found, status)
         return written(dump(value), *rest)
 
     return answered

@@ -195,6 +195,11 @@ def _late(ends: Ends, verdict: str) -> str:
     return (ends.gateway or "") if verdict == "forwarded" else ""
 
 
+def waits_for_gateway(ends: Ends, found: Explanation) -> bool:
+    """True where the verdict is unknown because no Linux gateway has the translation yet, as :func:`_late` has it."""
+    return found.verdict == "unknown" and bool(ends.gateway) and found.reason.endswith(f"; {ends.gateway}")
+
+
 def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
     """The verdict of workers, by their rules for jobs without a port on a switch, or of a Linux gateway; None where the
     switches decide.

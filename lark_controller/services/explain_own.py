@@ -13,7 +13,7 @@ from lark_common.errors import NotFoundError
 from lark_common.runs import Address
 from lark_controller.api.switches import Explanation, Step
 from lark_controller.flows.placement import Placed
-from lark_controller.services.explain import Ends, external_steps
+from lark_controller.services.explain import Ends, external_steps, waits_for_gateway
 
 _REASONS: Final = {
     "forwarded": "the network passes it on",
@@ -34,7 +34,7 @@ def explained_to(owner: str, ends: Ends, whole: Explanation) -> Explanation:
     reason = _REASONS[whole.verdict]
     if whole.verdict == "dropped" and (by := _closed(ends, owner)) is not None:
         reason = f"{reason}: {by}"
-    if whole.verdict == "unknown" and ends.gateway:
+    if ends.gateway and waits_for_gateway(ends, whole):
         reason = ends.gateway
     return Explanation(whole.src, whole.dst, whole.verdict, reason, tuple(steps))
 

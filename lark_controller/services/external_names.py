@@ -119,7 +119,8 @@ class ExternalNames:
         began = time.time()
         # Written first: a controller that is no more the active one gets no further than this.
         deadline = began + _ATTEMPT * self._dns.timeout
-        if not self._store.begin_name(each.number, each.name_state, began, deadline):
+        attempt = self._store.begin_name(each.number, each.name_state, began, deadline)
+        if not attempt:
             return True
         try:
             if each.name_state is NameState.PENDING:
@@ -133,7 +134,8 @@ class ExternalNames:
             next_attempt = now + self._pause(0 if error.away else each.number)
             if not each.name_reason:
                 event("a name waits", level=WARNING, name=each.name, state=each.name_state, reason=str(error))
-            self._store.name_failed(each.number, each.name_state, str(error), now, next_attempt, error.untouched)
+            untouched = attempt if error.untouched else 0
+            self._store.name_failed(each.number, each.name_state, str(error), now, next_attempt, untouched)
             if error.away:
                 self._store.names_put_off(str(error), now, next_attempt)
             return not error.away

@@ -160,16 +160,20 @@ def failed(
     reason: str,
     now: float,
     until: float,
-    untouched: bool = False,
+    untouched: int = 0,
 ) -> None:
-    """Note why a name is not yet as it is to be, and when it is tried again: now, where its state has changed. An
-    attempt that has left the zone ``untouched`` for certain counts for none: given up then, the name leads nowhere."""
+    """Note why a name is not yet as it is to be, and when it is tried again: now, where its state has changed.
+
+    ``untouched`` is the attempt's number, as :func:`begin` has counted it, where it has left the zone untouched for
+    certain (0: it may have changed it). It counts for none then: given up, the name leads nowhere. Where the name was
+    withheld and offered meanwhile, another count has begun, which has the attempts before this one as well.
+    """
     row = connection.execute(select(*table.c).where(table.c.number == number, NAME_DUE)).first()
     if row is None:
         return
     if row.name_state == state:
         if untouched:
-            less = update(table).where(table.c.number == number, table.c.name_attempts > 0)
+            less = update(table).where(table.c.number == number, table.c.name_attempts == untouched)
             connection.execute(less.values(name_attempts=table.c.name_attempts - 1))
         _put_off(connection, row, reason, now, until)
     else:

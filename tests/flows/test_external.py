@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from ipaddress import IPv4Address, ip_address
 from typing import Any
@@ -218,7 +219,7 @@ def test_of_a_router_with_an_address_among_the_jobs_its_errors_alone_come_by_an_
     for kind in (3, 11, 12):
         came = frames.icmp(ROUTER, mac(job), router, FIRST, kind, 4, rest=quoted)
         (asked,) = passed(found, OUT, came).to_controller
-        assert (asked.table, parse(asked.cookie)[1:]) == (Core.CLASSIFY, (Category.EXTERNAL, 0))
+        assert (asked.table, parse(asked.cookie)[1:]) == (Core.QOS, (Category.EXTERNAL, 0))
         assert job.ipv4 is not None
         inside = inward(came, job.external[0], IPv4Address(job.ipv4), 2 << 40 | job.number)
         assert inside is not None
@@ -229,6 +230,34 @@ def test_of_a_router_with_an_address_among_the_jobs_its_errors_alone_come_by_an_
     # Else it is a host of the site, which reaches the job by its own address.
     assert passed(found, OUT, inwards(job, 80, router)).dropped
     assert passed(found, OUT, inwards(job, 80, router, str(job.ipv4))).ports == (LAN,)
+
+
+def test_flows_for_hosts_among_the_jobs_add_up_with_the_pools_networks() -> None:
+    def flows(hosts: int, addresses: int, wans: int, placed: int = 0) -> int:
+        ports = {f"wan{each}": {"port": 2 + each} for each in range(wans)}
+        switch = {"datapath": "00000000000000c0", "role": "core", "ports": {"lan": 1, **ports}}
+        # Single addresses of which no two make a network.
+        pools: dict[str, Any] = {"public": [f"198.51.{each // 100}.{each % 100 * 2}" for each in range(addresses)]}
+        if placed:
+            pools["near"] = {"networks": [f"203.0.113.{each * 2}" for each in range(placed)], "port": "wan0"}
+        policy = load(json.dumps({
+            "version": 1,
+            "networks": {"jobs": ["10.64.0.0/16"], "hosts": [f"10.64.255.{each}" for each in range(hosts)]},
+            "switches": {"core1": switch},
+            "external": {"pools": pools, "rules": [{"pool": "public", "open": ["any"]}]},
+        }))  # fmt: skip
+        desired = Desired(policy)
+        names = {f"p{each}": each for each in range(1, 2 + wans)}
+        desired.set_switch(place_switch(policy, CORE, names, normal=True, tracks=True, max_meter=0))
+        return len(desired.build(CORE).flows)
+
+    # What another host needs does not depend on the pools, nor what another address needs on hosts and ports.
+    assert flows(20, 100, 2) - flows(10, 100, 2) == flows(20, 10, 2) - flows(10, 10, 2) == 10 * 2
+    one = flows(1, 11, 1) - flows(1, 10, 1)
+    assert one == 1 + flows(0, 11, 1) - flows(0, 10, 1)
+    assert flows(20, 100, 2) - flows(20, 50, 2) == flows(1, 100, 3) - flows(1, 50, 3) == 50 * one
+    # Where a pool is at one port, each address is closed at the others.
+    assert flows(20, 10, 2, 60) - flows(20, 10, 2, 10) == 50 * (one + 1)
 
 
 OPENS = """

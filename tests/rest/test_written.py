@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from flask import Flask
 from marshmallow import Schema
 
 from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
@@ -17,6 +18,7 @@ from lark_controller.api.audit import AuditEntry
 from lark_controller.api.switches import PortLoad, PortStatus, SwitchProblem, SwitchStatus
 from lark_controller.api.usage import UsageRow
 from lark_controller.policies.model import Because, Decision, RuleKind, SliceKey
+from lark_controller.rest.api import operation, register, resource
 from lark_controller.rest.resources.network_map import PortLoadSchema
 from lark_controller.rest.schemas.answers import (
     AddressSchema,
@@ -127,3 +129,18 @@ def test_a_query_is_read_by_its_schema_once(tmp_path: Path, monkeypatch: pytest.
     assert api.get(f"/v1/usage?{query}").status_code == 200
     assert [api.get(f"/v1/jobs?{query}&limit=0").status_code for _ in range(2)] == [422, 422]
     assert read == ["JobQuery", "UsageQuery", "JobQuery", "JobQuery"]
+
+
+def test_a_value_that_is_a_named_tuple_is_no_value_with_a_status() -> None:
+    value, routes, app = PortLoad("eth0", True, True, 5, None, 10.0), resource("loads", "Loads."), Flask("loads")
+
+    def answers(path: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+        return operation(routes, "GET", path, name=path[1:], scopes=(), answers={200: PortLoadSchema})
+
+    answers("/value")(lambda: value)
+    answers("/made")(lambda: (value, 201, {"Location": "/v1/value"}))
+    register(app, (routes,))
+    with app.test_client() as client:
+        found, made = client.get("/v1/value"), client.get("/v1/made")
+    assert (found.status_code, found.json) == (200, PortLoadSchema().dump(value))
+    assert (made.status_code, made.headers["Location"], made.json) == (201, "/v1/value", found.json)

@@ -203,18 +203,23 @@ def test_a_call_is_explained_by_the_wan_port_where_its_pool_is(tmp_path: Path, n
 def test_what_a_linux_gateway_translates_is_explained_from_there_on(tmp_path: Path, network: FakeNetwork) -> None:
     text = WIDE.replace(WIDE[WIDE.index("switches:") : WIDE.index("policies:")], "")
     with running(tmp_path, text + EXTERNAL) as controller:
-        connect(network, controller, an_edge())
         alice = post(controller, 1, "alice").job
         controller.external.associate(ExternalWish(alice.id), "test")
-        controller.jobs.confirm(alice.id, 0)
 
         def told(src: str, dst: str, owner: str | None = None) -> tuple[str, str, str]:
             found = controller.switches.explain(src, dst, 5, owner)
             return found.verdict, found.reason, "\n".join(f"{step.where}: {step.text}" for step in found.steps)
 
+        # The gateway is not the reason where a switch cannot be asked.
+        away = "not every switch on its way could be asked"
+        assert told("192.0.2.1", "198.51.100.64", "alice")[:2] == ("unknown", away)
+        assert told("192.0.2.1", "198.51.100.64")[1] == "the switch of job 1.0 has not connected yet"
+        connect(network, controller, an_edge())
+        controller.jobs.confirm(alice.id, 0)
         # No gateway has it yet.
         verdict, reason, steps = told("192.0.2.1", "198.51.100.64")
         waits = "no gateway that serves 198.51.100.64 is there"
+        assert told("192.0.2.1", "198.51.100.64", "alice")[:2] == ("unknown", waits)
         assert (verdict, reason) == (
             "unknown",
             f"by the rules that should be there: forwarded, fake 0000000000000001 hands it to job 1.0; {waits}",

@@ -451,6 +451,31 @@ def test_a_name_that_is_withheld_is_its_jobs_and_comes_back(store: Store) -> Non
     ]  # fmt: skip
 
 
+def test_an_attempt_that_fails_after_its_name_was_withheld_and_offered_leaves_the_one_before_counted(
+    store: Store,
+) -> None:
+    external, name = store.external_addresses, FullName("web.jobs.example.org", "jobs.example.org", 30)
+    made = external.associate(claim(run(store, 1), name=name), NOW, "ops")
+
+    def attempt(number: int, at: float) -> None:
+        assert external.begin_name(made.number, NameState.PENDING, at, at + 15) == number
+
+    # One that has left the zone as it was counts for none; of the next one nothing is certain.
+    attempt(1, NOW)
+    external.name_failed(made.number, NameState.PENDING, "away", NOW, NOW + 2, 1)
+    attempt(1, NOW + 2)
+    external.name_failed(made.number, NameState.PENDING, "no answer", NOW + 3, NOW + 4)
+    attempt(2, NOW + 4)
+    external.withhold_name(made.number, NOW + 5, "no room")
+    external.offer_name(made.number, NOW + 5)
+    external.name_failed(made.number, NameState.PENDING, "away", NOW + 6, NOW + 8, 2)
+    # The name may lead to the address, so that is nobody else's before the name is out of the zone.
+    external.release(made.id, NOW + 7, "released", "ops")
+    over = external.find(made.id)
+    assert over is not None
+    assert over.name_state is NameState.REMOVING
+
+
 def test_the_state_of_a_pool_has_what_the_associations_have(store: Store) -> None:
     external, network = store.external_addresses, ip_network("198.51.100.0/28")
     jobs = [run(store, number) for number in range(1, 5)]
