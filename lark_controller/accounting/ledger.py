@@ -20,7 +20,6 @@ from lark_controller.accounting.counters import counted
 from lark_controller.accounting.drops import Dropping, DropRate, DropSum
 from lark_controller.accounting.entry import Entry, entry_of
 from lark_controller.accounting.places import (
-    FLOW_PLACES,
     HELD_FOR,
     PLACES,
     PORT_PLACES,
@@ -28,6 +27,7 @@ from lark_controller.accounting.places import (
     THROTTLED,
     TRANSFER_PLACES,
     WORKER_PLACES,
+    add_flow,
     add_to,
     count_parts,
     drops_of,
@@ -136,7 +136,7 @@ class Ledger:
             if port is not None and not account.reported:
                 self._read_port(account, at, port, inf if account.follows else port_age)
             for reading in flows:
-                self._read_flow(account, reading)
+                add_flow(account, reading)
             count_parts(account, held if port is not None else None)
             if port is not None:
                 self._timed(number, account, at, before, first)
@@ -171,7 +171,7 @@ class Ledger:
                 return
             account.opened()
             before = account.sums
-            self._read_flow(account, reading)
+            add_flow(account, reading)
             self._begin_anew(number, account, reading.kind)
             count_parts(account, None)
             self._moved(number, account, before)
@@ -187,7 +187,7 @@ class Ledger:
             account.opened()
             before = account.sums
             for reading in flows:
-                self._read_flow(account, reading)
+                add_flow(account, reading)
             for kind in {*CountKind} - {reading.kind for reading in flows}:
                 self._begin_anew(number, account, kind)
             count_parts(account, None)
@@ -417,23 +417,6 @@ class Ledger:
         # Else the port was there long before the job; its counts so far are another job's.
         account.started = True
         numbers[PORT:FLOWS] = array("Q", port)
-
-    def _read_flow(self, account: Account, reading: tuple[int, int, int]) -> None:
-        kind, packets, size = reading
-        if kind not in FLOW_PLACES:
-            return
-        numbers, place = account.numbers, FLOWS + 2 * kind
-        before = numbers[place], numbers[place + 1]
-        new_packets, new_bytes = packets - before[0], size - before[1]
-        if not new_packets and not new_bytes:
-            return
-        numbers[place], numbers[place + 1] = packets, size
-        if new_packets < 0 or new_bytes < 0:
-            new_packets, new_bytes = counted(before, (packets, size))
-        to_bytes, to_packets = FLOW_PLACES[kind]
-        add_to(numbers, HELD_FOR.get(to_packets, to_packets), new_packets)
-        if to_bytes is not None:
-            add_to(numbers, HELD_FOR[to_bytes], new_bytes)
 
     def _begin_anew(self, number: int, account: Account, kind: int) -> None:
         """The flow that counts ``kind`` is gone; one that comes in its place begins at 0."""

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Final
 
 from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, SUMS, Account
+from lark_controller.accounting.counters import counted
 from lark_controller.accounting.readings import CountKind, PortReading, TransferCounts
 from lark_controller.accounting.usage import MOST, Rate, Usage
 
@@ -91,6 +92,25 @@ def add_to(numbers: array[int], place: int, value: int) -> None:
     added = numbers[place] + value
     # Called a dozen times for each job and reading: min() takes three times as long.
     numbers[place] = added if added < MOST else MOST
+
+
+def add_flow(account: Account, reading: tuple[int, int, int]) -> None:
+    """Count what a flow has counted since its last reading; one that has less began anew."""
+    kind, packets, size = reading
+    if kind not in FLOW_PLACES:
+        return
+    numbers, place = account.numbers, FLOWS + 2 * kind
+    before = numbers[place], numbers[place + 1]
+    new_packets, new_bytes = packets - before[0], size - before[1]
+    if not new_packets and not new_bytes:
+        return
+    numbers[place], numbers[place + 1] = packets, size
+    if new_packets < 0 or new_bytes < 0:
+        new_packets, new_bytes = counted(before, (packets, size))
+    to_bytes, to_packets = FLOW_PLACES[kind]
+    add_to(numbers, HELD_FOR.get(to_packets, to_packets), new_packets)
+    if to_bytes is not None:
+        add_to(numbers, HELD_FOR[to_bytes], new_bytes)
 
 
 def rate_between(before: array[int], now: array[int], elapsed: float, last: Rate) -> Rate:
