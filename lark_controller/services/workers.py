@@ -81,6 +81,7 @@ class Workers:
 
         def note() -> tuple[int, list[Missed]]:
             self._deliveries.reported(host, queues)
+            self._reconciler.pair_counters.reported(host, queues)
             return self._guarantees.reported(host, queues)
 
         missed, new = self._loop.call(note)

@@ -151,6 +151,20 @@ class UsageReports:
         queues = self._shaping.promises()
         if queues and live:
             self._link.delivered(live[0].machine, time.monotonic(), queues)
+            self._shaping.reported(queues)
+
+    def last_flows(self, record: Record) -> None:
+        """Report what the reserved flows of a job that is over have delivered, before its end is. Raises AwayError."""
+        if not is_ruled(record):
+            return
+        try:
+            queues = self._shaping.promises()
+            # A report has all queues: one that lacks some is that of a worker where they are gone.
+            if any(job == record.id and "/" in name for job, name in queues):
+                self._link.delivered(record.machine, time.monotonic(), queues)
+                self._shaping.reported(queues)
+        except (NetworkError, RefusedError) as error:
+            log.event("the last counters of a job's flows are unknown", level=log.WARNING, job=record.id, reason=error)
 
     def _report_counters(self, counted: dict[str, dict[str, int]]) -> None:
         now = time.monotonic()
