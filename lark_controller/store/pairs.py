@@ -59,7 +59,7 @@ def unended(connection: Connection) -> Iterator[StoredPair]:
     )
     for part in connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query).partitions():
         for number, id_, key, readings, left_out, *use in part:
-            yield StoredPair(number, id_, key, PairUse(*use, False, left_out), readings)
+            yield StoredPair(number, id_, key, PairUse._make((*use, False, left_out)), readings)
 
 
 def finish(connection: Connection, numbers: Collection[int]) -> int:
@@ -78,7 +78,7 @@ def of_jobs(connection: Connection, numbers: Collection[int]) -> dict[int, tuple
         query = select(usage_pairs.c.number, usage_pairs.c.ended_at, usage_pairs.c.left_out, *_USE)
         query = query.where(usage_pairs.c.number.in_(chosen[start : start + _BATCH]))
         for number, ended_at, left_out, *use in connection.execute(query.order_by(*usage_pairs.primary_key)):
-            pair = PairUse(*use, ended_at != NOT_ENDED, left_out)
+            pair = PairUse._make((*use, ended_at != NOT_ENDED, left_out))
             found.setdefault(number, []).append(pair)
     return {number: tuple(pairs) for number, pairs in found.items()}
 
