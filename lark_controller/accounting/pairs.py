@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from lark_controller.accounting.account import LEAST_STRETCH
@@ -19,6 +20,8 @@ from lark_controller.jobs.job import Job, ReservedFlow
 
 # Pairs that are kept of a job: those that it reserved first.
 PAIRS_OF_JOB: Final = 128
+# Pairs that are gone through before others get the lock.
+_AT_ONCE: Final = 200
 _NOTHING_COUNTED: Final = FlowQueue(0)
 
 # A pair's queues by their ports.
@@ -324,14 +327,15 @@ class PairLedger:
 
     def entries(self, chosen: Iterable[tuple[int, str]]) -> list[PairEntry]:
         """The entries to write of these pairs."""
-        found = []
-        with self._lock:
-            for number, key in chosen:
-                sender = self._senders[number]
-                pair = sender.pairs[key]
-                use = pair.use(sender.final, sender.left_out)
-                readings = "" if sender.final else pair.readings()
-                found.append(PairEntry(number, sender.id, key, use, readings, sender.ended_at))
+        rest, found = iter(chosen), list[PairEntry]()
+        while part := list(islice(rest, _AT_ONCE)):
+            with self._lock:
+                for number, key in part:
+                    sender = self._senders[number]
+                    pair = sender.pairs[key]
+                    use = pair.use(sender.final, sender.left_out)
+                    readings = "" if sender.final else pair.readings()
+                    found.append(PairEntry(number, sender.id, key, use, readings, sender.ended_at))
         return found
 
     def wrote(self, entries: Iterable[PairEntry]) -> None:

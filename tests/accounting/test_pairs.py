@@ -267,7 +267,7 @@ def test_any_history_is_counted_once_also_by_a_controller_that_goes_on(history: 
                 queue[place] += value
             total[0] += sent
             total[1] += dropped
-            read(ledger, at, *queue, number=number)
+            ledger.read({number: {"eth0": FlowQueue(queue[0], queue[1], 1000 * queue[2])}}, NOW + at)
         elif what == "rate":
             terms = replace(terms, kbps=values[0], steady=values[1])
             ledger.follow(sending(terms), NOW + at)

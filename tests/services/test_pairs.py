@@ -92,7 +92,11 @@ def queue_of(controller: Controller, job: Job, number: int) -> int:
 def counts(network: FakeNetwork, switch: FakeSwitch, sent: Mapping[int, int], port: int = 1) -> None:
     """A switch has sent so many bytes through these queues."""
     records = [switchside.queue_counters(QueueCounters(port, queue, size, 0, 0)) for queue, size in sent.items()]
-    network.run(lambda: switch.queued.extend(records) if switch.queued.clear() is None else None)
+
+    def say() -> None:
+        switch.queued[:] = records
+
+    network.run(say)
 
 
 def numbers(controller: Controller) -> dict[tuple[str, str], int]:
