@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from lark_common.errors import SwitchError
@@ -31,7 +32,8 @@ class PairCounters:
 
     def __init__(self, pairs: PairLedger, loop: LoopState, queues: Queues) -> None:
         self._pairs, self._loop, self._queues = pairs, loop, queues
-        self._tasks: set[asyncio.Task[None]] = set()
+        # Readings of flows that are over, by the number of the job.
+        self._last_of: dict[int, set[asyncio.Task[None]]] = {}
 
     def follow(self, placed: Placed, before: Job | None = None) -> None:
         """Take the reserved flows of a job that is new or changed, and read those a last time that it has no more."""
@@ -41,7 +43,8 @@ class PairCounters:
         gone = set() if before is None else _sent(before) - present
         if gone and placed.datapath is not None:
             # Its queue is known until the switch's queues are calculated anew.
-            self._start(self._read(placed.datapath, self._flows(placed.datapath, gone), LAST_SECONDS))
+            last = self._read(placed.datapath, self._flows(placed.datapath, gone), LAST_SECONDS)
+            self._start(placed.job.number, last)
         self._pairs.follow(placed.job, time.time())
 
     def end(self, number: int, placed: Placed) -> None:
@@ -49,10 +52,12 @@ class PairCounters:
         if not self._pairs.has(number):
             return
         flows = {} if placed.datapath is None else self._flows(placed.datapath, _sent(placed.job))
-        if placed.datapath is None or not flows:
+        # A program gives its flows back just before its end.
+        under_way = tuple(self._last_of.get(number, ()))
+        if placed.datapath is None or not (flows or under_way):
             self._pairs.close(number, time.time())
         else:
-            self._start(self._last(number, placed.datapath, flows))
+            self._start(number, self._last(number, placed.datapath, flows, under_way))
 
     async def look(self, datapath: int) -> None:
         """Read the queues of a switch's reserved flows. Raises SwitchError."""
@@ -95,9 +100,14 @@ class PairCounters:
         flows = self._queues.reserved_flows(datapath)
         return {queue: number for queue, number in flows.items() if number in wanted}
 
-    async def _last(self, number: int, datapath: int, flows: Mapping[int, int]) -> None:
+    async def _last(
+        self, number: int, datapath: int, flows: Mapping[int, int], under_way: Iterable[asyncio.Task[None]]
+    ) -> None:
         try:
-            await self._read(datapath, flows, LAST_SECONDS)
+            # All requests leave at once, while the queues stand.
+            await asyncio.gather(
+                self._read(datapath, flows, LAST_SECONDS), asyncio.gather(*under_way, return_exceptions=True)
+            )
         finally:
             self._pairs.close(number, time.time())
 
@@ -119,13 +129,16 @@ class PairCounters:
                 found.setdefault(flows[each.queue], {})[name] = queue
         self._pairs.read(found, time.time())
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+        self._last_of.setdefault(number, set()).add(task)
+        task.add_done_callback(partial(self._done, number))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _done(self, number: int, task: asyncio.Task[None]) -> None:
+        tasks = self._last_of[number]
+        tasks.discard(task)
+        if not tasks:
+            del self._last_of[number]
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, SwitchError):
             failure("counters of reserved flows could not be read", error)

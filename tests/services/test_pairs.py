@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,6 +168,25 @@ def test_a_released_flow_has_its_last_counters(tmp_path: Path, network: FakeNetw
         (pair,) = controller.usage.pairs(sender.id, False).pairs
         assert shown(controller.usage.pairs(sender.id, False)) == {"node 0 to node 1": 501_000}
         assert (pair.advice.asked_least, pair.advice.asked) == (20, 100)
+
+
+def test_a_flow_that_is_given_back_just_before_the_end_has_its_last_counters(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with pool(tmp_path, network, seconds=0) as (controller, switches):
+        sender, receiver = start(controller, 0), start(controller, 1)
+        made = controller.reservations.reserve(Wish(sender.id, receiver.id, 100, 60), "ops", True)
+        counts(network, switches[0], {queue_of(controller, sender, made.number): 500_000})
+        # Both are there before the switch can answer.
+        stop = threading.Event()
+        held = threading.Thread(target=lambda: controller._loop.call(stop.wait))
+        held.start()
+        controller.reservations.release(made.id, "ops", True)
+        controller.jobs.end(sender.id, "hook")
+        stop.set()
+        held.join()
+        until(lambda: not any(each.advice.so_far for each in controller.usage.pairs(sender.id, False).pairs))
+        assert shown(controller.usage.pairs(sender.id, False)) == {"node 0 to node 1": 500_000}
 
 
 def test_a_restart_goes_on_where_it_was_left(tmp_path: Path, network: FakeNetwork) -> None:
