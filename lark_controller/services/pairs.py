@@ -107,16 +107,15 @@ def _advised(sender: Job, peer: Job | None, use: PairUse, carried: float | None)
     together = peer is not None and _run(peer) == _run(sender)
     own = peer is not None and peer.owner == sender.owner
     node, peer_node = node_of(sender), node_of(peer) if together and peer is not None else None
-    if together and node is not None and peer_node is not None:
-        name = f"node {node} to node {peer_node}"
+    here = f"job {full_name(sender)}" if node is None else f"node {node}"
+    if node is not None and peer_node is not None:
+        there = f"node {peer_node}"
     elif peer is not None and own:
-        name = f"job {full_name(sender)} to job {full_name(peer)}"
-    elif use.peer:
-        name = f"job {full_name(sender)} to a job on {use.node}"
+        there = f"job {full_name(peer)}"
     else:
-        name = f"job {full_name(sender)} to {use.target or use.node}"
+        there = f"a job on {use.node}" if use.peer else use.target or use.node
     return AdvisedPair(
-        name=name,
+        name=f"{here} to {there}",
         job=sender.id,
         node=node,
         peer=use.peer or None,

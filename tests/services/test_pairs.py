@@ -246,11 +246,11 @@ def test_pairs_of_which_nothing_is_counted(tmp_path: Path, network: FakeNetwork)
             controller.reservations.reserve(Wish(sender.id, destination, 100, None), "ops", True)
         until(lambda: len(controller.usage.pairs(sender.id, False).pairs) == 3)
         found = {each.name: each for each in controller.usage.pairs(sender.id, False).pairs}
-        assert sorted(found) == ["job s#1.0 to a job on worker3", "job s#1.0 to job s#2.0", "job s#1.0 to worker2"]
+        assert sorted(found) == ["node 0 to a job on worker3", "node 0 to job s#2.0", "node 0 to worker2"]
         reasons = {name: str(each.advice.reason) for name, each in found.items()}
-        assert reasons["job s#1.0 to job s#2.0"] == "needs no link"
-        assert not found["job s#1.0 to a job on worker3"].own_peer
-        assert found["job s#1.0 to worker2"].peer is None
+        assert reasons["node 0 to job s#2.0"] == "needs no link"
+        assert not found["node 0 to a job on worker3"].own_peer
+        assert found["node 0 to worker2"].peer is None
         # From a host that is no job nothing is sent by a job.
         controller.reservations.reserve(Wish("worker2", beside.id, 1, 60), "ops", False)
         assert controller.usage.pairs(beside.id, False).pairs == ()
