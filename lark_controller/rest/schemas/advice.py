@@ -31,7 +31,7 @@ class PairsSummarySchema(Written):
     """Advice for the pairs of a job in short."""
 
     sentence = a_text("All of it in a sentence of at most 240 characters")
-    advised = maybe_number("A rate that is enough for each pair, whole Mb/s, null where nothing can be said")
+    advised = maybe_number("A rate that is enough for each pair, whole Mb/s, null where there is no advice")
 
 
 class AdviceSchema(Written):
@@ -86,7 +86,7 @@ class PairSchema(Written):
     asked = a_float("The highest rate that was reserved, Mb/s")
     asked_least = a_float("The lowest")
     steady = a_flag("The rate is the most as well; else free bandwidth may be used on top")
-    advised = maybe_number("The rate to ask for, whole Mb/s, null where nothing can be said")
+    advised = maybe_number("The rate to ask for, whole Mb/s, null where there is no advice")
     bounded_by = a_text("The reason why it is not more, empty where there is none")
     seconds = a_float("Seconds for which its queue was counted")
     mean = a_float("Its mean rate over that time, Mb/s")
@@ -103,6 +103,6 @@ class PairsSchema(Written):
     job = a_text("The job's id")
     jobs = a_number("Number of jobs whose pairs these are")
     sentence = a_text("All of it in a sentence of at most 240 characters")
-    advised = maybe_number("A rate that is enough for each pair, whole Mb/s, null where nothing can be said")
+    advised = maybe_number("A rate that is enough for each pair, whole Mb/s, null where there is no advice")
     left_out = a_number("Number of reservations that are in no pair, since so many are not kept")
     pairs = Rows(PairSchema, "The pairs, by node")
