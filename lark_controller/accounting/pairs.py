@@ -133,7 +133,7 @@ class _Pair:
             self.unchanged = False
         self.over = 0.0
         if flow.kbps > self.most or flow.steady != self.steady:
-            # What was held back at other terms says nothing of these.
+            # Packets that waited at other terms count for those alone.
             self.settled = self.throttled = 0
         self.kbps, self.steady = flow.kbps, flow.steady
         self.most, self.least = max(self.most, flow.kbps), min(self.least, flow.kbps)

@@ -61,7 +61,7 @@ class PairCounters:
 
     async def look(self, datapath: int) -> None:
         """Read the queues of a switch's reserved flows. Raises SwitchError."""
-        # Also what another policy accounts from now on.
+        # Jobs may be accounted by a new policy from now on.
         for placed in self._loop.desired_of(datapath).jobs_at(datapath):
             self.follow(placed)
         if len(self._pairs):

@@ -38,7 +38,7 @@ class Pairs:
         found: list[AdvisedPair] = []
         left_out = 0
         for sender in sorted(senders, key=_order):
-            # What one job has left out is in each of its pairs.
+            # Each pair of a job has the number of its reservations that are left out.
             left_out += max((use.left_out for use in uses.get(sender.number, ())), default=0)
             for use in uses.get(sender.number, ()):
                 path = (sender.host.lower(), use.node)
