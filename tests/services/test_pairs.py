@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,7 +88,14 @@ def queue_of(controller: Controller, job: Job, number: int) -> int:
         return number in queues
 
     until(is_there)
+    passes()
     return queues[number]
+
+
+def passes() -> None:
+    """Wait for some of the milliseconds that readings are timed by, so that what was sent has a rate."""
+    began = time.time()
+    until(lambda: time.time() > began + 0.01)
 
 
 def counts(network: FakeNetwork, switch: FakeSwitch, sent: Mapping[int, int], port: int = 1) -> None:
@@ -217,6 +225,7 @@ def test_workers_count_the_flows_of_their_own_jobs(tmp_path: Path) -> None:
             controller.workers.delivered(host, dict.fromkeys(names, counted))
 
         until(lambda: controller.usage.pairs(sender.id, False).pairs)
+        passes()
         report("worker1", 4_000_000)
         (pair,) = controller.usage.pairs(sender.id, False).pairs
         assert (shown(controller.usage.pairs(sender.id, False)), pair.advice.dropped) == ({pair.name: 4_000_000}, 3)
