@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
@@ -113,21 +113,22 @@ class _Pair:
         self.kbps = self.most = self.least = flow.kbps
         self.sent = self.dropped = self.counted = self.settled = self.throttled = self.peak = self.peak_millis = 0
         self.flow = 0
-        # Of this reservation and of the one before, whose last counters may come after this one was made.
-        self.queues: dict[str, FlowQueue] = {}
-        self.before: tuple[int, dict[str, FlowQueue]] = (0, {})
+        # Of this reservation and of the one before, whose last counters may come after this one was made. None: its
+        # first reading is what later ones are compared with, and counts nothing.
+        self.queues: dict[str, FlowQueue] | None = {}
+        self.before: tuple[int, dict[str, FlowQueue] | None] = (0, {})
         # The last reading, the end of the reservation (0: it is in force), the beginning of the stretch.
         self.at, self.over = at, 0.0
         self.stretch = (at, 0)
         self.unchanged = True  # the terms were the same since the last reading
 
-    def promise(self, flow: ReservedFlow, at: float) -> int:
+    def promise(self, flow: ReservedFlow, at: float, has_sent: bool) -> int:
         """Take a reservation's terms as they are now; returns the number of the reservation that nothing more comes
-        of, 0 for none."""
+        of, 0 for none. ``has_sent``: if it is another one, it may have sent before ``at``."""
         gone = 0
         if self.flow != flow.number:
             gone, self.before = self.before[0], (self.flow, self.queues)
-            self.flow, self.queues, self.at = flow.number, {}, at
+            self.flow, self.queues, self.at = flow.number, None if has_sent else {}, at
             self.stretch, self.unchanged = (at, self.sent), True
         elif (self.kbps, self.steady) != (flow.kbps, flow.steady):
             self.unchanged = False
@@ -143,6 +144,9 @@ class _Pair:
         """Take a reading of a reservation's queues; True where something is new."""
         current = number == self.flow
         counted = self.queues if current else self.before[1]
+        if counted is None:
+            self._begin(current, queues, at)
+            return True
         new = [_new(counted.get(place, _NOTHING_COUNTED), now) for place, now in queues.items()]
         counted.update(queues)
         sent, dropped = sum(each.sent for each in new), sum(each.dropped for each in new)
@@ -153,8 +157,20 @@ class _Pair:
             self._timed(waited, at)
         return bool(sent or dropped or waited)
 
+    def _begin(self, current: bool, queues: Queues, at: float) -> None:
+        """Take the first reading of a reservation that had sent before."""
+        if not current:
+            self.before = (self.before[0], dict(queues))
+            return
+        self.queues, self.unchanged = dict(queues), True
+        self.at = self._until(at)
+        self.stretch = (self.at, self.sent)
+
+    def _until(self, at: float) -> float:
+        return min(at, self.over) if self.over else at
+
     def _timed(self, waited: int, at: float) -> None:
-        end = min(at, self.over) if self.over else at
+        end = self._until(at)
         elapsed = round(1000 * max(0.0, end - self.at))
         self.counted += elapsed
         if self.unchanged and self.kbps == self.most:
@@ -196,7 +212,8 @@ class _Pair:
         pair.flow, pair.target, pair.most, pair.least = stored["flow"], use.target, use.kbps, use.least
         pair.sent, pair.dropped, pair.counted, pair.settled = use.sent, use.dropped, use.counted, use.settled
         pair.throttled, pair.peak, pair.peak_millis = use.throttled, use.peak, use.peak_millis
-        pair.queues = {place: FlowQueue(*counts) for place, counts in stored["queues"].items()}
+        queues = stored["queues"]
+        pair.queues = None if queues is None else {place: FlowQueue(*counts) for place, counts in queues.items()}
         begun, before = stored["stretch"]
         pair.stretch = (begun, before)
         return pair
@@ -235,8 +252,12 @@ class PairLedger:
         """True if something of the job with that number is kept here."""
         return number in self._senders
 
-    def follow(self, job: Job, at: float) -> None:
-        """Take the reserved flows that a live job sends as they are now; those that it has no more are over."""
+    def follow(self, job: Job, at: float, sent_before: Container[int] = ()) -> None:
+        """Take the reserved flows that a live job sends as they are now; those that it has no more are over.
+
+        Flows with a number in ``sent_before`` may have sent before ``at``: those that are new here are counted from
+        their first reading on.
+        """
         flows = [each for each in job.reserved if not each.incoming]
         with self._lock:
             sender = self._senders.get(job.number)
@@ -258,9 +279,9 @@ class PairLedger:
                     # There may be two flows to a job that is reached by another address than before.
                     key = f"{key} {each.number}"
                 keys[each.number] = key
-                self._promise(job, sender, key, each, at)
+                self._promise(job, sender, key, each, at, each.number in sent_before)
 
-    def _promise(self, job: Job, sender: _Sender, key: str, flow: ReservedFlow, at: float) -> None:
+    def _promise(self, job: Job, sender: _Sender, key: str, flow: ReservedFlow, at: float, has_sent: bool) -> None:
         pair = sender.pairs.get(key)
         if pair is None:
             if len(sender.pairs) >= PAIRS_OF_JOB:
@@ -273,7 +294,7 @@ class PairLedger:
             pair = sender.pairs[key] = _Pair(key, flow, inside, at)
             self._changed[job.number, key] = None
         terms = (pair.flow, pair.kbps, pair.steady)
-        if gone := pair.promise(flow, at):
+        if gone := pair.promise(flow, at, has_sent):
             self._flows.pop(gone, None)
         if terms != (pair.flow, pair.kbps, pair.steady):
             self._changed[job.number, key] = None

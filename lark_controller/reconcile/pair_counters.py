@@ -36,7 +36,8 @@ class PairCounters:
         self._last_of: dict[int, set[asyncio.Task[None]]] = {}
 
     def follow(self, placed: Placed, before: Job | None = None) -> None:
-        """Take the reserved flows of a job that is new or changed, and read those a last time that it has no more."""
+        """Take the reserved flows of a job that is new or changed, and read those a last time that it has no more.
+        ``before`` is the job as it was, None where it is new: flows that it had then have sent already."""
         if not placed.decision.accounted or not (placed.job.reserved or self._pairs.has(placed.job.number)):
             return
         present = _sent(placed.job)
@@ -45,7 +46,7 @@ class PairCounters:
             # Its queue is known until the switch's queues are calculated anew.
             last = self._read(placed.datapath, self._flows(placed.datapath, gone), LAST_SECONDS)
             self._start(placed.job.number, last)
-        self._pairs.follow(placed.job, time.time())
+        self._pairs.follow(placed.job, time.time(), set() if before is None else _sent(before))
 
     def end(self, number: int, placed: Placed) -> None:
         """Close the pairs of a job that is over; called before its flows are taken away."""
@@ -63,7 +64,7 @@ class PairCounters:
         """Read the queues of a switch's reserved flows. Raises SwitchError."""
         # Jobs may be accounted by a new policy from now on.
         for placed in self._loop.desired_of(datapath).jobs_at(datapath):
-            self.follow(placed)
+            self.follow(placed, placed.job)
         if len(self._pairs):
             await self._read(datapath, self._queues.reserved_flows(datapath))
 
@@ -79,7 +80,7 @@ class PairCounters:
         """Take in a worker's report of its own queues, whose names end with the number of the reserved flow."""
         jobs: dict[str, int] = {}
         for placed in self._loop.desired.ruled_at(host):
-            self.follow(placed)
+            self.follow(placed, placed.job)
             if self._pairs.has(placed.job.number):
                 jobs[placed.job.id] = placed.job.number
         counted: dict[int, dict[str, FlowQueue]] = {}

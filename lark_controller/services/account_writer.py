@@ -81,7 +81,8 @@ class AccountWriter:
         now = time.time()
         for job in live.values():
             if job.reserved or self._pairs.has(job.number):
-                self._pairs.follow(job, now)
+                # What is not written of them may be much: they may be as old as the job.
+                self._pairs.follow(job, now, {flow.number for flow in job.reserved})
 
     def start(self) -> None:
         """Begin to write."""

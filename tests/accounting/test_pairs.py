@@ -205,6 +205,42 @@ def test_a_job_has_so_many_pairs_and_the_number_of_the_others() -> None:
     assert (ledger.of_job(1) or ())[0].left_out == 4
 
 
+def test_a_flow_that_has_sent_before_is_counted_from_its_first_reading_on() -> None:
+    ledger = PairLedger()
+    ledger.follow(sending(flow()), NOW, {7})
+    # The mark is of flows that are new here.
+    ledger.follow(sending(flow()), NOW + 1, {7})
+    read(ledger, 10, 100_000 * MEGA, dropped=1000, waited=900)
+    found = used(ledger)
+    assert (found.sent, found.dropped, found.counted, found.peak, found.at) == (0, 0, 0, 0, NOW + 10)
+    # Also by a controller that goes on, whether the first reading has come or not.
+    (entry,) = ledger.entries(ledger.changed())
+    fresh = PairLedger()
+    fresh.follow(sending(flow()), NOW, {7})
+    (unread,) = fresh.entries(fresh.changed())
+    for stored, at in ((entry, 20.0), (unread, 20.0)):
+        ledger = PairLedger()
+        ledger.restore(stored.number, stored.job_id, stored.key, stored.use, stored.readings)
+        ledger.follow(sending(flow()), NOW + 11, {7})
+        if stored is unread:
+            read(ledger, 10, 100_000 * MEGA, dropped=1000, waited=900)
+        read(ledger, at, 100_010 * MEGA, dropped=1002, waited=901)
+        found = used(ledger)
+        assert (found.sent, found.dropped, found.counted, found.throttled) == (10 * MEGA, 2, 10_000, 1_000)
+        assert found.peak == 8 * MEGA
+
+
+def test_a_flow_that_has_sent_before_and_is_released_before_its_first_reading_counts_nothing() -> None:
+    ledger = PairLedger()
+    ledger.follow(sending(flow()), NOW, {7})
+    ledger.follow(sending(flow(8)), NOW + 5)
+    read(ledger, 6, 1000 * MEGA)
+    assert used(ledger).sent == 0
+    read(ledger, 6.5, 1001 * MEGA)
+    read(ledger, 15, 10 * MEGA, number=8)
+    assert (used(ledger).sent, used(ledger).counted) == (11 * MEGA, 10_000)
+
+
 def test_readings_are_taken_of_the_named_jobs_alone() -> None:
     ledger = following()
     queues = {"eth0": FlowQueue(100)}

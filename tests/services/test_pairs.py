@@ -14,6 +14,7 @@ from fake_switch import switchside
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.classads.ads import parse_post
 from lark_common.errors import AmbiguousError, NotFoundError
+from lark_controller.accounting.pairs import _Pair
 from lark_controller.accounting.readings import FlowQueue
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.api.usage import PairsAdvice
@@ -211,6 +212,48 @@ def test_a_restart_goes_on_where_it_was_left(tmp_path: Path, network: FakeNetwor
         assert shown(controller.usage.pairs(sender.id, False)) == {"node 0 to node 1": 500_000}
         counts(network, edge, {queue_of(controller, sender, made.number): 700_000})
         until(lambda: shown(controller.usage.pairs(sender.id, False)) == {"node 0 to node 1": 700_000})
+
+
+def test_a_flow_of_which_nothing_was_written_is_counted_from_then_on(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As after an upgrade, or a crash before the next write.
+    with monkeypatch.context() as patched:
+        patched.setattr("lark_controller.store.store.UsageHistory.write_pairs", lambda self, entries: None)
+        with pool(tmp_path, network, seconds=0) as (controller, _):
+            sender, receiver = start(controller, 0), start(controller, 1)
+            made = controller.reservations.reserve(Wish(sender.id, receiver.id, 100, None), "ops", True)
+    with running(tmp_path, POLICY, counter_seconds=0) as controller:
+        edge = a_switch(1)
+        connect(network, controller, edge)
+        queue = queue_of(controller, sender, made.number)
+        for sent, known in ((100_000_000_000, {}), (100_000_700_000, {"node 0 to node 1": 700_000})):
+            counts(network, edge, {queue: sent})
+            passes()
+            controller.jobs.read_counters(sender.id, 5)
+            found = shown(controller.usage.pairs(sender.id, False))
+            assert {name: size for name, size in found.items() if size} == known
+
+
+def test_a_flow_of_a_job_that_a_policy_newly_accounts_is_counted_from_then_on(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with running(tmp_path, POLICY + "accounting: requested\n", counter_seconds=0.05) as controller:
+        edge = a_switch(1)
+        connect(network, controller, edge)
+        sender, receiver = start(controller, 0), start(controller, 1)
+        made = controller.reservations.reserve(Wish(sender.id, receiver.id, 100, None), "ops", True)
+        queue = queue_of(controller, sender, made.number)
+        counts(network, edge, {queue: 100_000_000_000})
+        controller.policy.put(POLICY, "ops")
+        until(lambda: [pair.queues for pair in pairs_in(controller)] not in ([], [None]))
+        counts(network, edge, {queue: 100_000_700_000})
+        until(lambda: shown(controller.usage.pairs(sender.id, False)) == {"node 0 to node 1": 700_000})
+
+
+def pairs_in(controller: Controller) -> list[_Pair]:
+    senders = controller.usage._pairs._ledger._senders.values()
+    return [pair for sender in list(senders) for pair in sender.pairs.values()]
 
 
 def test_workers_count_the_flows_of_their_own_jobs(tmp_path: Path) -> None:
