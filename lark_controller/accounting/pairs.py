@@ -360,20 +360,24 @@ class PairLedger:
         return found
 
     def wrote(self, entries: Iterable[PairEntry]) -> None:
-        """Note that these were written; pairs of jobs that are over are forgotten."""
+        """Note that these were written. A job that is over is forgotten once all its pairs are, so that who asks
+        meanwhile gets all of them from here."""
         with self._lock:
+            over = set()
             for entry in entries:
                 sender = self._senders[entry.number]
-                pair = sender.pairs[entry.key]
-                if entry.use == pair.use(sender.final, sender.left_out):
+                if entry.use == sender.pairs[entry.key].use(sender.final, sender.left_out):
                     self._changed.pop((entry.number, entry.key), None)
-                if not entry.use.final:
+                if sender.final:
+                    over.add(entry.number)
+            for number in over:
+                pairs = self._senders[number].pairs
+                if any((number, key) in self._changed for key in pairs):
                     continue
-                del sender.pairs[entry.key]
-                for number in (pair.flow, pair.before[0]):
-                    self._flows.pop(number, None)
-                if not sender.pairs:
-                    del self._senders[entry.number]
+                del self._senders[number]
+                for pair in pairs.values():
+                    for flow in (pair.flow, pair.before[0]):
+                        self._flows.pop(flow, None)
 
 
 def _new(before: FlowQueue, now: FlowQueue) -> FlowQueue:

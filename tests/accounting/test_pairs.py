@@ -278,6 +278,18 @@ def test_what_is_written_is_forgotten_once_the_job_is_over() -> None:
     assert not ledger._flows
 
 
+def test_a_job_that_is_over_has_all_its_pairs_until_the_last_is_written() -> None:
+    ledger = following(flow(), flow(8, peer="cd" * 8))
+    ledger.close(1, NOW + 40)
+    first, second = ledger.changed(only_ended=True)
+    ledger.wrote(ledger.entries([first]))
+    assert len(ledger.of_job(1) or ()) == 2
+    assert ledger.changed(only_ended=True) == [second]
+    ledger.wrote(ledger.entries([second]))
+    assert ledger.of_job(1) is None
+    assert not ledger._flows
+
+
 READINGS = st.lists(
     st.one_of(
         st.tuples(st.just("read"), st.integers(0, 20), st.integers(0, 10**9), st.integers(0, 9), st.integers(0, 20)),
