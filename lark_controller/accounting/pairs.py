@@ -147,11 +147,19 @@ class _Pair:
         if counted is None:
             self._begin(current, queues, at)
             return True
-        new = [_new(counted.get(place, _NOTHING_COUNTED), now) for place, now in queues.items()]
-        counted.update(queues)
-        sent, dropped = sum(each.sent for each in new), sum(each.dropped for each in new)
-        # Packets may wait at several uplinks at once.
-        waited = max((each.waited for each in new), default=0)
+        sent = dropped = waited = 0
+        for place, now in queues.items():
+            before = counted.get(place, _NOTHING_COUNTED)
+            anew = now.sent < before.sent
+            sent += now.sent if anew else now.sent - before.sent
+            dropped += _new(before.dropped, now.dropped, anew)
+            # Packets may wait at several uplinks at once.
+            waited = max(waited, _new(before.waited, now.waited, anew))
+            counted[place] = FlowQueue(
+                now.sent,
+                before.dropped if now.dropped is None else now.dropped,
+                before.waited if now.waited is None else now.waited,
+            )
         self.sent, self.dropped = min(self.sent + sent, MOST), min(self.dropped + dropped, MOST)
         if current:
             self._timed(waited, at)
@@ -380,9 +388,9 @@ class PairLedger:
                         self._flows.pop(flow, None)
 
 
-def _new(before: FlowQueue, now: FlowQueue) -> FlowQueue:
-    """The new part of a queue's counts. A queue that was made anew counts from 0, and so does one whose worker service
-    has started again, in what that counts."""
-    if now.sent < before.sent:
-        return now
-    return FlowQueue(*(new - old if new >= old else new for old, new in zip(before, now, strict=True)))
+def _new(before: int | None, now: int | None, anew: bool) -> int:
+    """The new part of a queue's count; nothing where one of both is unknown. A queue that was made ``anew`` counts from
+    0, and so does one whose worker service has started again, in what that counts."""
+    if before is None or now is None:
+        return 0
+    return now if anew or now < before else now - before

@@ -28,11 +28,11 @@ class QueueReading(NamedTuple):
 
 class FlowQueue(NamedTuple):
     """The counts of a queue of one reserved flow: bytes that left it, packets that it dropped, and the time for which
-    packets waited in it (milliseconds)."""
+    packets waited in it (milliseconds). None where a reading lacks a count."""
 
     sent: int
-    dropped: int = 0
-    waited: int = 0
+    dropped: int | None = 0
+    waited: int | None = 0
 
 
 class CountKind(IntEnum):

@@ -87,7 +87,7 @@ class PairCounters:
         for (job, name), each in queues.items():
             port, _, number = name.partition("/")
             if job in jobs and number.isascii() and number.isdigit():
-                waited = 0 if each.counted.waited is None else round(1000 * each.counted.waited)
+                waited = None if each.counted.waited is None else round(1000 * each.counted.waited)
                 queue = FlowQueue(each.counted.sent, each.counted.dropped, waited)
                 counted.setdefault(int(number), {})[port] = queue
         if counted:
@@ -126,7 +126,9 @@ class PairCounters:
             name = names.get(each.port)
             if each.queue in flows and name is not None:
                 place = (name, each.queue)
-                queue = FlowQueue(each.bytes, dropped.get(place, 0), round(1000 * waited.get(place, 0.0)))
+                # There is none until the switch's database reports, and while it is away.
+                seconds = waited.get(place)
+                queue = FlowQueue(each.bytes, dropped.get(place), None if seconds is None else round(1000 * seconds))
                 found.setdefault(flows[each.queue], {})[name] = queue
         self._pairs.read(found, time.time())
 

@@ -96,6 +96,22 @@ def test_a_queue_that_was_made_anew_counts_from_0_and_so_does_a_worker_service_t
     assert (used(ledger).sent, used(ledger).dropped, used(ledger).throttled) == (140, 11, 6_500)
 
 
+def test_counts_that_a_reading_lacks_stay_as_they_were() -> None:
+    ledger = following()
+    ledger.read({7: {"eth0": FlowQueue(50, None, None)}}, NOW + 5)
+    read(ledger, 10, 100, dropped=10, waited=5)
+    ledger.read({7: {"eth0": FlowQueue(200, None, None)}}, NOW + 20)
+    read(ledger, 30, 300, dropped=11, waited=6)
+    assert (used(ledger).sent, used(ledger).dropped, used(ledger).throttled) == (300, 11, 6_000)
+    # Of a flow that had sent before, nothing is known until the first one.
+    late = PairLedger()
+    late.follow(sending(flow()), NOW, {7})
+    late.read({7: {"eth0": FlowQueue(50, None, None)}}, NOW + 5)
+    read(late, 10, 60, dropped=10, waited=5)
+    read(late, 20, 70, dropped=12, waited=6)
+    assert (used(late).sent, used(late).dropped, used(late).throttled) == (20, 2, 1_000)
+
+
 def test_throttled_time_is_that_at_the_highest_rate() -> None:
     ledger = following(flow(kbps=50_000))
     read(ledger, 10, 0, waited=9)

@@ -235,6 +235,25 @@ def test_a_flow_of_which_nothing_was_written_is_counted_from_then_on(
             assert {name: size for name, size in found.items() if size} == known
 
 
+def test_drops_and_waits_are_counted_once_although_the_switchs_database_goes_away(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool(tmp_path, network, seconds=0) as (controller, switches):
+        sender, receiver = start(controller, 0), start(controller, 1)
+        made = controller.reservations.reserve(Wish(sender.id, receiver.id, 100, None), "ops", True)
+        queue = queue_of(controller, sender, made.number)
+        there = ("uplink", queue)
+        for dropped, waited in (({there: 5}, {there: 3.0}), ({}, {}), ({there: 7}, {there: 4.0})):
+            queues = controller._reconciler.queues
+            monkeypatch.setattr(queues, "dropped", lambda datapath, found=dropped: found)
+            monkeypatch.setattr(queues, "waited", lambda datapath, found=waited: found)
+            counts(network, switches[0], {queue: 1_000})
+            passes()
+            controller.jobs.read_counters(sender.id, 5)
+        (use,) = controller.usage._pairs._ledger.of_job(sender.number) or ()
+        assert (use.dropped, use.throttled) == (7, 4_000)
+
+
 def test_a_flow_of_a_job_that_a_policy_newly_accounts_is_counted_from_then_on(
     tmp_path: Path, network: FakeNetwork
 ) -> None:
