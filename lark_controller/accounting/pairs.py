@@ -20,6 +20,8 @@ from lark_controller.jobs.job import Job, ReservedFlow
 
 # Pairs that are kept of a job: those that it reserved first.
 PAIRS_OF_JOB: Final = 128
+# Ports of a reservation whose counts are kept: those of the last readings. Workers name their own.
+MOST_PORTS: Final = 16
 # Pairs that are gone through before others get the lock.
 _AT_ONCE: Final = 200
 _NOTHING_COUNTED: Final = FlowQueue(0)
@@ -148,8 +150,8 @@ class _Pair:
             self._begin(current, queues, at)
             return True
         sent = dropped = waited = 0
-        for place, now in queues.items():
-            before = counted.get(place, _NOTHING_COUNTED)
+        for place, now in islice(queues.items(), MOST_PORTS):
+            before = counted.pop(place, _NOTHING_COUNTED)
             anew = now.sent < before.sent
             sent += now.sent if anew else now.sent - before.sent
             dropped += _new(before.dropped, now.dropped, anew)
@@ -160,6 +162,8 @@ class _Pair:
                 before.dropped if now.dropped is None else now.dropped,
                 before.waited if now.waited is None else now.waited,
             )
+        for place in list(islice(counted, max(0, len(counted) - MOST_PORTS))):
+            del counted[place]
         self.sent, self.dropped = min(self.sent + sent, MOST), min(self.dropped + dropped, MOST)
         if current:
             self._timed(waited, at)
@@ -167,10 +171,11 @@ class _Pair:
 
     def _begin(self, current: bool, queues: Queues, at: float) -> None:
         """Take the first reading of a reservation that had sent before."""
+        first = dict(islice(queues.items(), MOST_PORTS))
         if not current:
-            self.before = (self.before[0], dict(queues))
+            self.before = (self.before[0], first)
             return
-        self.queues, self.unchanged = dict(queues), True
+        self.queues, self.unchanged = first, True
         self.at = self._until(at)
         self.stretch = (self.at, self.sent)
 

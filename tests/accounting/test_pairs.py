@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_controller.accounting.pairs import PAIRS_OF_JOB, PairLedger, PairUse, key_of
+from lark_controller.accounting.pairs import MOST_PORTS, PAIRS_OF_JOB, PairLedger, PairUse, key_of
 from lark_controller.accounting.readings import FlowQueue
 from lark_controller.jobs.job import Job, ReservedFlow
 from tests.fixtures.databases import NOW, a_run
@@ -85,6 +86,21 @@ def test_a_flow_at_two_uplinks_is_one_pair() -> None:
     ledger.read({7: queues}, NOW + 10)
     # At both at once it was held back no longer than the longer of the two.
     assert (used(ledger).sent, used(ledger).dropped, used(ledger).throttled) == (15 * MEGA, 3, 6_000)
+
+
+def test_a_worker_that_names_ports_without_end_fills_no_memory() -> None:
+    for ledger in (following(), PairLedger()):
+        ledger.follow(sending(flow()), NOW, {7})
+        for time in range(3):
+            many = {f"{time}-{port}": FlowQueue(10) for port in range(1000)}
+            ledger.read({7: many}, NOW + time)
+            (entry,) = ledger.entries([(1, PEER)])
+            assert len(json.loads(entry.readings)["queues"]) == MOST_PORTS
+    # A port that is read again and again is kept among others that come and go.
+    ledger = following()
+    for time in range(3 * MOST_PORTS):
+        ledger.read({7: {"eth0": FlowQueue(100), f"veth{time}": FlowQueue(0)}}, NOW + time)
+    assert used(ledger).sent == 100
 
 
 def test_a_queue_that_was_made_anew_counts_from_0_and_so_does_a_worker_service_that_has_started_again() -> None:
