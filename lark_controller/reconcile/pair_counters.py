@@ -91,7 +91,7 @@ class PairCounters:
                 queue = FlowQueue(each.counted.sent, each.counted.dropped, waited)
                 counted.setdefault(int(number), {})[port] = queue
         if counted:
-            self._pairs.read(counted, time.time(), jobs.values())
+            self._pairs.read(counted, time.time(), frozenset(jobs.values()))
 
     # -- internal
 

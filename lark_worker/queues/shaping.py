@@ -166,11 +166,13 @@ class Shaping:
                         found[_named(device, queue)] = _seen(queue, queue.promised)
         return found
 
-    def reported(self, queues: Iterable[tuple[str, str]]) -> None:
-        """Note that the controller has the counters of these queues: those that are gone are forgotten."""
+    def reported(self, queues: Mapping[tuple[str, str], Seen]) -> None:
+        """Note that the controller has these counters: those of queues that were gone are forgotten. A queue that has
+        gone since has newer ones."""
         with self._lock:
-            for each in queues:
-                self._gone.pop(each, None)
+            for each, seen in queues.items():
+                if self._gone.get(each) == seen:
+                    del self._gone[each]
 
     def delivered(self, job_id: str, number: int) -> Delivered | None:
         """The delivery of a flow that a job has reserved, by the reservation's number; None where it is not counted."""
