@@ -281,8 +281,8 @@ def test_workers_count_the_flows_of_their_own_jobs(tmp_path: Path) -> None:
         receiver = start(controller, None, job=2, kind="bridge", host="worker2")
         made = controller.reservations.reserve(Wish(sender.id, receiver.id, 100, None), "ops", True)
 
-        def report(host: str, sent: int, job: Job = sender) -> None:
-            counted = Delivered(100_000_000, Counters(1.0, sent, 3, None, 0.5))
+        def report(host: str, sent: int, job: Job = sender, at: float = 1000.0) -> None:
+            counted = Delivered(100_000_000, Counters(at, sent, 3, None, 0.5))
             names = [(job.id, f"eth0/{made.number}"), (job.id, "eth0"), (job.id, "eth0/x"), ("ff" * 8, "eth0/1")]
             controller.workers.delivered(host, dict.fromkeys(names, counted))
 
@@ -296,12 +296,19 @@ def test_workers_count_the_flows_of_their_own_jobs(tmp_path: Path) -> None:
         report("worker2", 9_000_000)
         report("worker2", 9_000_000, receiver)
         assert shown(controller.usage.pairs(sender.id, False)) == {pair.name: 4_000_000}
+        # Nor does one that a later one has overtaken. The clock of a worker that has booted begins anew.
+        report("worker1", 3_000_000, at=999.5)
+        report("worker1", 4_000_000, at=1001.0)
+        report("worker1", 4_000_000, at=10.0)
+        report("worker1", 3_500_000, at=9.0)
+        report("worker1", 4_000_000, at=11.0)
+        assert shown(controller.usage.pairs(sender.id, False)) == {pair.name: 4_000_000}
         # The queue is gone, and its last counters come with the next report.
         controller.reservations.release(made.id, "ops", True)
         until(
             lambda: not controller._loop.call(lambda: controller._reconciler.desired.placed[sender.number].job.reserved)
         )
-        report("worker1", 5_000_000)
+        report("worker1", 5_000_000, at=12.0)
         assert shown(controller.usage.pairs(sender.id, False)) == {pair.name: 5_000_000}
         controller.jobs.end(sender.id, "hook")
         until(lambda: not any(each.advice.so_far for each in controller.usage.pairs(sender.id, False).pairs))
