@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from argcomplete.shell_integration import shellcode
 
 from lark_common import log
-from lark_common.client import Client
+from lark_common.client import Client, ProblemError
 from lark_common.endpoint import read_token
 from lark_common.errors import PolicyError, SettingError
 from lark_controller.cli import instances_table, network_map, own_name, pairs_table, printing
@@ -156,11 +156,17 @@ def advice(arguments: Arguments) -> int:
     if arguments.application:
         return _show(arguments, client.pairs(arguments.job, application=True), pairs_table.show)
     found = client.advice(arguments.job)
-    found["pairs"] = client.pairs(found["job"])
+    try:
+        found["pairs"] = client.pairs(found["job"])
+    except ProblemError as error:
+        # A token may be for advice on jobs alone, and an earlier controller has no pairs.
+        if error.status not in (403, 404):
+            raise
+        found["pairs"] = None
 
     def show(advice: printing.Answer) -> None:
         printing.advice(advice)
-        if advice["pairs"]["pairs"]:
+        if advice["pairs"] is not None and advice["pairs"]["pairs"]:
             pairs_table.show(advice["pairs"])
 
     return _show(arguments, found, show)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lark_common import controllers
+from lark_common.client import ProblemError
 from lark_controller import settings as table
 from lark_controller.accounting.pairs import PairUse
 from lark_controller.accounting.readings import TransferCounts
@@ -130,6 +131,24 @@ def test_advice_by_pair(served: Api, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["advice", "2.0", "--application", "--json"]) == cli.OK
     assert json.loads(capsys.readouterr().out)["jobs"] == 2
     assert cli.main(["advice", "77.0", "--application"]) == cli.NO
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_advice_where_pairs_are_refused(
+    served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    job = served.register(1)["id"]
+    if status == 403:
+        monkeypatch.setenv("LARK_TOKEN", TOKENS["hook"])
+    else:
+
+        def pairs(*_: object, **__: object) -> None:
+            raise ProblemError(status, {"detail": "refused"})
+
+        monkeypatch.setattr("lark_common.client.Client.pairs", pairs)
+    expected = cli.NO if status == 500 else cli.OK
+    assert cli.main(["advice", job]) == expected
+    assert capsys.readouterr().out.startswith("nothing is known of its use") == (expected == cli.OK)
 
 
 def test_a_number_that_two_access_points_have_is_shown_with_them(capsys: pytest.CaptureFixture[str]) -> None:
