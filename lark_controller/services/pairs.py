@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from lark_controller.accounting.pairs import PairLedger, PairUse
@@ -13,7 +13,7 @@ from lark_controller.services.job_names import full_name
 from lark_controller.services.jobs import Jobs
 from lark_controller.services.node_patterns import MOST_NODES, node_of
 from lark_controller.services.reservations import Reservations
-from lark_controller.store import Store
+from lark_controller.store import BATCH, Store
 
 # Pairs of an answer: as many as a pattern in a submit file may have. Each takes a few hundred bytes.
 MOST_PAIRS: Final = 4_096
@@ -33,24 +33,24 @@ class Pairs:
         job = self._jobs.live(job_id) or self._jobs.found(job_id)
         senders = self._application(job) if application else [job]
         uses = self._uses(senders)
-        peers = self._peers(senders, uses)
+        every = [(sender, use) for sender in sorted(senders, key=_order) for use in uses.get(sender.number, ())]
+        shown = every[:MOST_PAIRS]
+        peers = self._peers(job.owner, senders, [use for _, use in shown])
         rates: dict[tuple[str, str], float | None] = {}
         found: list[AdvisedPair] = []
-        left_out = 0
-        for sender in sorted(senders, key=_order):
-            # Each pair of a job has the number of its reservations that are left out.
-            left_out += max((use.left_out for use in uses.get(sender.number, ())), default=0)
-            for use in uses.get(sender.number, ()):
-                path = (sender.host.lower(), use.node)
-                if path not in rates:
-                    rates[path] = self._reservations.path_rate(*path)
-                found.append(_advised(sender, peers.get(use.peer), use, rates[path]))
-        left_out += max(0, len(found) - MOST_PAIRS)
+        for sender, use in shown:
+            path = (sender.host.lower(), use.node)
+            if path not in rates:
+                rates[path] = self._reservations.path_rate(*path)
+            found.append(_advised(sender, peers.get(use.peer), use, rates[path]))
+        # Each pair of a job has the number of its reservations that are left out.
+        left_out = sum(max((use.left_out for use in pairs), default=0) for pairs in uses.values())
+        left_out += len(every) - len(shown)
         found.sort(key=lambda each: (each.node is None, each.node or 0, each.peer_node or 0))
         named = [(each.name, each.advice) for each in found]
         return PairsAdvice(
             jobs=len(senders),
-            pairs=tuple(found[:MOST_PAIRS]),
+            pairs=tuple(found),
             left_out=left_out,
             sentence=summary(named, left_out) if found else NOTHING,
             advised=figure_for_all([each.advice for each in found]) if found else None,
@@ -73,11 +73,21 @@ class Pairs:
             # One that has registered just now may not be there yet.
             return list({each.id: each for each in (job, *runs) if each.run.started == job.run.started}.values())
         uses = self._uses([job]).get(job.number, ())
-        ids = {use.peer for use in uses if use.peer} | set(self._store.usage.senders_to(job.id, MOST_NODES))
-        ids |= {each.job for each in self._reservations.towards(job.id) if each.job is not None}
-        others = (self._jobs.live(each) or self._store.runs.find(each) for each in sorted(ids - {job.id})[:MOST_NODES])
         # Another user's job is another application, whoever has reserved something to it.
-        return [job, *(each for each in others if each is not None and each.owner == job.owner)]
+        ids = {use.peer for use in uses if use.peer}
+        ids |= set(self._store.usage.senders_to(job.id, job.owner, MOST_NODES))
+        ids |= {each.job for each in self._reservations.towards(job.id) if each.job is not None}
+        others = self._owned(ids - {job.id}, job.owner)
+        return [job, *sorted(others, key=_order)[: MOST_NODES - 1]]
+
+    def _owned(self, ids: Collection[str], owner: str) -> list[Job]:
+        """The jobs of an owner among these ids, live or ended."""
+        live = [job for each in ids if (job := self._jobs.live(each)) is not None]
+        missing = sorted(set(ids) - {job.id for job in live})
+        found = [job for job in live if job.owner == owner]
+        for start in range(0, len(missing), BATCH):
+            found += self._store.runs.with_ids(missing[start : start + BATCH], owner)
+        return found
 
     def _uses(self, jobs: Iterable[Job]) -> dict[int, tuple[PairUse, ...]]:
         """The use of the pairs of jobs, by the job's number."""
@@ -91,26 +101,21 @@ class Pairs:
                 found[job.number] = here
         return found | self._store.usage.pairs_of(missing) if missing else found
 
-    def _peers(self, senders: Iterable[Job], uses: Mapping[int, tuple[PairUse, ...]]) -> dict[str, Job]:
-        """The jobs at the other ends, by id."""
+    def _peers(self, owner: str, senders: Iterable[Job], uses: Iterable[PairUse]) -> dict[str, Job]:
+        """The jobs of the same owner at the other ends, by id."""
         found = {job.id: job for job in senders}
-        for pairs in uses.values():
-            for use in pairs:
-                if use.peer and use.peer not in found:
-                    other = self._jobs.live(use.peer) or self._store.runs.find(use.peer)
-                    if other is not None:
-                        found[use.peer] = other
-        return found
+        others = {use.peer for use in uses if use.peer} - found.keys()
+        return found | {job.id: job for job in self._owned(others, owner)}
 
 
 def _advised(sender: Job, peer: Job | None, use: PairUse, carried: float | None) -> AdvisedPair:
+    """A pair with its advice; ``peer`` is the job at its other end where that is the same user's."""
     together = peer is not None and _run(peer) == _run(sender)
-    own = peer is not None and peer.owner == sender.owner
     node, peer_node = node_of(sender), node_of(peer) if together and peer is not None else None
     here = f"job {full_name(sender)}" if node is None else f"node {node}"
     if node is not None and peer_node is not None:
         there = f"node {peer_node}"
-    elif peer is not None and own:
+    elif peer is not None:
         there = f"job {full_name(peer)}"
     else:
         there = f"a job on {use.node}" if use.peer else use.target or use.node
@@ -120,7 +125,7 @@ def _advised(sender: Job, peer: Job | None, use: PairUse, carried: float | None)
         node=node,
         peer=use.peer or None,
         peer_node=peer_node,
-        own_peer=own,
+        own_peer=peer is not None,
         destination=use.node,
         advice=pair_advice(use, carried),
     )

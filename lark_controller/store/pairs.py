@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, select, tuple_, update
 
 from lark_controller.accounting.pairs import PairEntry, PairUse
 from lark_controller.store import bulk
-from lark_controller.store.schema import usage_pairs
+from lark_controller.store.schema import runs, usage_pairs
 from lark_controller.store.usage import NOT_ENDED
 
 _ROWS_AT_ONCE: Final = 2_000
@@ -83,10 +83,11 @@ def of_jobs(connection: Connection, numbers: Collection[int]) -> dict[int, tuple
     return {number: tuple(pairs) for number, pairs in found.items()}
 
 
-def senders_to(connection: Connection, job_id: str, limit: int) -> list[str]:
-    """The ids of jobs that have had bandwidth reserved to a job, as far as that is written."""
-    query = select(usage_pairs.c.id).where(usage_pairs.c.peer == job_id).order_by(usage_pairs.c.number).limit(limit)
-    return list(connection.execute(query).scalars())
+def senders_to(connection: Connection, job_id: str, owner: str, limit: int) -> list[str]:
+    """The ids of an owner's jobs that have had bandwidth reserved to a job, as far as that is written."""
+    senders = select(usage_pairs.c.number).where(usage_pairs.c.peer == job_id)
+    query = select(runs.c.id).where(runs.c.number.in_(senders), runs.c.owner == owner)
+    return list(connection.execute(query.order_by(runs.c.number).limit(limit)).scalars())
 
 
 def prune(connection: Connection, before: float, limit: int) -> int:

@@ -53,6 +53,7 @@ class Runs(Subject):
     difference = ReadsOneState(copies.difference)
     find = Reads(queries.find)
     called = Reads(queries.called)
+    with_ids = Reads(queries.with_ids)
     with_number = Reads(queries.with_number)
     with_global_id = Reads(queries.with_global_id)
     with_prefix = Reads(queries.with_prefix)

@@ -367,6 +367,34 @@ def test_an_application_without_nodes_is_the_jobs_at_the_ends_of_its_pairs(
         assert sorted(each.name for each in controller.usage.pairs(jobs[0].id, True).pairs) == names
 
 
+def test_the_jobs_of_an_answer_are_looked_up_together(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lark_controller.services.pairs.MOST_PAIRS", 2)
+    with pool(tmp_path, network) as (controller, _):
+        sender = start(controller, None)
+        others = [start(controller, None, job=number, host=HOSTS[number % 3]) for number in range(2, 6)]
+        for other in others:
+            controller.reservations.reserve(Wish(sender.id, other.id, 1, None), "ops", True)
+        until(lambda: len(controller.usage._pairs._ledger.of_job(sender.number) or ()) == 4)
+        for job in others:
+            controller.jobs.end(job.id, "hook")
+        until(lambda: not any(controller.jobs.live(job.id) for job in others))
+        asked: list[list[str]] = []
+        runs = controller.usage._pairs._store.runs
+        with_ids = runs.with_ids
+
+        def noted(ids: list[str], owner: str) -> list[Job]:
+            asked.append(ids)
+            return with_ids(ids, owner)
+
+        monkeypatch.setattr(runs, "with_ids", noted)
+        monkeypatch.setattr(runs, "find", None)
+        found = controller.usage._pairs.advice(sender.id, False)
+        assert (len(found.pairs), found.left_out, [len(ids) for ids in asked]) == (2, 2, [2])
+        assert all(each.own_peer for each in found.pairs)
+
+
 def test_a_parallel_job_may_be_named_as_a_whole(tmp_path: Path) -> None:
     with running(tmp_path, POLICY) as controller:
         jobs = {node: start(controller, node) for node in (2, 0, 1)}

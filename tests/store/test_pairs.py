@@ -5,6 +5,7 @@ from __future__ import annotations
 from lark_controller.accounting.pairs import PairEntry, PairUse
 from lark_controller.accounting.usage import MOST
 from lark_controller.store import Store
+from tests.fixtures.databases import NOW, a_run
 
 USE = PairUse(
     "ab" * 8, "worker2", "10.0.0.2/32 2001:db8::2/128", True, False, 100_000, 50_000, MOST, 2, 3, 4, 5, 6, 7, 1.7e9,
@@ -42,11 +43,20 @@ def test_jobs_that_are_over_have_their_last_use(store: Store) -> None:
 
 
 def test_those_who_send_to_a_job_are_found(store: Store) -> None:
+    # Every third is of one owner.
+    runs = [store.runs.register(a_run(number), "", "", "hook", NOW).job for number in range(1, 10)]
     other = USE._replace(peer="cd" * 8)
-    store.usage.write_pairs([entry(3), entry(1), entry(2, use=other)])
-    assert store.usage.senders_to("ab" * 8, 10) == [f"{1:016x}", f"{3:016x}"]
-    assert store.usage.senders_to("ab" * 8, 1) == [f"{1:016x}"]
-    assert store.usage.senders_to("ef" * 8, 10) == []
+    for job in runs:
+        use = other if job is runs[3] else USE
+        store.usage.write_pairs([entry(job.number, key, use) for key in ("one", "two")])
+    mine, owner = [runs[at].id for at in (0, 6)], runs[0].owner
+    # A job with two pairs is one of them, and those of others are in nobody's way.
+    assert store.usage.senders_to("ab" * 8, owner, 10) == mine
+    assert store.usage.senders_to("ab" * 8, owner, 2) == mine
+    assert store.usage.senders_to("ab" * 8, owner, 1) == mine[:1]
+    assert store.usage.senders_to("ef" * 8, owner, 10) == []
+    found = store.runs.with_ids([job.id for job in runs], owner)
+    assert {job.id for job in found} == {runs[at].id for at in (0, 3, 6)}
 
 
 def test_what_is_old_is_removed_with_its_job(store: Store) -> None:
