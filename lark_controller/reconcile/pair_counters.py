@@ -22,7 +22,11 @@ from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
+from lark_controller.switches.openflow.link import SwitchLink
+from lark_controller.switches.openflow.replies import QueueCounters
 
+# Requests for all queues of a switch that may be under way here; more readings share the last of them.
+MOST_ASKED: Final = 2
 # Seconds for which the account of a pair that is over waits for its last counters.
 LAST_SECONDS: Final = 5.0
 
@@ -34,6 +38,8 @@ class PairCounters:
         self._pairs, self._loop, self._queues = pairs, loop, queues
         # Readings of flows that are over, by the number of the job.
         self._last_of: dict[int, set[asyncio.Task[None]]] = {}
+        # By connection, the requests under way.
+        self._asked: dict[SwitchLink, list[asyncio.Task[list[QueueCounters]]]] = {}
 
     def follow(self, placed: Placed, before: Job | None = None) -> None:
         """Take the reserved flows of a job that is new or changed, and read those a last time that it has no more.
@@ -118,7 +124,7 @@ class PairCounters:
         link = None if state is None else state.link
         if link is None or not flows:
             return
-        counted = await link.queue_stats(timeout)
+        counted = await self._counted(link, timeout)
         names = {port.number: port.name for port in link.features.ports.values()}
         dropped, waited = self._queues.dropped(datapath), self._queues.waited(datapath)
         found: dict[int, dict[str, FlowQueue]] = {}
@@ -131,6 +137,28 @@ class PairCounters:
                 queue = FlowQueue(each.bytes, dropped.get(place), None if seconds is None else round(1000 * seconds))
                 found.setdefault(flows[each.queue], {})[name] = queue
         self._pairs.read(found, time.time())
+
+    async def _counted(self, link: SwitchLink, timeout: float | None) -> list[QueueCounters]:
+        """The counters of all queues of a switch. Raises SwitchError.
+
+        An application may give its flows back one after the other, and each answer has all queues.
+        """
+        asked = self._asked.setdefault(link, [])
+        if len(asked) < MOST_ASKED:
+            task = asyncio.get_running_loop().create_task(link.queue_stats(timeout))
+            asked.append(task)
+            task.add_done_callback(partial(self._answered, link))
+        # A caller that gives up ends its own wait alone.
+        return await asyncio.shield(asked[-1])
+
+    def _answered(self, link: SwitchLink, task: asyncio.Task[list[QueueCounters]]) -> None:
+        asked = self._asked[link]
+        asked.remove(task)
+        if not asked:
+            del self._asked[link]
+        if not task.cancelled():
+            # Whether anybody still waits for the answer or not, its error is taken.
+            task.exception()
 
     def _start(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

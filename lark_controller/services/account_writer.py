@@ -81,7 +81,7 @@ class AccountWriter:
         now = time.time()
         for job in live.values():
             if job.reserved or self._pairs.has(job.number):
-                # What is not written of them may be much: they may be as old as the job.
+                # They may be as old as the job, with much that was never written.
                 self._pairs.follow(job, now, {flow.number for flow in job.reserved})
 
     def start(self) -> None:

@@ -22,6 +22,7 @@ from lark_controller.api.workers import Delivered
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job
 from lark_controller.qos.delivery import Counters
+from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import QueueCounters
 from tests.fixtures.controllers import connect, network, running, until
 
@@ -177,6 +178,34 @@ def test_a_released_flow_has_its_last_counters(tmp_path: Path, network: FakeNetw
         (pair,) = controller.usage.pairs(sender.id, False).pairs
         assert shown(controller.usage.pairs(sender.id, False)) == {"node 0 to node 1": 501_000}
         assert (pair.advice.asked_least, pair.advice.asked) == (20, 100)
+
+
+def test_flows_that_are_given_back_together_share_requests(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool(tmp_path, network, seconds=0) as (controller, switches):
+        sender = start(controller, None)
+        others = [start(controller, None, job=number, host="worker2") for number in range(2, 8)]
+        made = [controller.reservations.reserve(Wish(sender.id, each.id, 1, 60), "ops", True) for each in others]
+        queues = {queue_of(controller, sender, each.number): 1_000 for each in made}
+        counts(network, switches[0], queues)
+        asked: list[float | None] = []
+        real = SwitchLink.queue_stats
+
+        async def noted(link: SwitchLink, timeout: float | None = None) -> list[QueueCounters]:
+            asked.append(timeout)
+            return await real(link, timeout)
+
+        monkeypatch.setattr(SwitchLink, "queue_stats", noted)
+        stop = threading.Event()
+        held = threading.Thread(target=lambda: controller._loop.call(stop.wait))
+        held.start()
+        for each in made:
+            controller.reservations.release(each.id, "ops", True)
+        stop.set()
+        held.join()
+        until(lambda: sum(shown(controller.usage.pairs(sender.id, False)).values()) == 6_000)
+        assert len(asked) <= 2
 
 
 def test_a_flow_that_is_given_back_just_before_the_end_has_its_last_counters(
