@@ -22,6 +22,7 @@ from bench.population import jobs
 from lab.postgres import PostgresServer
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, WIDTHS
 from lark_controller.accounting.ledger import Ledger
+from lark_controller.accounting.pairs import PairLedger
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading
 from lark_controller.api.usage import UsageFilter
 from lark_controller.services.account_writer import KEPT, AccountWriter
@@ -169,7 +170,7 @@ def _write(store: Store, url: str, count: int) -> dict[str, float]:
     ledger = Ledger()
     for job in live:
         ledger.begin(job, job.group)
-    account_writer = AccountWriter(store, ledger, KEPT)
+    account_writer = AccountWriter(store, ledger, PairLedger(), KEPT)
     times, reads, references = [], [], []
     for turn in range(1, 4):
         started = time.process_time()

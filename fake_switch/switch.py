@@ -83,6 +83,7 @@ class FakeSwitch(asyncio.Protocol):
         self.sent: Callable[[int, bytes], None] = lambda _port, _frame: None
         self.received = 0
         self.counted: dict[int, PortCounters] = {}
+        self.queued: list[bytes] = []  # records of a reply to OFPMP_QUEUE
         self.barriers = 0
         self.masters = Masters()
         self.refused_as_slave = 0
@@ -420,6 +421,8 @@ class FakeSwitch(asyncio.Protocol):
                 if wanted in (number, PORT_ANY)
             ]
             self.send_raw(switchside.multipart_replies(xid, kind, found))
+        elif kind == ofp.OFPMP_QUEUE:
+            self.send_raw(switchside.multipart_replies(xid, kind, self.queued))
         else:
             self._error(xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART, message)
 

@@ -26,6 +26,7 @@ from lark_controller.switches.openflow.replies import (
     PacketIn,
     PortCounters,
     PortInfo,
+    QueueCounters,
 )
 from lark_controller.switches.openflow.roles import ROLE, STATUS, STATUS_TYPE, Role
 from lark_controller.switches.openflow.wire import (
@@ -162,6 +163,12 @@ def port_counters(counters: PortCounters) -> bytes:
     age = counters.age
     seconds, nanoseconds = (0xFFFFFFFF, 0xFFFFFFFF) if age is None else (int(age), int(age % 1 * 1e9))
     return struct.pack("!I4xQQQQQQ48xII", *counters[:7], seconds, nanoseconds)
+
+
+def queue_counters(counters: QueueCounters) -> bytes:
+    """A record of an OFPMP_QUEUE reply."""
+    port, queue, size, packets, errors = counters
+    return struct.pack(ofp.OFP_QUEUE_STATS_PACK_STR, port, queue, size, packets, errors, 0, 0)
 
 
 def description(texts: tuple[str, str, str, str, str]) -> bytes:

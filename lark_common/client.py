@@ -124,6 +124,10 @@ class Client:
         counters are read at its switch now."""
         return self._json("GET", f"/v1/jobs/{_part(job_id)}/advice", {"fresh": "true"} if fresh else None)
 
+    def pairs(self, job_id: str, application: bool = False) -> Answer:
+        """Advice by pair: where a job sends with bandwidth reserved for that, or all jobs of its application."""
+        return self._json("GET", f"/v1/jobs/{_part(job_id)}/pairs", {"application": "true"} if application else None)
+
     def job_at(self, address: str) -> Answer:
         """The live job behind an address."""
         return self._json("GET", f"/v1/addresses/{_part(address)}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from lark_common.errors import SwitchError
 from lark_common.log import WARNING, event
 from lark_controller.accounting.ledger import Ledger
+from lark_controller.accounting.pairs import PairLedger
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
@@ -41,6 +42,7 @@ from lark_controller.services.health import Health
 from lark_controller.services.job_facts import refresh_facts
 from lark_controller.services.jobs import Jobs
 from lark_controller.services.journal import Journal
+from lark_controller.services.pairs import Pairs
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
@@ -85,7 +87,7 @@ class Controller:
         in_force = load(policy.text) if taken is None else taken.prepared.desired.policy
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_reported, fence)
-        ledger = Ledger()
+        ledger, pairs = Ledger(), PairLedger()
         self._journal = Journal(store.trail)
         self._reconciler = Reconciler(
             in_force,
@@ -94,11 +96,12 @@ class Controller:
             self._ovsdb,
             ovsdb,
             ledger,
+            pairs,
             self._journal.note,
             compares=bool(check_seconds),
             prepared=None if taken is None else taken.prepared,
         )
-        self._account_writer = AccountWriter(store, ledger, keeping)
+        self._account_writer = AccountWriter(store, ledger, pairs, keeping)
         self._guarantees = Guarantees(self._reconciler, metrics)
         self._core_drops = CoreDrops(self._reconciler)
         self._openflow = OpenFlow(options, self._reconciler.events, fence, kept)
@@ -167,6 +170,7 @@ class Controller:
             self.reservations,
             scitags=scitags,
             deliveries=self._deliveries,
+            pairs=Pairs(store, pairs, self.jobs, self.reservations),
         )
         self.drops = Drops(ledger, self._core_drops, self._reconciler)
         self.health = Health(store, self._openflow)

@@ -87,12 +87,15 @@ class Answer:
 class Advised:
     """Advice for a job in a sentence, and the whole Mb/s to ask for (None: there is no advice).
 
-    ``wan`` is how many bytes it has received from the WAN and sent there (None: not counted).
+    ``wan`` is how many bytes it has received from the WAN and sent there (None: not counted). ``pairs`` is the same
+    advice for where it sends with bandwidth reserved for that: empty where there is no such pair.
     """
 
     sentence: str
     megabits: int | None
     wan: tuple[int, int] | None = None
+    pairs: str = ""
+    pairs_megabits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +201,16 @@ class ControllerLink:
         try:
             found = self._ask(lambda client: client.advice(job_id, fresh))
             megabits, inward, outward = found["advised"], found["wan_bytes_in"], found["wan_bytes_out"]
+            # An earlier controller has none.
+            pairs = found.get("pairs") or {"sentence": "", "advised": None}
             return Advised(
                 str(found["sentence"])[:MAX_REASON],
                 None if megabits is None else int(megabits),
                 None if inward is None or outward is None else (int(inward), int(outward)),
+                str(pairs["sentence"])[:MAX_REASON],
+                None if pairs["advised"] is None else int(pairs["advised"]),
             )
-        except (_UnknownError, KeyError, TypeError, ValueError, OverflowError):
+        except (_UnknownError, AttributeError, KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def headroom(self) -> Headroom:

@@ -63,7 +63,7 @@ class Worker:
     ) -> None:
         self._state_lock = StateLock(settings.state_dir)
         # Reservations by the jobs themselves.
-        self.reservations = Requests(link)
+        self.reservations = Requests(link, fair_queues.write_now)
         self.paths = OwnPaths(link, self._delivered)
         self.external = OwnExternalAddresses(link)
         self._settings = settings

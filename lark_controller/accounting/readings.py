@@ -26,6 +26,15 @@ class QueueReading(NamedTuple):
     waited_out: int = 0
 
 
+class FlowQueue(NamedTuple):
+    """The counts of a queue of one reserved flow: bytes that left it, packets that it dropped, and the time for which
+    packets waited in it (milliseconds). None where a reading lacks a count."""
+
+    sent: int
+    dropped: int | None = 0
+    waited: int | None = 0
+
+
 class CountKind(IntEnum):
     """The traffic that a job's counting flow counts. The number stands in the flow's cookie."""
 

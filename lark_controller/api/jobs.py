@@ -130,10 +130,11 @@ class JobControls(Protocol):
         Raises NotFoundError where no such job lives, StateError where it is in no quarantine.
         """
 
-    def named(self, word: str, owner: str | None = None) -> str:
+    def named(self, word: str, owner: str | None = None, any_node: bool = False) -> str:
         """The id of the job that a word names, live or ended: CLUSTER.PROC, with its access point where two have it,
         GlobalJobId, id, or the first digits of an id. A whole id is not looked up. With ``owner`` it is, and the jobs
-        of others are as if there were none.
+        of others are as if there were none. With ``any_node`` a word that means all nodes of one parallel job is the
+        first of them.
 
         Raises NotFoundError, and AmbiguousError where several jobs are named so.
         """

@@ -14,6 +14,7 @@ from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usag
 from lark_controller.api.reservations import FlowDelivery, Seen
 from lark_controller.jobs.job import Job
 from lark_controller.qos.advice import Advice
+from lark_controller.qos.pair_advice import PairAdvice
 from lark_controller.qos.reservation import Reservation
 
 
@@ -122,6 +123,47 @@ class TransfersNoted:
     scitags: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class AdvisedPair:
+    """Advice for one pair: the job that sends, and where to.
+
+    ``name`` has both ends in words. ``node`` and ``peer_node`` are the jobs' numbers among the nodes of one parallel
+    job, None where they are no nodes of one. ``peer`` is the id of the job at the other end (None: it is no job), and
+    ``own_peer`` true where that is the same user's. ``destination`` is the other end in the topology.
+    """
+
+    name: str
+    job: str
+    node: int | None
+    peer: str | None
+    peer_node: int | None
+    own_peer: bool
+    destination: str
+    advice: PairAdvice
+
+
+@dataclass(frozen=True, slots=True)
+class PairsAdvice:
+    """Advice for the pairs of a job, or of an application of so many ``jobs``.
+
+    ``left_out`` is how many reservations, or pairs beyond those of an answer, are in none of them. ``advised`` is the
+    rate that would do for each of them, whole Mb/s (None: nothing is known). ``sentence`` has all that in short.
+    """
+
+    jobs: int
+    pairs: tuple[AdvisedPair, ...]
+    left_out: int
+    sentence: str
+    advised: int | None
+
+
+class PairsSummary(NamedTuple):
+    """Advice for all pairs of a job in a sentence, and the rate that would do for each, whole Mb/s."""
+
+    sentence: str
+    advised: int | None
+
+
 class UsageControls(Protocol):
     """The operations on use. Thread-safe; those that read the database raise StoreError where it is away."""
 
@@ -156,6 +198,14 @@ class UsageControls(Protocol):
 
         Raises NotFoundError for an id never seen.
         """
+
+    def pairs(self, job_id: str, application: bool) -> PairsAdvice:
+        """Advice for each pair of a job: where it sends with bandwidth reserved for that. ``application``: of the whole
+        application that it is a part of. Raises NotFoundError for an id never seen."""
+
+    def pairs_summary(self, job_id: str) -> PairsSummary | None:
+        """The same in short, for the job's ad; None where there are none, and of a parallel job's nodes but the first.
+        Raises NotFoundError for an id never seen."""
 
     def delivered(self, flows: Sequence[Reservation], after: str = "", wait: float = 0.0) -> Seen[FlowDelivery]:
         """The deliveries of these reserved flows, once they are more than at the version ``after`` and the rates are of

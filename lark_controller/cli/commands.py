@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from argcomplete.shell_integration import shellcode
 
 from lark_common import log
-from lark_common.client import Client
+from lark_common.client import Client, ProblemError
 from lark_common.endpoint import read_token
 from lark_common.errors import PolicyError, SettingError
-from lark_controller.cli import instances_table, network_map, own_name, printing
+from lark_controller.cli import instances_table, network_map, own_name, pairs_table, printing
 from lark_controller.cli.text_files import read_text
 from lark_controller.settings import load, table
 
@@ -152,7 +152,24 @@ def drops(arguments: Arguments) -> int:
 
 def advice(arguments: Arguments) -> int:
     """Say what a job asked for against what it used and lost, and what to ask for."""
-    return _show(arguments, connected(arguments).advice(arguments.job), printing.advice)
+    client = connected(arguments)
+    if arguments.application:
+        return _show(arguments, client.pairs(arguments.job, application=True), pairs_table.show)
+    found = client.advice(arguments.job)
+    try:
+        found["pairs"] = client.pairs(found["job"])
+    except ProblemError as error:
+        # A token may be for advice on jobs alone, and an earlier controller has no pairs.
+        if error.status not in (403, 404):
+            raise
+        found["pairs"] = None
+
+    def show(advice: printing.Answer) -> None:
+        printing.advice(advice)
+        if advice["pairs"] is not None and advice["pairs"]["pairs"]:
+            pairs_table.show(advice["pairs"])
+
+    return _show(arguments, found, show)
 
 
 def lift(arguments: Arguments) -> int:

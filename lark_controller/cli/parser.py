@@ -57,9 +57,11 @@ def parser() -> argparse.ArgumentParser:
 
     advice = _remote(subparsers, "advice", commands.advice)
     advice.add_argument("job", help=_JOB)
+    advice.add_argument(
+        "--application", action="store_true", help="the pairs of the whole application, such as of a job of MPI"
+    )
 
-    lift = _remote(subparsers, "lift", commands.lift)
-    lift.add_argument("job", help=_JOB)
+    _remote(subparsers, "lift", commands.lift).add_argument("job", help=_JOB)
 
     audit = _remote(subparsers, "audit", commands.audit)
     audit.add_argument("subject", nargs="?", help=f"only what concerns this switch, policy, controller, or {_JOB}")

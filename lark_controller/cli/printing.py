@@ -89,7 +89,7 @@ def _full_name(job: Answer) -> str:
 
 def job(found: Answer) -> None:
     """One job, with the policy's decision and the switches' confirmations."""
-    state = _word(_job_state(found)) + (f" ({_clean(found['reason'])})" if found["reason"] else "")
+    state = _word(_job_state(found)) + (f" ({clean(found['reason'])})" if found["reason"] else "")
     decision = found["decision"]
     pairs = [
         ("job", _number(found)),
@@ -112,7 +112,7 @@ def job(found: Answer) -> None:
     for because in decision["because"]:
         values = ", ".join(f"{name} = {value}" for name, value in because["values"].items())
         met = f"  [{values}]" if values else ""
-        print(_clean(f"  {because['kind']}, line {because['line']}: {because['when']}{met}"))
+        print(clean(f"  {because['kind']}, line {because['line']}: {because['when']}{met}"))
 
 
 def _used(usage: Answer | None) -> str:
@@ -159,7 +159,7 @@ def _transferred(usage: Answer | None) -> list[tuple[str, str]]:
 
 def advice(found: Answer) -> None:
     """A job's request against its use and losses, and the rate to ask for."""
-    print(_clean(f"{'so far: ' if found['so_far'] else ''}{found['sentence']}"))
+    print(clean(f"{'so far: ' if found['so_far'] else ''}{found['sentence']}"))
     if not found["seconds"]:
         return
     head = ("", "MEAN", "HIGHEST", "LOST IN QUEUES")
@@ -280,7 +280,7 @@ def switch(found: Answer) -> None:
     table(("PORT", "NAME", "ROLE", "JOB"), rows)
     for problem in found["problems"]:
         whose = problem["job_name"] or problem["job"] or ""
-        print(_clean(f"{problem['at']} {problem['problem']} {problem['flow']} {whose}".rstrip()))
+        print(clean(f"{problem['at']} {problem['problem']} {problem['flow']} {whose}".rstrip()))
 
 
 def flows(found: Sequence[Answer]) -> None:
@@ -357,7 +357,7 @@ def links(found: Sequence[Answer]) -> None:
 
 def policy(found: Answer) -> None:
     """A policy's text, after a comment with its version."""
-    print(_clean(f"# version {found['version']}, put in force at {found['at']}, by {found['actor']}"))
+    print(clean(f"# version {found['version']}, put in force at {found['at']}, by {found['actor']}"))
     print(found["text"], end="" if found["text"].endswith("\n") else "\n")
 
 
@@ -371,9 +371,9 @@ def policy_difference(found: Answer) -> None:
     """The lines by which two versions of the policy differ."""
     for sign, name in (("---", "old"), ("+++", "new")):
         each = found[name]
-        print(_clean(f"{sign} version {each['version']}, {each['at']}, by {each['actor']}"))
+        print(clean(f"{sign} version {each['version']}, {each['at']}, by {each['actor']}"))
     for line in found["diff"].splitlines():
-        print(_word(_clean(line), _SIGNS.get(line[:1])))
+        print(_word(clean(line), _SIGNS.get(line[:1])))
     if not found["diff"]:
         print("The texts are equal.")
 
@@ -381,16 +381,16 @@ def policy_difference(found: Answer) -> None:
 def plan(found: Answer, jobs: bool = False, flows: bool = False) -> None:
     """The changes that a policy would make: the effect on jobs, then on switches; each job and flow where wanted."""
     for refusal in found["refusals"]:
-        print(f"{_word('refused')}: {_clean(refusal)}")
+        print(f"{_word('refused')}: {clean(refusal)}")
     for warning in found["warnings"]:
-        print(f"warning: {_clean(warning)}")
+        print(f"warning: {clean(warning)}")
     changed = found["jobs_changed"]
     print(f"{changed} of {_several(found['jobs_examined'], 'job')} would be treated otherwise{':' if changed else ''}")
     for effect in found["effects"]:
         whose = f"{_several(effect['jobs'], 'job')} of {_several(effect['owners'], 'user')}"
         such = "such as " if effect["jobs"] > 1 else ""
         example = f"{such}{effect['example']} of {effect['example_owner']}"
-        print(_clean(f"  {whose} ({example}): {'; '.join(effect['changes'])}"))
+        print(clean(f"  {whose} ({example}): {'; '.join(effect['changes'])}"))
     listed = sum(effect["jobs"] for effect in found["effects"])
     if changed > listed:
         print(f"  … and {_several(changed - listed, 'job')} with other changes")
@@ -407,7 +407,7 @@ def _planned_jobs(found: Answer) -> None:
     named = [{**change, "id": change["job_id"]} for change in found["jobs"]]
     names = _names(named)
     for change in named:
-        print(_clean(f"job {names[change['id']]} ({change['owner']}): {'; '.join(change['changes'])}"))
+        print(clean(f"job {names[change['id']]} ({change['owner']}): {'; '.join(change['changes'])}"))
     if found["jobs_changed"] > len(named):
         print(f"… and {_several(found['jobs_changed'] - len(named), 'job')} more")
 
@@ -422,9 +422,9 @@ def _planned_flows(switches: Sequence[Answer], flows: bool) -> None:
     for each in switches if flows else ():
         limit = f" of {each['max_rules']}" if each["max_rules"] else ""
         counts = f"+{each['added']} ~{each['changed']} -{each['removed']}, then {each['total']}{limit} flows"
-        print(_clean(f"{each['name'] or each['datapath']}: {counts}"))
+        print(clean(f"{each['name'] or each['datapath']}: {counts}"))
         for line in each["sample"]:
-            print(_clean(f"  {line}"))
+            print(clean(f"  {line}"))
         more = each["added"] + each["changed"] + each["removed"] - len(each["sample"])
         if more > 0:
             print(f"  … and {more} more")
@@ -437,11 +437,11 @@ def _several(count: int, word: str, plural: str = "") -> str:
 def explanation(found: Answer) -> None:
     """Print why a packet reaches its destination, or does not."""
     for number, step in enumerate(found["steps"], 1):
-        print(_clean(f"{number}. {step['where']}: {step['text']}"))
+        print(clean(f"{number}. {step['where']}: {step['text']}"))
         if step["flow"]:
             counted = "" if step["packets"] is None else f"  ({step['packets']} packets)"
-            print(_clean(f"   {step['flow']}{counted}"))
-    print(f"{_word(found['verdict'])}: " + _clean(f"{found['src']} to {found['dst']}: {found['reason']}"))
+            print(clean(f"   {step['flow']}{counted}"))
+    print(f"{_word(found['verdict'])}: " + clean(f"{found['src']} to {found['dst']}: {found['reason']}"))
 
 
 def _addresses(found: Answer) -> str:
@@ -452,7 +452,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _clean(value: object) -> str:
+def clean(value: object) -> str:
     """Replaces control characters, since an ad may hold anything; a terminal gets printable characters alone."""
     return "".join(character if character.isprintable() else "\ufffd" for character in str(value))
 
@@ -467,7 +467,7 @@ def _word(text: str, colour: str | None = None) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Rows under a head, in columns."""
-    texts = [[_clean(cell) for cell in row] for row in rows]
+    texts = [[clean(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(head), *texts]) for column in range(len(head))]
     for row in [list(head), *texts]:
         cells = [_word(cell.ljust(width)) for cell, width in zip(row, widths, strict=True)]
@@ -477,4 +477,4 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 def _pairs(pairs: Sequence[tuple[str, object]]) -> None:
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        print(f"{name.ljust(width)}  {value if name == 'state' else _clean(value)}")
+        print(f"{name.ljust(width)}  {value if name == 'state' else clean(value)}")

@@ -71,7 +71,8 @@ class ReservedFlow:
     ``incoming``, for what is sent to the job.
 
     ``number`` is the reservation's in the store. ``steady``: the job sends no more than that there; else it may use
-    what is free as well.
+    what is free as well. ``peer`` is the id of the job at the other end, None where that is no job, and ``node`` the
+    other end in the topology.
     """
 
     number: int
@@ -79,6 +80,8 @@ class ReservedFlow:
     target: tuple[Network, ...] = ()
     incoming: bool = False
     steady: bool = False
+    peer: str | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def advice(request: Request, used: JobUsage | None, since: float, attached: bool
         sentence = "nothing is known of its use: the policy does not count it, or it is not kept any more"
         return Advice(Verdict.UNKNOWN, Reason.NOT_COUNTED, sentence, asked, mode, counts)
     seen = _seen(used, since)
-    verdict, reason, figure = _judged(counts, seen)
+    verdict, reason, figure = judged(counts, seen)
     most, by = _most(request)
     advised, bounded_by = figure, ""
     if figure is not None and most is not None and figure > most:
@@ -140,8 +140,8 @@ def advice(request: Request, used: JobUsage | None, since: float, attached: bool
     )
 
 
-class _Seen(NamedTuple):
-    """A job's use, in the terms that advice is made of."""
+class Seen(NamedTuple):
+    """Use in the terms that advice is made of; rates in Mb/s."""
 
     seconds: float
     mean: Rates
@@ -149,7 +149,7 @@ class _Seen(NamedTuple):
     throttled: float
     dropped: int
     few_dropped: bool
-    refused: int
+    refused: int = 0
 
     @property
     def most(self) -> float:
@@ -157,12 +157,12 @@ class _Seen(NamedTuple):
         return max(self.highest)
 
 
-def _seen(used: JobUsage, since: float) -> _Seen:
+def _seen(used: JobUsage, since: float) -> Seen:
     usage, seconds = used.usage, max(0.0, used.at - since)
     means = [8 * count / seconds / 1e6 if seconds else 0.0 for count in (usage.bytes_in, usage.bytes_out)]
     highest = [max(mean, peak / 1e6) for mean, peak in zip(means, used.peak, strict=True)]
     dropped = usage.rate_drops_in + usage.rate_drops_out
-    return _Seen(
+    return Seen(
         seconds=seconds,
         mean=Rates(*means),
         highest=Rates(*highest),
@@ -174,8 +174,8 @@ def _seen(used: JobUsage, since: float) -> _Seen:
     )
 
 
-def _judged(counts: float | None, seen: _Seen) -> tuple[Verdict, Reason, int | None]:
-    """The verdict, and the figure before it is bounded."""
+def judged(counts: float | None, seen: Seen) -> tuple[Verdict, Reason, int | None]:
+    """The verdict on what ``counts`` of a request, and the figure before it is bounded."""
     if seen.seconds < LEAST_SECONDS:
         return Verdict.UNKNOWN, Reason.TOO_SHORT, None
     fits = rounded_up(seen.most * ROOM)
@@ -220,7 +220,7 @@ def _sentence(
     asked: float | None,
     rule: HostBandwidth | None,
     counts: float | None,
-    seen: _Seen,
+    seen: Seen,
     verdict: Verdict,
     reason: Reason,
     advised: int | None,
@@ -234,7 +234,7 @@ def _sentence(
     # No rate helps against these; without them a blocked job seems to have had all that it wanted.
     packets = "1 packet" if seen.refused == 1 else f"{seen.refused:,} packets"
     lost += f", had {packets} dropped by the policy's rules" if seen.refused else ""
-    facts = f"{begin}, {used}, {_time(seen.throttled)}{lost}" if rule is not None else f"{begin}, {used}{lost}"
+    facts = f"{begin}, {used}, {throttling(seen.throttled)}{lost}" if rule is not None else f"{begin}, {used}{lost}"
     if reason is Reason.NEVER_LIMITED:
         limit = "no rate" if seen.refused else "nothing"
         return f"{facts}: {limit} limited it; for what it used {advised} would be enough"
@@ -258,7 +258,8 @@ def _asked(asked: float | None, rule: HostBandwidth | None, counts: float | None
     return f"asked for {what}{asked:g} Mb/s" + (f",{part}" if part else "")
 
 
-def _time(throttled: float) -> str:
+def throttling(throttled: float) -> str:
+    """A share of the time in words."""
     if not throttled:
         return "never throttled"
     percent = math.floor(100 * throttled + 1e-9)

@@ -21,6 +21,7 @@ from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, NUMBER_MASK
 from lark_controller.flows.placement import Placed
 from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.drop_shares import DropShares
+from lark_controller.reconcile.pair_counters import PairCounters
 from lark_controller.reconcile.switch import SwitchState
 from lark_controller.switches.openflow.link import Dump, SwitchLink
 from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters
@@ -53,6 +54,7 @@ class CounterReader:
         jobs_at: Callable[[int], list[Placed]],
         drop_shares: DropShares,
         core_ports: CorePorts,
+        pair_counters: PairCounters,
         processor: Callable[[], float] = time.thread_time,
     ) -> None:
         self._processor = processor
@@ -61,6 +63,7 @@ class CounterReader:
         self._jobs_at = jobs_at
         self._drop_shares = drop_shares
         self._core_ports = core_ports
+        self._pair_counters = pair_counters
         self._being_read: set[int] = set()
         # For each answer that is under way, about a job or a whole switch (None), the cookies of counting flows that
         # went meanwhile: by job, so that many that end together are not gone through for each flow.
@@ -110,6 +113,7 @@ class CounterReader:
         if link is not None and placed.port is not None and self._ledger.has_open(placed.job.number):
             number = placed.job.number
             await self._read(number, placed.port, self._ask(link, number, placed.port, timeout))
+            await self._pair_counters.read(placed, timeout)
 
     def compared(self, datapath: int, dump: Dump) -> None:
         """Take in the counting flows of a switch that has connected, before anything is changed."""
@@ -191,6 +195,7 @@ class CounterReader:
                 self._ledger.read(number, now, _port(counters), flows.get(number, ()), counters.age)
         if self._ledger.drops_by_policy(ports_read.values()):
             await self._drop_shares.look(datapath)
+        await self._pair_counters.look(datapath)
 
     # -- internal
 

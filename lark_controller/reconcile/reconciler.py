@@ -19,6 +19,7 @@ from lark_common.log import WARNING, event
 from lark_common.runs import Address
 from lark_common.worker_rules import RULED
 from lark_controller.accounting.ledger import Ledger
+from lark_controller.accounting.pairs import PairLedger
 from lark_controller.api.audit import Happening
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.switches import SwitchProblem
@@ -35,6 +36,7 @@ from lark_controller.reconcile.drop_shares import DropShares
 from lark_controller.reconcile.gateways import Gateways
 from lark_controller.reconcile.markers import Markers
 from lark_controller.reconcile.packet_ins import Reactions
+from lark_controller.reconcile.pair_counters import PairCounters
 from lark_controller.reconcile.policy_change import PolicyChange
 from lark_controller.reconcile.prepared import PreparedDirectory, bring_to
 from lark_controller.reconcile.progress import Progress
@@ -53,9 +55,9 @@ class Reconciler(LoopState):
     """Brings all switches from installed to desired. Every method is for the event-loop thread.
 
     ``on_state`` is called with every job whose state changed; ``driver`` makes queues; ``ledger`` holds the accounts of
-    what jobs use; ``note`` takes what the audit trail is to have. ``compares``: every switch is compared in full
-    again and again, so that markers may stand for the first comparison. Connections tell ``events`` of switches;
-    ``policy_change`` changes the policy.
+    what jobs use, and ``pairs`` those of their reserved flows; ``note`` takes what the audit trail is to have.
+    ``compares``: every switch is compared in full again and again, so that markers may stand for the first comparison.
+    Connections tell ``events`` of switches; ``policy_change`` changes the policy.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Reconciler(LoopState):
         driver: Driver,
         ovsdb: OvsdbOptions,
         ledger: Ledger,
+        pairs: PairLedger,
         note: Callable[[Happening], None],
         *,
         compares: bool = True,
@@ -79,12 +82,14 @@ class Reconciler(LoopState):
         self.queues = Queues(self, self._sending, driver, ovsdb)
         self.drop_shares = DropShares(self)
         self.core_ports = CorePorts(self.switches, lambda datapath: self.desired_of(datapath).switches.get(datapath))
+        self.pair_counters = PairCounters(pairs, self, self.queues)
         self.counters = CounterReader(
             ledger,
             self.switches,
             lambda datapath: self.desired_of(datapath).jobs_at(datapath),
             self.drop_shares,
             self.core_ports,
+            self.pair_counters,
         )
         self.gateways = Gateways(self)
         self._progress = Progress(self, self.queues, self.gateways, on_state)
@@ -127,6 +132,7 @@ class Reconciler(LoopState):
         elif same_for_switches(old, job):
             return
         self.counters.begin(self.desired.placed[job.number])
+        self.pair_counters.follow(self.desired.placed[job.number], old)
         self.send(changes, job.number)
         if old is None or (old.addresses, old.quarantine) != (job.addresses, job.quarantine):
             self._forget_addresses((*job.addresses, *(() if old is None else old.addresses)), job.number)
@@ -234,6 +240,7 @@ class Reconciler(LoopState):
         if placed is None:
             return
         self.counters.end(number, placed)
+        self.pair_counters.end(number, placed)
         self.send(self.pair.remove(number), None)
         self._forget_addresses(placed.job.addresses, None)
         self._sending.forget_connections(before)

@@ -25,6 +25,9 @@ NOT_YET: Final = "has not put the job's rules in place yet"
 # takes a second or two.
 PATIENCE: Final = 30.0
 LATE: Final = f"has not confirmed its rules for {PATIENCE:g} s and more, and may have those of before"
+# Seconds by which a report of queues may be older than the last one before it: one that is older by more is of a worker
+# that has booted, whose clock begins anew.
+OVERTAKEN: Final = 300.0
 _COUNT: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -36,6 +39,19 @@ class Workers:
         self._loop = loop
         # By host, the speeds of its uplinks as the worker has reported them: Mb/s, None where not known.
         self._speeds: dict[str, Mapping[str, float | None]] = {}
+        # By host, the time of the last report of its queues, on the worker's clock.
+        self._counted_at: dict[str, float] = {}
+
+    def is_overtaken(self, host: str, at: float) -> bool:
+        """True for a report of a worker's queues at ``at`` (seconds of its own clock) after which it has sent another
+        one that came first: counters that fall would be taken for those of queues made anew."""
+        last = self._counted_at.get(host, at)
+        if at < last <= at + OVERTAKEN:
+            return True
+        # A request may name any host; only those that have jobs are kept.
+        if self._loop.desired.ruled.numbers(host):
+            self._counted_at[host] = at
+        return False
 
     def rules(self, host: str) -> WorkerRules:
         """The rules of a worker as they should be now."""

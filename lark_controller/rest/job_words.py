@@ -24,11 +24,11 @@ _ID: Final = re.compile(r"[0-9a-f]{16}")
 FRESH_SECONDS: Final = 2.0
 
 
-def named_job(word: str) -> str:
-    """The id of the job that a word names. A hook's requests name jobs by id alone, so that a token that is good for
-    one host reveals nothing of another's jobs; a request of the scope self finds its user's alone. Raises Problem 404,
-    NotFoundError, AmbiguousError."""
-    return valid_job_id(word) if g.lark_by_hook else current().controls.jobs.named(word, g.lark_user)
+def named_job(word: str, any_node: bool = False) -> str:
+    """The id of the job that a word names; with ``any_node`` the first node where it is a parallel job. A hook's
+    requests name jobs by id alone, so that a token that is good for one host reveals nothing of another's jobs; a
+    request of the scope self finds its user's alone. Raises Problem 404, NotFoundError, AmbiguousError."""
+    return valid_job_id(word) if g.lark_by_hook else current().controls.jobs.named(word, g.lark_user, any_node)
 
 
 def read_now(job_id: str) -> None:

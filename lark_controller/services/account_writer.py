@@ -13,6 +13,7 @@ from lark_common.threads import StoppableThread
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE
 from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.ledger import Ledger
+from lark_controller.accounting.pairs import PairLedger
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.jobs.job import Job
 from lark_controller.services.attempts import Attempts
@@ -40,11 +41,12 @@ KEPT: Final = Keeping()
 
 
 class AccountWriter:
-    """Writes the ledger's accounts on a thread of its own, from :meth:`start` to :meth:`stop`."""
+    """Writes the ledgers' accounts on a thread of its own, from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, store: Store, ledger: Ledger, keeping: Keeping) -> None:
+    def __init__(self, store: Store, ledger: Ledger, pairs: PairLedger, keeping: Keeping) -> None:
         self._store = store
         self._ledger = ledger
+        self._pairs = pairs
         self._keeping = keeping
         self._thread = StoppableThread("lark-usage", self._run)
         self._attempts = Attempts("use is not written", "use is written again")
@@ -55,6 +57,7 @@ class AccountWriter:
         """Open the accounts of the live jobs, each with its group of the policy, where they were left. Raises
         StoreError."""
         live = {job.number: (job, treatment) for job, treatment in jobs}
+        accounted = [job for job, _ in live.values()]
         over = []
         for number, usage, readings, _ in self._store.usage.unended():
             known = live.pop(number, None)
@@ -65,6 +68,21 @@ class AccountWriter:
         self._store.usage.finish(over)
         for job, treatment in live.values():
             self._ledger.begin(job, treatment)
+        self._load_pairs({job.number: job for job in accounted})
+
+    def _load_pairs(self, live: Mapping[int, Job]) -> None:
+        over = set()
+        for each in self._store.usage.unended_pairs():
+            if each.number in live:
+                self._pairs.restore(each.number, each.id, each.key, each.use, each.readings)
+            else:
+                over.add(each.number)
+        self._store.usage.finish_pairs(over)
+        now = time.time()
+        for job in live.values():
+            if job.reserved or self._pairs.has(job.number):
+                # They may be as old as the job, with much that was never written.
+                self._pairs.follow(job, now, {flow.number for flow in job.reserved})
 
     def start(self) -> None:
         """Begin to write."""
@@ -90,6 +108,12 @@ class AccountWriter:
             self._store.usage.write(entries)
             self._doubtful = []
             self._ledger.wrote(entries)
+        keys = iter(self._pairs.changed(only_ended))
+        while some := list(islice(keys, BATCH)):
+            # Written as they are and not added, so that a commit whose answer is lost may come twice.
+            pairs = self._pairs.entries(some)
+            self._store.usage.write_pairs(pairs)
+            self._pairs.wrote(pairs)
 
     def _really_written(self, entries: Sequence[Entry]) -> list[Entry]:
         """The entries of these that are in the store: a commit whose answer is lost has happened, or has not."""

@@ -14,6 +14,7 @@ from typing import Final
 from lark_common.errors import AmbiguousError, Candidate, NotFoundError
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.progress import as_now
+from lark_controller.services.node_patterns import node_of
 from lark_controller.store.queries import Called
 from lark_controller.store.store import Runs
 
@@ -41,9 +42,10 @@ class JobNames:
         self._runs = runs
         self._now = now
 
-    def id_of(self, word: str, owner: str | None = None) -> str:
+    def id_of(self, word: str, owner: str | None = None, any_node: bool = False) -> str:
         """The id of that job; a whole id is not looked up. With ``owner`` it is, and the jobs of others are as if
-        there were none. Raises NotFoundError, AmbiguousError, StoreError."""
+        there were none. With ``any_node`` a word may mean all nodes of one parallel job, of which it is the first.
+        Raises NotFoundError, AmbiguousError, StoreError."""
         if _ID.fullmatch(word):
             if owner is not None and ((job := self._runs.find(word)) is None or job.owner != owner):
                 raise NotFoundError(f"no job has the id {word}")
@@ -51,6 +53,8 @@ class JobNames:
         found = chosen(as_now(job, self._now(job.id)) for job in self._candidates(word, owner))
         if not found:
             raise NotFoundError(f"no job is called {word}; {ACCEPTED}")
+        if any_node and len({job.run.global_job_id for job in found}) == 1:
+            return min(found, key=lambda job: (-job.run.started, node_of(job) or 0, job.number)).id
         if len(found) > 1:
             listed = tuple(
                 Candidate(job.id, full_name(job), job.run.global_job_id, job.run.slot, str(job.state))

@@ -80,9 +80,10 @@ class Jobs:
             raise
         return registered
 
-    def named(self, word: str, owner: str | None = None) -> str:
-        """The id of the job (of this owner) that a word names, live or ended. Raises NotFoundError, AmbiguousError."""
-        return self._names.id_of(word, owner)
+    def named(self, word: str, owner: str | None = None, any_node: bool = False) -> str:
+        """The id of the job (of this owner) that a word names, live or ended; with ``any_node`` the first node of a
+        parallel job. Raises NotFoundError, AmbiguousError."""
+        return self._names.id_of(word, owner, any_node)
 
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
         """The names of the jobs among these ids, live or ended, as a table shows them."""

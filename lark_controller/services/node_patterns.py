@@ -55,11 +55,11 @@ class NodePatterns:
         # Of every job that is put, so what most jobs have not comes first.
         if not any(name == _FACT for name, _ in job.facts.job):
             return
-        node = dict(job.facts.job).get(NODE.lower(), "")
-        if node.isascii() and node.isdigit() and len(node) < 7:
+        node = node_of(job)
+        if node is not None:
             key = (job.run.global_job_id, job.run.started)
-            self._nodes.setdefault(key, {})[int(node)] = job.id
-            self._of[job.id] = key, int(node)
+            self._nodes.setdefault(key, {})[node] = job.id
+            self._of[job.id] = key, node
 
     def forget(self, job_id: str) -> None:
         """Forget a job that is over."""
@@ -95,6 +95,12 @@ class NodePatterns:
         nodes = self._nodes.get((job.run.global_job_id, job.run.started), {})
         found = {each: self._live(job_id) for each, job_id in nodes.items() if each != node}
         return {each: other for each, other in found.items() if other is not None and other.id != job.id}
+
+
+def node_of(job: Job) -> int | None:
+    """A job's number among the nodes of a parallel job; None where it is none."""
+    text = dict(job.facts.job).get(NODE.lower(), "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
 
 
 def _flows(

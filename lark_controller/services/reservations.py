@@ -189,6 +189,14 @@ class Reservations:
         given = (declared, None if policy is None else policy.edge_speed)
         return min((rate for rate in given if rate is not None), default=None)
 
+    def path_rate(self, source: str, destination: str) -> float | None:
+        """The rate that the path between two nodes of the topology carries, in Mb/s; None where that is not known."""
+        try:
+            path = () if self._topology is None else self._topology.path(source, destination)
+        except PathError:
+            path = ()
+        return min((each.capacity / KILO for each in path), default=None)
+
     def judged(self, error: AdmissionError) -> AdmissionError:
         """The error with what the site chose for jobs that are refused."""
         spec = None if self._topology is None else self._topology.spec
@@ -316,7 +324,7 @@ class Reservations:
         ids = self._of_job.get(job_id)
         found = sorted((self._flows[each] for each in ids), key=lambda each: each.number) if ids else []
         return tuple(
-            ReservedFlow(each.number, each.kbps, each.target, steady=each.steady)
+            ReservedFlow(each.number, each.kbps, each.target, steady=each.steady, peer=each.peer, node=each.destination)
             if each.job == job_id
             else ReservedFlow(each.number, each.kbps, incoming=True)
             for each in found
@@ -347,6 +355,12 @@ class Reservations:
         with self._lock:
             found = [self._flows[each] for each in self._of_job.get(job_id, ())]
         return tuple(sorted((each for each in found if each.job == job_id), key=lambda each: each.number))
+
+    def towards(self, job_id: str) -> tuple[Reservation, ...]:
+        """The flows that others have reserved to a job, in order of number."""
+        with self._lock:
+            found = [self._flows[each] for each in self._of_job.get(job_id, ())]
+        return tuple(sorted((each for each in found if each.peer == job_id), key=lambda each: each.number))
 
     def stop_waiting(self) -> None:
         """Answer all who wait for changes."""

@@ -15,6 +15,8 @@ from lark_controller.api.reservations import FlowDelivery, Seen
 from lark_controller.api.usage import (
     AccessPointStatus,
     GroupStatus,
+    PairsAdvice,
+    PairsSummary,
     TransferReport,
     TransfersNoted,
     UsageFilter,
@@ -33,6 +35,7 @@ from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import AccountWriter
 from lark_controller.services.flow_deliveries import DeliveryWatch
 from lark_controller.services.jobs import Jobs
+from lark_controller.services.pairs import Pairs
 from lark_controller.services.reservations import Reservations
 from lark_controller.services.scitags import Scitags
 from lark_controller.services.treatments import Said, treatment
@@ -55,6 +58,7 @@ class Accounts:
         *,
         scitags: Scitags,
         deliveries: DeliveryWatch,
+        pairs: Pairs,
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -66,6 +70,7 @@ class Accounts:
         self._reservations = reservations
         self._scitags = scitags
         self._deliveries = deliveries
+        self._pairs = pairs
 
     @property
     def written(self) -> float:
@@ -133,6 +138,14 @@ class Accounts:
         request = Request(job.bandwidth, rule, self._reservations.access_rate(job.host))
         used = self.of_jobs([job]).get(job.number)
         return advice(request, used, job.created, attached=job.network_type is not NetworkType.NONE)
+
+    def pairs(self, job_id: str, application: bool) -> PairsAdvice:
+        """Advice for each pair of a job, or of its whole application. Raises NotFoundError, StoreError."""
+        return self._pairs.advice(job_id, application)
+
+    def pairs_summary(self, job_id: str) -> PairsSummary | None:
+        """The same in short, for the job's ad. Raises NotFoundError, StoreError."""
+        return self._pairs.summary(self._jobs.live(job_id) or self._jobs.found(job_id))
 
     def delivered(self, flows: Sequence[Reservation], after: str = "", wait: float = 0.0) -> Seen[FlowDelivery]:
         """The deliveries of these reserved flows, once they are more than at the version ``after``; after ``wait``

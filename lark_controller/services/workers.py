@@ -78,9 +78,13 @@ class Workers:
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
         """A worker's own queues have delivered this; returns how many of its guarantees were missed. Raises
         StoreError."""
+        at = max((each.counted.at for each in queues.values()), default=None)
 
         def note() -> tuple[int, list[Missed]]:
+            if at is not None and self._reconciler.workers.is_overtaken(host, at):
+                return 0, []
             self._deliveries.reported(host, queues)
+            self._reconciler.pair_counters.reported(host, queues)
             return self._guarantees.reported(host, queues)
 
         missed, new = self._loop.call(note)

@@ -84,6 +84,12 @@ def find(connection: Connection, job_id: str) -> Job | None:
     return None if row is None else job_from(row)
 
 
+def with_ids(connection: Connection, ids: Collection[str], owner: str) -> list[Job]:
+    """The runs of an owner among these ids, live or not."""
+    query = select(*JOB_COLUMNS).where(runs.c.id.in_(sorted(ids)), runs.c.owner == owner)
+    return [job_from(row) for row in connection.execute(query)]
+
+
 def with_number(
     connection: Connection, cluster: int, proc: int, access_point: str | None, limit: int, owner: str | None = None
 ) -> list[Job]:

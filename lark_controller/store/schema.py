@@ -320,6 +320,37 @@ usage_jobs: Final = Table(
     postgresql_with={"fillfactor": "80"},
 )
 
+# A row for each job and where it has sent with bandwidth reserved for that; at most PAIRS_OF_JOB of a job.
+usage_pairs: Final = Table(
+    "usage_pairs",
+    metadata,
+    Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    Column("key", PlainText, primary_key=True),
+    Column("id", PlainText, nullable=False),
+    # The members of lark_controller.accounting.pairs.PairUse, but for the last two.
+    Column("peer", PlainText, nullable=False),
+    Column("node", PlainText, nullable=False),
+    Column("target", PlainText, nullable=False),
+    Column("steady", Boolean, nullable=False),
+    Column("inside", Boolean, nullable=False),
+    Column("kbps", BigInteger, nullable=False),
+    Column("least", BigInteger, nullable=False),
+    Column("sent", BigInteger, nullable=False),
+    Column("dropped", BigInteger, nullable=False),
+    Column("counted", BigInteger, nullable=False),
+    Column("settled", BigInteger, nullable=False),
+    Column("throttled", BigInteger, nullable=False),
+    Column("peak", BigInteger, nullable=False),
+    Column("peak_millis", BigInteger, nullable=False),
+    Column("at", Float(53), nullable=False),
+    Column("left_out", BigInteger, nullable=False),
+    Column("ended_at", Float(53), nullable=False),
+    Column("readings", PlainText, nullable=False),
+    Index("usage_pairs_ended", "ended_at"),
+    Index("usage_pairs_peer", "peer"),
+    postgresql_with={"fillfactor": "80"},
+)
+
 usage: Final = Table(
     "usage",
     metadata,

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 
 from lark_common.errors import StoreError
 from lark_controller.accounting.entry import Entry
+from lark_controller.accounting.pairs import PairEntry
 from lark_controller.store import audit_and_policies as trail
 from lark_controller.store import (
     copies,
@@ -18,6 +19,7 @@ from lark_controller.store import (
     instances,
     joins,
     migrate,
+    pairs,
     queries,
     replication,
     reservations,
@@ -51,6 +53,7 @@ class Runs(Subject):
     difference = ReadsOneState(copies.difference)
     find = Reads(queries.find)
     called = Reads(queries.called)
+    with_ids = Reads(queries.with_ids)
     with_number = Reads(queries.with_number)
     with_global_id = Reads(queries.with_global_id)
     with_prefix = Reads(queries.with_prefix)
@@ -111,16 +114,25 @@ class ExternalAddresses(Subject):
 
 
 class UsageHistory(Subject):
-    """The history of jobs' use: their sums, and the buckets by group, user and host."""
+    """The history of jobs' use: their sums, those of the pairs that they reserved, and the buckets by group, user and
+    host."""
 
     unended = Streams(usage.unended)
     finish = WritesMany(usage.finish)
     of_jobs = Reads(usage.of_jobs)
     page = Reads(usage.page)
+    unended_pairs = Streams(pairs.unended)
+    finish_pairs = WritesMany(pairs.finish)
+    pairs_of = Reads(pairs.of_jobs)
+    senders_to = Reads(pairs.senders_to)
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Add the new use of some jobs, in one transaction. Raises StoreError."""
         self.database.write(partial(usage.write, use=usage.new_use(entries)))
+
+    def write_pairs(self, entries: Sequence[PairEntry]) -> None:
+        """Write the use of some pairs as it is now, in one transaction. Raises StoreError."""
+        self.database.write(partial(pairs.write, rows=pairs.rows_of(entries)))
 
     def prune(self, before: Mapping[int, float], jobs_before: float) -> int:
         """Remove buckets that began before a time, by width (seconds), and jobs that ended before ``jobs_before``; 0 is
@@ -129,6 +141,7 @@ class UsageHistory(Subject):
         works = [partial(usage.prune, seconds=seconds, before=at, limit=BATCH) for seconds, at in before.items() if at]
         if jobs_before:
             works.append(partial(usage.prune_jobs, before=jobs_before, limit=BATCH))
+            works.append(partial(pairs.prune, before=jobs_before, limit=BATCH))
         for work in works:
             while removed := self.database.write(work):
                 count += removed

@@ -140,6 +140,7 @@ class Endings:
     def deliver(self, record: Record) -> None:
         """Report a job's end to the controller. Raises AwayError."""
         self._transfer_reports.last(record)
+        self._reports.last_flows(record)
         if record.counted:
             # Refused counters must not keep the end from being reported.
             with contextlib.suppress(RefusedError):

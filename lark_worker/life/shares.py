@@ -40,6 +40,8 @@ _NUMBERS: Final = 1_000_000
 _NOTHING: Final = 0.0005
 _LOCKS: Final = 64
 _FORGET_AT: Final = 256
+# Seconds between two writings of what queues have counted.
+_WRITE_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -266,11 +268,16 @@ def _number(body: dict[str, Any], name: str, least: float, most: float) -> float
 
 
 class Requests:
-    """A job's requests for reservations at the socket: of its own, or shares of them."""
+    """A job's requests for reservations at the socket: of its own, or shares of them. ``write_queues`` writes what
+    the worker has seen of its queues, of which one goes with a reservation."""
 
-    def __init__(self, link: ControllerLink) -> None:
+    def __init__(
+        self, link: ControllerLink, write_queues: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._own = OwnReservations(link)
         self._shares = Shares(link, self._own)
+        self._write_queues, self._clock = write_queues, clock
+        self._written_at = -_WRITE_SECONDS
 
     def reserve(self, record: Record, body: bytes, wait: float) -> ControllerAnswer:
         """Reserve a flow that the job sends; with ``share`` a share of it. Raises AdError, CallerError, AwayError."""
@@ -293,4 +300,8 @@ class Requests:
 
     def release(self, record: Record, reservation_id: str) -> ControllerAnswer:
         """Release one of them. Raises CallerError, AwayError."""
+        # An application releases one flow after the other.
+        if (now := self._clock()) - self._written_at >= _WRITE_SECONDS:
+            self._written_at = now
+            self._write_queues()
         return (self._shares if is_share(reservation_id) else self._own).release(record, reservation_id)

@@ -35,6 +35,8 @@ _LEAST: Final = 12_000
 _FRAME: Final = 1600
 # Seconds between two looks whether packets wait.
 SAMPLE: Final = 1.0
+# Flows whose last counters wait to be reported.
+_MOST_GONE: Final = 4096
 
 # The classes that a device should have, each with the job's queue that it is.
 _Shares = Mapping[int, tuple[Share, "_Queue | None"]]
@@ -87,6 +89,9 @@ class Shaping:
         self._sampled = 0.0
         # Of reserved flows, by key.
         self._delivered: Deliveries[str] = Deliveries()
+        # The last counters of reserved flows whose queues are gone, by the names of :meth:`promises`, until they are
+        # reported.
+        self._gone: dict[tuple[str, str], Seen] = {}
         self._trouble = ""
         self._wake = threading.Event()
         self._thread = StoppableThread("shaping", self._run, self._wake.set)
@@ -150,19 +155,24 @@ class Shaping:
 
     def promises(self) -> dict[tuple[str, str], Seen]:
         """Counters of the queues at the uplinks, by the job's id and the queue's name: the uplink's, and for a flow
-        that the job has reserved the reservation's number behind it."""
+        that the job has reserved the reservation's number behind it. Also the last ones of reserved flows whose queues
+        are gone, as long as these are not :meth:`reported`."""
         self._sample(SAMPLE / 2)
-        found: dict[tuple[str, str], Seen] = {}
         with self._lock:
+            found = dict(self._gone)
             for device, queues in self._devices.items():
                 for queue in queues.values():
                     if not queue.inward:
-                        job, _, flow = queue.key.partition("/")
-                        name = f"{device}/{flow}" if flow else device
-                        found[job, name] = Seen(
-                            queue.promised, queue.before[0] + queue.sent, queue.before[1] + queue.dropped, queue.waited
-                        )
+                        found[_named(device, queue)] = _seen(queue, queue.promised)
         return found
+
+    def reported(self, queues: Mapping[tuple[str, str], Seen]) -> None:
+        """Note that the controller has these counters: those of queues that were gone are forgotten. A queue that has
+        gone since has newer ones."""
+        with self._lock:
+            for each, seen in queues.items():
+                if self._gone.get(each) == seen:
+                    del self._gone[each]
 
     def delivered(self, job_id: str, number: int) -> Delivered | None:
         """The delivery of a flow that a job has reserved, by the reservation's number; None where it is not counted."""
@@ -217,9 +227,10 @@ class Shaping:
             if held.get(minor) != (_bytes(share.least), _bytes(share.most))
         ]
         lines += [f"class del dev {device} classid {HANDLE:x}:{minor:x}" for minor in held if minor not in wanted]
+        before = self._devices.get(device, {})
+        self._keep_last(device, number, [each for minor, each in before.items() if minor not in wanted], before)
         _tc(lines)
         self._tend(device, number)
-        before = self._devices.get(device, {})
         self._devices[device] = {
             minor: _kept(before.get(minor), queue) for minor, (_, queue) in queues.items() if queue is not None
         }
@@ -245,8 +256,21 @@ class Shaping:
             self._swept = True
         for name in names - set(wanted):
             if (number := index(name)) is not None and tc.roots().get(number, ("", 0))[1] == HANDLE << 16:
+                queues = self._devices.get(name, {})
+                self._keep_last(name, number, queues.values(), queues)
                 _tc([f"qdisc del dev {name} root"])
             self._devices.pop(name, None)
+
+    def _keep_last(self, device: str, number: int, going: Iterable[_Queue], queues: Mapping[int, _Queue]) -> None:
+        """Keep the last counters of reserved flows whose queues are about to go."""
+        flows = [queue for queue in going if not queue.inward and "/" in queue.key]
+        if flows:
+            _look(queues, number, tc.leaves(), 0.0)
+        for queue in flows:
+            while len(self._gone) >= _MOST_GONE:
+                del self._gone[next(iter(self._gone))]
+            # It is promised nothing any more.
+            self._gone[_named(device, queue)] = _seen(queue, 0)
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -310,6 +334,16 @@ def _kept(before: _Queue | None, now: _Queue) -> _Queue:
         return now
     before.promised = now.promised
     return before
+
+
+def _named(device: str, queue: _Queue) -> tuple[str, str]:
+    """A queue's job and name, as they are reported."""
+    job, _, flow = queue.key.partition("/")
+    return job, f"{device}/{flow}" if flow else device
+
+
+def _seen(queue: _Queue, promised: int) -> Seen:
+    return Seen(promised, queue.before[0] + queue.sent, queue.before[1] + queue.dropped, queue.waited)
 
 
 def _whose(queues: _Shares) -> str:

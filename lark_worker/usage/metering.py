@@ -105,6 +105,7 @@ class Metering:
         self._slots: set[str] = set()
         self._wan: dict[str, Mapping[str, float]] = {}
         self._advice: dict[str, Mapping[str, float | str]] = {}
+        self._pairs: dict[str, Mapping[str, float | str]] = {}
         self._wan_at = -math.inf
         self._last_part_at: dict[str, float] = {}
         self._away_until = -math.inf
@@ -207,6 +208,7 @@ class Metering:
             # The last ones, since an access point that was configured for an earlier version refuses them.
             **transferred(self._transfers(key_of(record))),
             **external_of(record),
+            **self._pairs.get(record.id, {}),
         }
         self._set(record, values)
 
@@ -260,8 +262,12 @@ class Metering:
             if not is_ruled(record):
                 self._note_wan(record.id, found.wan)
             figure = {} if found.megabits is None else {"LarkAdvisedBandwidth": found.megabits}
+            pairs: dict[str, float | str] = {"LarkMpiAdvice": found.pairs} if found.pairs else {}
+            if found.pairs_megabits is not None:
+                pairs["LarkAdvisedMpiBandwidth"] = found.pairs_megabits
             with self._lock:
                 self._advice[record.id] = {"LarkAdvice": found.sentence, **figure}
+                self._pairs[record.id] = pairs
 
     def _fetch_headroom(self) -> bool:
         try:
@@ -281,7 +287,7 @@ class Metering:
         metered = [record for record in linked if is_metered(record)]
         live = {record.id for record in metered}
         with self._lock:
-            for each in (self._meters, self._wan, self._advice, self._last_part_at):
+            for each in (self._meters, self._wan, self._advice, self._pairs, self._last_part_at):
                 for job_id in [job_id for job_id in each if job_id not in live]:
                     del each[job_id]
             meters = {record.id: self._meters.get(record.id) for record in metered}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from lark_common import log
 from lark_common.threads import StoppableThread
 from lark_worker.controller_link import Advised, ControllerLink
 from lark_worker.errors import AwayError, NetworkError, RefusedError
-from lark_worker.queues.shaping import Shaping
+from lark_worker.queues.shaping import Seen, Shaping
 from lark_worker.records.records import Record
 from lark_worker.rules.firewall import Firewall, is_ruled
 from lark_worker.transfers.reports import TransferReports
@@ -52,6 +52,8 @@ class UsageReports:
         self._same_at: dict[str, float] = {}
         # Two posts of one job must not pass each other: counters that fall began anew.
         self._posting = threading.Lock()
+        # Nor may two reports of what the queues have delivered, each of which has all queues.
+        self._delivering = threading.Lock()
         # Reports that the controller does not have yet, by job.
         self._limited: dict[str, str] = {}
         self._thread = StoppableThread("counters", self._run)
@@ -148,9 +150,27 @@ class UsageReports:
 
     def _report_delivered(self, live: list[Record]) -> None:
         """Report each promise and its delivery, so that the controller notices a guarantee that is missed."""
-        queues = self._shaping.promises()
-        if queues and live:
-            self._link.delivered(live[0].machine, time.monotonic(), queues)
+        with self._delivering:
+            queues = self._shaping.promises()
+            if queues and live:
+                self._deliver(live[0].machine, queues)
+
+    def _deliver(self, machine: str, queues: Mapping[tuple[str, str], Seen]) -> None:
+        self._link.delivered(machine, time.monotonic(), queues)
+        self._shaping.reported(queues)
+
+    def last_flows(self, record: Record) -> None:
+        """Report what the reserved flows of a job that is over have delivered, before its end is. Raises AwayError."""
+        if not is_ruled(record):
+            return
+        try:
+            with self._delivering:
+                queues = self._shaping.promises()
+                # A report has all queues: one that lacks some is that of a worker where they are gone.
+                if any(job == record.id and "/" in name for job, name in queues):
+                    self._deliver(record.machine, queues)
+        except (NetworkError, RefusedError) as error:
+            log.event("the last counters of a job's flows are unknown", level=log.WARNING, job=record.id, reason=error)
 
     def _report_counters(self, counted: dict[str, dict[str, int]]) -> None:
         now = time.monotonic()

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from lark_common import controllers
+from lark_common.client import ProblemError
 from lark_controller import settings as table
+from lark_controller.accounting.pairs import PairUse
 from lark_controller.accounting.readings import TransferCounts
 from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.jobs import TransferState
@@ -23,10 +25,12 @@ from lark_controller.api.usage import TransferReport
 from lark_controller.cli import main as cli
 from lark_controller.cli import printing
 from lark_controller.policies.model import TransferTerms
+from lark_controller.qos.pair_advice import pair_advice
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.settings import Settings
 from tests.fixtures.fake_controls import DPID, TOKENS, post_body
+from tests.fixtures.fake_usage import a_pair
 from tests.fixtures.rest_app import Api, make_api
 
 
@@ -97,11 +101,54 @@ def test_advice(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
                 "In the submit file: request_bandwidth = 40",
             ]
     assert cli.main(["advice", "1.0", "--json"]) == cli.OK
-    assert json.loads(capsys.readouterr().out)["advised"] == 40
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["advised"], shown["pairs"]["pairs"]) == (40, [])
     served.controls.jobs.used[job] = JobUsage(usage, at=1.7e9 + 1000, final=True, peak=Peak(0, 95_000_000))
     assert cli.main(["advice", "1.0"]) == cli.OK
     assert "request_bandwidth" not in capsys.readouterr().out
     assert cli.main(["advice", "77.0"]) == cli.NO
+
+
+def test_advice_by_pair(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    job, peer = served.register(1)["id"], served.register(2)["id"]
+    use = PairUse(peer, "worker1", "", False, True, 800, 800)
+    inside = replace(a_pair(job, peer), name="node 0 to node 2", advice=pair_advice(use))
+    served.controls.usage.reserved = [a_pair(job, peer), inside]
+    table = [
+        "2 pairs, 1 asked for too much, 40 for each is enough; node 0 to node 1: asked for steady 50 to 100 Mb/s,"
+        " used 34 at most, never throttled, lost 3 packets in its queue: 40 is enough",
+        "PAIR              ASKED          MEAN  HIGHEST  THROTTLED  LOST  ADVISED",
+        "node 0 to node 1  50-100 steady  8.00  34.00    0 %        3     40       too much",
+        "node 0 to node 2  0.8            -     -        -          -     -        needs no link",
+        "One rate for each of them: 40 Mb/s",
+    ]
+    assert cli.main(["advice", "1.0"]) == cli.OK
+    assert capsys.readouterr().out.splitlines()[1:] == table
+    assert cli.main(["advice", "2.0", "--application"]) == cli.OK
+    assert capsys.readouterr().out.splitlines() == table
+    assert cli.main(["advice", "1.0", "--json"]) == cli.OK
+    assert len(json.loads(capsys.readouterr().out)["pairs"]["pairs"]) == 2
+    assert cli.main(["advice", "2.0", "--application", "--json"]) == cli.OK
+    assert json.loads(capsys.readouterr().out)["jobs"] == 2
+    assert cli.main(["advice", "77.0", "--application"]) == cli.NO
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_advice_where_pairs_are_refused(
+    served: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    job = served.register(1)["id"]
+    if status == 403:
+        monkeypatch.setenv("LARK_TOKEN", TOKENS["hook"])
+    else:
+
+        def pairs(*_: object, **__: object) -> None:
+            raise ProblemError(status, {"detail": "refused"})
+
+        monkeypatch.setattr("lark_common.client.Client.pairs", pairs)
+    expected = cli.NO if status == 500 else cli.OK
+    assert cli.main(["advice", job]) == expected
+    assert capsys.readouterr().out.startswith("nothing is known of its use") == (expected == cli.OK)
 
 
 def test_a_number_that_two_access_points_have_is_shown_with_them(capsys: pytest.CaptureFixture[str]) -> None:

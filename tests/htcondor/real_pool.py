@@ -89,7 +89,7 @@ STARTD_CRON_LARK_ARGS = /pool/slots
 STARTD_CRON_LARK_PERIOD = 2s
 LOCAL_CONFIG_DIR = /etc/condor/more
 STARTD_JOB_ATTRS = Owner User AcctGroup AccountingGroup GlobalJobId JobCurrentStartDate
-CHIRP_DELAYED_UPDATE_PREFIX = Chirp*, Network*, Bandwidth*, LarkAdvice, LarkAdvisedBandwidth, LarkTransfer*
+CHIRP_DELAYED_UPDATE_PREFIX = Chirp*, Network*, Bandwidth*, Lark*
 STARTER_JOB_HOOK_KEYWORD = LARK
 LARK_HOOK_PREPARE_JOB_BEFORE_TRANSFER = /pool/lark-start
 """

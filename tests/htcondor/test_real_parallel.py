@@ -20,7 +20,8 @@ from tests.worker.pool import POLICY, Pool, a_pool
 pytestmark = pytest.mark.ovs
 
 WORKER, ACCESS_POINT = "10.77.0.1", "10.77.0.2"
-TOPOLOGY = "topology: {hosts: {default: {switch: s, capacity: 100}}}\n"
+STORE = "store: {switch: s, capacity: 100, addresses: [10.9.0.1]}"
+TOPOLOGY = f"topology: {{hosts: {{{STORE}, default: {{switch: s, capacity: 100}}}}}}\n"
 # Two slots that the access point's dedicated scheduler may claim.
 DEDICATED = """\
 SLOT_TYPE_1 = 50%
@@ -177,8 +178,19 @@ def test_the_nodes_of_a_parallel_job_are_known_by_their_numbers(
         assert all(f"slot{number}@" in ad.partition("AllRemoteHosts = ")[2].partition("\n")[0] for number in (1, 2))
     # Both are on one worker, and so need no link.
     assert list(client.reservations()) == []
+    # What is reserved to another place is in the one ad that both have, of both; the first node's worker asks for it.
+    for job in live:
+        client.reserve(job["id"], "store", 10)
+    assert pool.lark.worker is not None
+    for record in pool.lark.worker.records():
+        pool.lark.worker._metering.report_now(record)
     (pool.lark.folder / "end").touch()
     pool.jobs.wait(cluster)
+    words = pool.jobs.attribute(cluster, "LarkMpiAdvice")
+    assert words == "2 pairs; node 0 to 10.9.0.1/32: asked for 10 Mb/s; its queue was not counted"
+    pool.until(lambda: not list(client.jobs(state="enforced")))
+    found = client.pairs(f"{cluster}.0", application=True)["pairs"]
+    assert [each["name"] for each in found] == ["node 0 to 10.9.0.1/32", "node 1 to 10.9.0.1/32"]
 
 
 def test_a_pattern_that_cannot_be_leaves_the_whole_job_in_the_queue_until_it_can(

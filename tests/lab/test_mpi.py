@@ -120,5 +120,20 @@ def test_a_pattern_of_the_submit_file_is_reserved_before_the_program_starts(lab:
     }
     assert {each["rate"] for each in held} == {float(ASKED)}
     assert {str(job["host"]).split(".")[0] for job in live} == set(WORKERS)
+    pairs = f"/v1/jobs/{live[0]['id']}/pairs?application=true"
+    names = ["node 0 to node 1", "node 1 to node 0"]
+
+    def counted() -> bool:
+        found = controller.api(lab, pairs)["pairs"]
+        return [each["name"] for each in found] == names and all(each["seconds"] for each in found)
+
+    wait_until(counted, 60, "the queue of each flow is counted")
     lab.run(["touch", until])
     submit.wait(lab, jobs, 120)
+    # All nodes have one ad, in which the pairs of all are.
+    wait_until(
+        lambda: not any(each["so_far"] for each in controller.api(lab, pairs)["pairs"]), 30, "the ends are known"
+    )
+    assert all(each["asked"] == ASKED for each in controller.api(lab, pairs)["pairs"])
+    words = submit.attribute(lab, jobs, "LarkMpiAdvice")
+    assert words.startswith("2 pairs; node 0 to node 1: asked for 40 Mb/s"), words

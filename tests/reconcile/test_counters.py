@@ -26,6 +26,16 @@ WHOLE = PortCounters(PORT, 400, 0, 300_000, 0, 0, 0, 1.0)
 GONE = FlowRemoved(FlowKey(0, 1, ()), count_cookie(1, CountKind.WAN_OUT), 2, PACKETS, BYTES, 1.0)
 
 
+class NoPairs:
+    """The counters of reserved flows where there are none."""
+
+    async def look(self, datapath: int) -> None:
+        """Nothing is read."""
+
+
+NO_PAIRS = cast("Any", NoPairs())
+
+
 class Link:
     """A switch's connection whose answers come when the test says so."""
 
@@ -62,7 +72,7 @@ def test_a_flow_that_goes_while_its_answer_is_under_way_counts_once(reading: str
         link = Link()
         switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
         cores = CorePorts(switches, lambda _datapath: None)
-        reader = CounterReader(ledger, switches, lambda _datapath: [placed], cast("Any", None), cores)
+        reader = CounterReader(ledger, switches, lambda _datapath: [placed], cast("Any", None), cores, NO_PAIRS)
         ledger.begin(job, "")
         tasks = []
         if reading == "last":
@@ -119,7 +129,9 @@ def test_a_round_takes_longer_where_readings_would_take_too_much_of_the_loop(
         for each in placed:
             ledger.begin(each.job, "")
         at = {each.datapath: [each] for each in placed}
-        reader = CounterReader(ledger, switches, lambda number: at[number], cast("Any", None), cores, processor)
+        reader = CounterReader(
+            ledger, switches, lambda number: at[number], cast("Any", None), cores, NO_PAIRS, processor
+        )
         over = asyncio.Event()
 
         async def sleep(seconds: float) -> None:

@@ -43,6 +43,7 @@ GUARDED = [
     ("GET", "/v1/usage?by=user", {"read", "operate", "self"}),
     ("GET", "/v1/rates?by=user", {"read", "operate"}),
     ("GET", f"/v1/jobs/{JOB}/advice", {"hook", "read", "operate", "self"}),
+    ("GET", f"/v1/jobs/{JOB}/pairs", {"read", "operate", "self"}),
     ("GET", "/v1/drops", {"read", "operate", "self"}),
     ("GET", "/v1/audit", {"read", "operate", "self"}),
     ("POST", "/v1/joins", {"operate"}),

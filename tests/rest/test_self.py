@@ -19,6 +19,7 @@ from lark_controller.jobs.job import JobState
 from lark_controller.rest.own_jobs import CONTRADICTED
 from lark_controller.rest.tokens import Scope, Tokens, add, read
 from tests.fixtures.fake_controls import bearer
+from tests.fixtures.fake_usage import a_pair
 from tests.fixtures.rest_app import Api, make_api
 from tests.rest.test_routes import assert_problem
 
@@ -61,6 +62,8 @@ BY_JOB = [
     "/v1/jobs/{job}?fresh=true",
     "/v1/jobs/{job}/rates",
     "/v1/jobs/{job}/advice",
+    "/v1/jobs/{job}/pairs",
+    "/v1/jobs/{job}/pairs?application=true",
     "/v1/audit?subject={job}",
     "/v1/reservations?job={job}",
     "/v1/explain?src={job}&dst=192.0.2.1",
@@ -183,11 +186,13 @@ def test_a_quarantine_is_told_without_whose_the_slot_is(api: Api) -> None:
 def test_no_answer_has_a_word_of_anybody_else(api: Api) -> None:
     alice, bob = ids(api)
     job = api.controls.jobs.known[bob]
+    api.controls.usage.reserved = [a_pair(alice, bob, own=False)]
     secrets = ["bob", "carol", bob, job.run.global_job_id, str(job.ipv4), job.run.slot]
     seen = 0
     for path in (
         "/v1/token", "/v1/jobs", "/v1/jobs?state=any&order=newest", f"/v1/jobs/{alice}", f"/v1/jobs/{alice}/rates",
-        f"/v1/jobs/{alice}/advice", f"/v1/addresses/{api.controls.jobs.known[alice].ipv4}",
+        f"/v1/jobs/{alice}/advice", f"/v1/jobs/{alice}/pairs?application=true",
+        f"/v1/addresses/{api.controls.jobs.known[alice].ipv4}",
         f"/v1/audit?subject={alice}", "/v1/drops",
         "/v1/reservations", f"/v1/reservations?job={alice}", "/v1/usage?by=user", "/v1/usage?by=job",
         f"/v1/explain?src={alice}&dst=192.0.2.1",
@@ -197,7 +202,7 @@ def test_no_answer_has_a_word_of_anybody_else(api: Api) -> None:
         for secret in secrets:
             assert secret not in answer.text, path
         seen += 1
-    assert seen == 14
+    assert seen == 15
     shown = show(api, f"/v1/jobs/{alice}").json
     assert shown["machine_ad"] == ""
     assert [because["when"] for because in shown["decision"]["because"]] == [""]

@@ -14,6 +14,7 @@ import pytest
 from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsageRow
 from tests.fixtures.fake_controls import bearer, post_body
+from tests.fixtures.fake_usage import a_pair
 from tests.fixtures.rest_app import Api, make_api
 from tests.rest.test_routes import assert_problem
 
@@ -129,6 +130,7 @@ def test_advice_has_every_number_and_a_sentence(api: Api) -> None:
         "asked": 100.0, "mode": "cap", "counts": 100.0, "advised": None, "bounded_by": "", "seconds": 0.0,
         "mean": {"inward": 0.0, "outward": 0.0}, "highest": {"inward": 0.0, "outward": 0.0}, "throttled": 0.0,
         "dropped_in": 0, "dropped_out": 0, "so_far": False, "wan_bytes_in": None, "wan_bytes_out": None,
+        "pairs": None,
     }  # fmt: skip
     usage = Usage(
         bytes_in=125_000_000, packets_in=90_000, wan_bytes_in=70_000, wan_bytes_out=9, rate_drops_in=5, throttled=31_000
@@ -142,7 +144,7 @@ def test_advice_has_every_number_and_a_sentence(api: Api) -> None:
             " ask for 180",
             "advised": 180, "bounded_by": "", "seconds": 100.0, "mean": {"inward": 10.0, "outward": 0.0},
             "highest": {"inward": 99.0, "outward": 1.0}, "throttled": 0.31, "dropped_in": 5, "dropped_out": 0,
-            "so_far": True, "wan_bytes_in": 70_000, "wan_bytes_out": 9,
+            "so_far": True, "wan_bytes_in": 70_000, "wan_bytes_out": 9, "pairs": None,
         }  # fmt: skip
     assert api.get(f"/v1/jobs/{job}").json["usage"]["peak"] == {"inward": 99.0, "outward": 1.0}
     assert_problem(api.get("/v1/jobs/0000000000000000/advice"), 404)
@@ -153,6 +155,49 @@ def test_a_hook_asks_for_advice_by_ids_alone(api: Api) -> None:
     job = api.register(1)["id"]
     for word, status in ((job, 200), (job[:6], 404), ("1.0", 404)):
         assert api.client.get(f"/v1/jobs/{word}/advice", headers=bearer("hook")).status_code == status
+
+
+def test_pairs_have_every_number_and_a_sentence(api: Api) -> None:
+    job, peer = api.register(1)["id"], api.register(2)["id"]
+    assert api.get(f"/v1/jobs/{job}/pairs").json["pairs"] == []
+    api.controls.usage.reserved = [a_pair(job, peer)]
+    pair = {
+        "name": "node 0 to node 1", "job": job, "node": 0, "peer": peer, "peer_node": 1, "destination": "worker2",
+        "verdict": "too much", "reason": "", "asked": 100.0, "asked_least": 50.0, "steady": True, "advised": 40,
+        "bounded_by": "", "seconds": 1000.0, "mean": 8.0, "highest": 34.0, "highest_seconds": 10.0, "throttled": 0.0,
+        "dropped": 3, "so_far": True,
+        "sentence": "asked for steady 50 to 100 Mb/s, used 34 at most, never throttled, lost 3 packets in its queue:"
+        " 40 is enough",
+    }  # fmt: skip
+    short = {"sentence": f"1 pair, 1 asked for too much; node 0 to node 1: {pair['sentence']}", "advised": 40}
+    for name in (job, job[:6], "1.0"):
+        found = api.get(f"/v1/jobs/{name}/pairs").json
+        assert found == {"job": job, "jobs": 1, "left_out": 0, "pairs": [pair], **short}
+    assert api.get(f"/v1/jobs/{peer}/pairs").json["pairs"] == []
+    whole = api.get(f"/v1/jobs/{peer}/pairs?application=true").json
+    assert (whole["job"], whole["jobs"], whole["pairs"]) == (peer, 2, [pair])
+    assert api.get(f"/v1/jobs/{job}/advice").json["pairs"] == short
+    assert api.get(f"/v1/jobs/{peer}/advice").json["pairs"] is None
+    assert_problem(api.get(f"/v1/jobs/{job}/pairs?application=some"), 422, "parameters")
+    assert_problem(api.get("/v1/jobs/0000000000000000/pairs"), 404)
+
+
+def test_a_parallel_job_is_named_as_a_whole_for_its_application_alone(api: Api) -> None:
+    first = api.register(1)["id"]
+    other = api.post(post_body(1).replace("slot1_1@", "slot1_9@").replace("10.64.0.1", "10.64.0.9")).json["id"]
+    assert first != other
+    assert_problem(api.get("/v1/jobs/1.0/pairs"), 409, "ambiguous")
+    assert api.get("/v1/jobs/1.0/pairs?application=true").json["job"] == first
+
+
+def test_who_asks_for_own_jobs_sees_no_other_users_job_at_the_other_end(api: Api) -> None:
+    job, peer = (api.post(post_body(number, owner)).json["id"] for number, owner in ((1, "alice"), (2, "bob")))
+    for own in (True, False):
+        api.controls.usage.reserved = [a_pair(job, peer, own)]
+        shown = {scope: api.get(f"/v1/jobs/{job}/pairs", scope=scope).json for scope in ("self", "read")}
+        assert shown["self"]["pairs"][0]["peer"] == (peer if own else None)
+        assert shown["read"]["pairs"][0]["peer"] == peer
+    assert_problem(api.get(f"/v1/jobs/{peer}/pairs", scope="self"), 404)
 
 
 def test_a_worker_says_in_what_time_all_that_is_new_came(api: Api) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from sqlalchemy import Connection, event
 
 from lark_controller.accounting.ledger import Ledger
+from lark_controller.accounting.pairs import PairLedger
 from lark_controller.accounting.readings import PortReading
 from lark_controller.services.account_writer import KEPT, AccountWriter
 from lark_controller.store import BATCH, Store
@@ -27,7 +28,7 @@ def test_thousands_of_accounts_are_written_in_transactions_between_which_others_
     def committed(_connection: Connection) -> None:
         written.append(len(ledger.changed()))
 
-    AccountWriter(store, ledger, KEPT).write()
+    AccountWriter(store, ledger, PairLedger(), KEPT).write()
     event.remove(store.usage.database.engine, "commit", committed)
     assert written == [count, count - BATCH, count - 2 * BATCH]
     assert len(list(store.usage.unended())) == count

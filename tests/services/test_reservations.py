@@ -161,7 +161,8 @@ def test_where_a_flow_may_go(tmp_path: Path, destination: str, node: str, addres
         assert (made.source, made.destination, made.job) == ("worker1", node, sender.id)
         assert [str(network) for network in made.target] == addresses
         assert (made.peer == receiver.id) is peer
-        assert flows(controller, sender) == (ReservedFlow(made.number, 50_000, made.target),)
+        flow = ReservedFlow(made.number, 50_000, made.target, peer=made.peer, node=made.destination)
+        assert flows(controller, sender) == (flow,)
         controller.jobs.end(receiver.id if peer else sender.id, "hook")
         assert flows(controller, sender) == ()
         assert controller.reservations.page(None, None, 10).reservations == ()
@@ -282,7 +283,7 @@ def test_a_restart_knows_what_is_reserved(tmp_path: Path) -> None:
         made = controller.reservations.reserve(Wish(job.id, "wan", 40), "hook", True)
     with running(tmp_path, POLICY) as controller:
         assert controller.reservations.find(made.id) == made
-        assert flows(controller, job) == (ReservedFlow(made.number, 40_000, ()),)
+        assert flows(controller, job) == (ReservedFlow(made.number, 40_000, (), node=made.destination),)
         assert left(controller, "access:worker1", "worker1").reserved == 140
         # The same post again, after the restart, finds its reservation and keeps its flow.
         start(controller, 1, rate=100)

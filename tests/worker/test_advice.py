@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,10 @@ from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 from lark_worker.network.commands import run
 from tests.worker.pool import a_pool, eventually
-from tests.worker.test_bridge_nat import enforced
+from tests.worker.test_bridge_nat import LAN, NAT, enforced
 from tests.worker.test_counters import HOSTS, OUTSIDE, ROUTER, send
 from tests.worker.test_jobs import value
-from tests.worker.test_shaping import KINDS, RATE, asks, device, rates, shaped
+from tests.worker.test_shaping import KINDS, RATE, asks, device, rates, shaped, shares
 
 pytestmark = pytest.mark.ovs
 
@@ -51,6 +52,66 @@ def test_a_throttled_stream_either_way_is_told_to_ask_for_more_and_an_idle_job_f
         assert ended["sentence"].startswith(f"asked for {RATE} Mb/s, used ")
         eventually(lambda: not pool.client.advice(idle)["so_far"])
         assert (pool.client.advice(idle)["verdict"], pool.client.advice(idle)["advised"]) == ("too much", 1)
+
+
+@KINDS
+def test_reserved_flows_are_advised_by_the_workers_own_queues_to_their_end(
+    ovs: OpenVSwitch, net: Net, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for module in ("advice", "pair_advice"):
+        monkeypatch.setattr(f"lark_controller.qos.{module}.LEAST_SECONDS", 5.0)
+    monkeypatch.setattr("lark_controller.accounting.pairs.LEAST_STRETCH", 2.0)
+    with shaped(ovs, net) as (pool, site):
+        starter, other = pool.starter(1, "alice", kind), pool.starter(2, "bob", kind)
+        said, others = enforced(pool, starter, "alice", 1), enforced(pool, other, "bob", 2)
+        jobs = [value(said, "LarkJobId"), value(others, "LarkJobId")]
+        made = [pool.client.reserve(job, LAN, RATE, steady=True) for job in jobs]
+        eventually(lambda: shares(site.lan.port) == [(RATE, RATE)] * 2)
+        pool.inside(other, "ping -c3 -i0.2 -W1 10.0.9.9")
+        (got,) = rates(pool, site, [(starter, device(pool, said))], down=False, seconds=6)
+        assert got >= 0.8 * RATE, got
+
+        def pair(job: str) -> dict[str, Any]:
+            (found,) = pool.client.pairs(job)["pairs"]
+            return dict(found)
+
+        eventually(lambda: pair(jobs[0])["throttled"] > 0.3)
+        found = pair(jobs[0])
+        assert (found["verdict"], found["asked"], found["steady"], found["so_far"]) == ("too little", RATE, True, True)
+        assert 0.7 * RATE <= found["highest"] <= 1.2 * RATE, found
+        assert 1.25 * RATE <= found["advised"] <= 2 * RATE + 10, found
+        eventually(lambda: pair(jobs[1])["verdict"] == "too much")
+        assert pair(jobs[1])["advised"] == 1
+        pool.client.release(made[0]["id"])
+        eventually(lambda: shares(site.lan.port) == [(RATE, RATE)])
+        for each in (starter, other):
+            pool.hook(each, "exit", "alice" if each is starter else "bob", 1 if each is starter else 2)
+        eventually(lambda: not pair(jobs[0])["so_far"] and not pair(jobs[1])["so_far"])
+        assert pair(jobs[0])["mean"] * pair(jobs[0])["seconds"] >= 0.999 * found["mean"] * found["seconds"]
+        assert pair(jobs[0])["verdict"] == "too little"
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_the_last_counters_of_a_flow_are_reported_before_its_jobs_end(
+    ovs: OpenVSwitch, net: Net, released: bool
+) -> None:
+    # No round of reports comes to help.
+    with shaped(ovs, net, counter_seconds="1000") as (pool, site):
+        starter = pool.starter(1, "alice", NAT)
+        said = enforced(pool, starter, "alice", 1)
+        job = value(said, "LarkJobId")
+        made = pool.client.reserve(job, LAN, RATE)
+        eventually(lambda: len(shares(site.lan.port)) == 1)
+        rates(pool, site, [(starter, device(pool, said))], down=False, seconds=0.5)
+        if released:
+            pool.client.release(made["id"])
+            eventually(lambda: not shares(site.lan.port))
+        (before,) = pool.client.pairs(job)["pairs"]
+        assert (before["mean"], before["reason"]) == (0.0, "not counted")
+        pool.hook(starter, "exit", "alice", 1)
+        eventually(lambda: not pool.client.pairs(job)["pairs"][0]["so_far"])
+        (ended,) = pool.client.pairs(job)["pairs"]
+        assert ended["mean"] * ended["seconds"] >= 0.5 * RATE, ended
 
 
 def test_a_job_on_the_switch_is_advised_by_the_switchs_counters(

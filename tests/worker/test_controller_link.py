@@ -144,6 +144,20 @@ def test_numbers_beyond_all_bounds_are_none(liar: Liar) -> None:
     assert link_to(liar).wan("host", ["1"]) == {}
     liar.body = b'{"sentence": "x", "advised": 1, "wan_bytes_in": 1e400, "wan_bytes_out": 1}'
     assert link_to(liar).advice("1") is None
+    said = '{"sentence": "x", "advised": null, "wan_bytes_in": null, "wan_bytes_out": null%s}'
+    for pairs, shown in (
+        ("", ("", None)),
+        (', "pairs": null', ("", None)),
+        (', "pairs": {"sentence": "2 pairs", "advised": null}', ("2 pairs", None)),
+        (', "pairs": {"sentence": "2 pairs", "advised": 40}', ("2 pairs", 40)),
+    ):
+        liar.body = (said % pairs).encode()
+        found = link_to(liar).advice("1")
+        assert found is not None
+        assert (found.pairs, found.pairs_megabits) == shown
+    for pairs in (', "pairs": 7', ', "pairs": {"sentence": "x"}', ', "pairs": {"sentence": "x", "advised": 1e400}'):
+        liar.body = (said % pairs).encode()
+        assert link_to(liar).advice("1") is None
     rate = '{"wan_inward": 1.0, "wan_outward": 1.0}'
     liar.body = f'{{"groups": [{{"name": "a", "ceiling": {"9" * 400}, "rate": {rate}}}]}}'.encode()
     assert link_to(liar).headroom() == Headroom()

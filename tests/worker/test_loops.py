@@ -29,6 +29,7 @@ from lark_worker.life.spool import Spool
 from lark_worker.queues import fair_queues as leaves
 from lark_worker.queues import tc
 from lark_worker.queues.fair_queues import FairQueues
+from lark_worker.queues.shaping import Seen, Shaping
 from lark_worker.records.records import Record
 from lark_worker.rules import feed
 from lark_worker.rules.events import TableWatch
@@ -121,6 +122,48 @@ def test_counters_are_told() -> None:
     ):
         wait(lambda: set(told) == set(IDS))
     assert told[0] == IDS[1], "one job's trouble does not cost the other its account"
+
+
+def test_reports_of_queues_do_not_pass_each_other() -> None:
+    """A job's last report waits for a round that is under way, and has newer counters."""
+    taken, posted = iter(range(10)), list[int]()
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def promises() -> dict[tuple[str, str], Seen]:
+        return {(IDS[0], "eth0/7"): Seen(sent=next(taken))}
+
+    def delivered(_host: str, _at: float, queues: dict[tuple[str, str], Seen]) -> None:
+        if not posted and not under_way.is_set():
+            under_way.set()
+            assert go_on.wait(10)
+        posted.extend(seen.sent for seen in queues.values())
+
+    shaping = some(promises=promises, reported=lambda _queues: None)
+    reports = UsageReports(
+        some(delivered=delivered), some(), shaping, some(), lambda: JOBS, 0, lambda: None, some()
+    )  # fmt: skip
+    of_round = threading.Thread(target=lambda: reports._report_delivered([JOBS[0]]))
+    at_end = threading.Thread(target=lambda: reports.last_flows(JOBS[0]))
+    of_round.start()
+    assert under_way.wait(60)
+    at_end.start()
+    at_end.join(0.2)
+    assert posted == []
+    go_on.set()
+    for thread in (of_round, at_end):
+        thread.join(60)
+    assert posted == [0, 1]
+
+
+def test_counters_of_a_queue_that_goes_while_a_report_is_under_way_wait_for_the_next() -> None:
+    shaping = Shaping("lark-none", "lx")
+    name = (IDS[0], "eth0/7")
+    shaping._gone[name] = Seen(sent=5)
+    assert shaping.promises() == {name: Seen(sent=5)}
+    shaping.reported({name: Seen(100, sent=4)})
+    assert shaping.promises() == {name: Seen(sent=5)}
+    shaping.reported(shaping.promises())
+    assert shaping.promises() == {}
 
 
 def test_rules_are_asked_for_and_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

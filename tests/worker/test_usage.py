@@ -119,7 +119,8 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
         found = advised.pop(0)
         if isinstance(found, Exception):
             raise found
-        return None if found is None else Advised(*found, (3_000_000 * len(asked), 1_000_000))
+        pairs = ("2 pairs, 60 for each is enough", 60) if found == ("wait", None) else ("", None)
+        return None if found is None else Advised(*found, (3_000_000 * len(asked), 1_000_000), *pairs)
 
     def never(_: Record) -> tuple[int, int] | None:
         raise AssertionError("a job on the bridge is not counted here")
@@ -155,6 +156,11 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
         now[0] += pause
         each.report_now(job)
         assert (len(advised), told["LarkAdvice"], told.get("LarkAdvisedBandwidth")) == (left, sentence, figure)
+        assert ("LarkMpiAdvice" in told) is ("LarkAdvisedMpiBandwidth" in told) is (sentence == "wait")
+    # The last ones, for the same reason.
+    assert list(told.items())[-2:] == [
+        ("LarkMpiAdvice", "2 pairs, 60 for each is enough"), ("LarkAdvisedMpiBandwidth", 60),
+    ]  # fmt: skip
     # Whoever asks again and again has nobody asked for him.
     before = len(asked)
     each.report_now(job)

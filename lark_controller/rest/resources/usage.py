@@ -7,7 +7,7 @@ import dataclasses
 import io
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flask import Response
 from marshmallow import fields, validate
@@ -15,7 +15,7 @@ from marshmallow import fields, validate
 from lark_controller.accounting.buckets import NAMES, width_for
 from lark_controller.accounting.readings import PortReading, QueueReading, WorkerCounts
 from lark_controller.api.jobs import JobFilter
-from lark_controller.api.usage import UsageFilter, UsageRow
+from lark_controller.api.usage import AdvisedPair, UsageFilter, UsageRow
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host_of
 from lark_controller.rest.bodies import next_url, read_json, valid_job_id
@@ -24,9 +24,9 @@ from lark_controller.rest.job_words import named_job, read_now
 from lark_controller.rest.media_types import preferred
 from lark_controller.rest.own_jobs import own_user, require_own
 from lark_controller.rest.problems import Problem
-from lark_controller.rest.schemas.advice import AdviceSchema
+from lark_controller.rest.schemas.advice import AdviceSchema, PairsSchema
 from lark_controller.rest.schemas.members import meta
-from lark_controller.rest.schemas.queries import WORD, FreshQuery, PageQuery
+from lark_controller.rest.schemas.queries import WORD, FreshQuery, PageQuery, PairsQuery
 from lark_controller.rest.schemas.times import Moment
 from lark_controller.rest.schemas.usage import (
     CountedSchema,
@@ -37,6 +37,9 @@ from lark_controller.rest.schemas.usage import (
     UsageRowSchema,
 )
 from lark_controller.rest.tokens import Scope
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 blueprint = resource("usage", "The network use of jobs.")
 
@@ -177,8 +180,32 @@ def advice(query: dict[str, Any], job_id: str) -> dict[str, object]:
     require_host_of(current(), known)
     if query["fresh"]:
         read_now(known)
-    found = current().controls.usage.advice(known)
-    return {"job": known, **{each.name: getattr(found, each.name) for each in dataclasses.fields(found)}}
+    controls = current().controls.usage
+    return {"job": known, **_members(controls.advice(known)), "pairs": controls.pairs_summary(known)}
+
+
+@operation(
+    blueprint,
+    "GET",
+    "/jobs/<job_id>/pairs",
+    name="list_pairs",
+    scopes=(Scope.READ, Scope.SELF),
+    query=PairsQuery,
+    answers={200: PairsSchema},
+    problems=(404, 409, 422),
+)
+def pairs(query: dict[str, Any], job_id: str) -> dict[str, object]:
+    """List where a job sends with bandwidth reserved for that, with advice for each such pair.
+
+    For an application a parallel job may be named as a whole (`103.0`).
+    """
+    known = named_job(job_id, any_node=query["application"])
+    found = current().controls.usage.pairs(known, query["application"])
+    return {
+        "job": known,
+        **_members(found),
+        "pairs": [_members(each) | _members(each.advice) | {"peer": _shown_peer(each)} for each in found.pairs],
+    }
 
 
 @operation(
@@ -215,6 +242,14 @@ def counters(job_id: str) -> dict[str, bool]:
     new_within = sent["new_within"] / 1000 if "new_within" in sent else None
     counts = WorkerCounts(port, wan, drops, queues, new_within)
     return {"counted": current().controls.usage.counted(known, counts, sent["final"])}
+
+
+def _members(found: DataclassInstance) -> dict[str, object]:
+    return {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
+
+
+def _shown_peer(pair: AdvisedPair) -> str | None:
+    return pair.peer if pair.own_peer or own_user() is None else None
 
 
 def _chosen(query: dict[str, Any]) -> UsageFilter:

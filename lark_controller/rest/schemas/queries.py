@@ -128,6 +128,18 @@ class FreshQuery(Schema):
     )
 
 
+class PairsQuery(Schema):
+    """The pairs that are asked for."""
+
+    application = fields.Boolean(
+        load_default=False,
+        metadata=meta(
+            "The pairs of the whole application: of all nodes of a parallel job, of any other job those of the jobs at "
+            "the ends of its pairs"
+        ),
+    )
+
+
 class AuditQuery(PageQuery):
     """A part of the audit trail."""
 

@@ -116,8 +116,8 @@ export function open({ one, who, paint, say, live, signal }) {
   signal.addEventListener("abort", () => (job = null));
 }
 
-function advised({ sentence, so_far: soFar, highest, seconds }) {
-  return facts([soFar ? "Advice so far" : "Advice", sentence],
+function advised({ sentence, so_far: soFar, highest, seconds, pairs }) {
+  return facts([soFar ? "Advice so far" : "Advice", sentence], ["Reserved pairs", pairs && pairs.sentence],
     ["Highest rates", seconds > 0 && `${count(highest.outward)} Mb/s sent, ${count(highest.inward)} Mb/s received`]);
 }
 
