@@ -21,6 +21,11 @@ from lab.settings import from_environment
 from tests.fixtures import own_network
 
 PORT = 9618
+# The shipped names of attributes that a worker may set in a job's ad.
+_CHIRP = re.search(
+    r"(?m)^CHIRP_DELAYED_UPDATE_PREFIX = (?:.*\\\n)*.*$",
+    (Path(__file__).parents[2] / "etc/condor/50-lark.conf").read_text(),
+)[0]  # type: ignore[index]
 # Every user of the root file system, so that no test needs a token: the pool is in namespaces of its own. A starter
 # whose hook has refused the job does not end by itself; its slot is busy until the startd kills it, after
 # KILLING_TIMEOUT.
@@ -89,7 +94,7 @@ STARTD_CRON_LARK_ARGS = /pool/slots
 STARTD_CRON_LARK_PERIOD = 2s
 LOCAL_CONFIG_DIR = /etc/condor/more
 STARTD_JOB_ATTRS = Owner User AcctGroup AccountingGroup GlobalJobId JobCurrentStartDate
-CHIRP_DELAYED_UPDATE_PREFIX = Chirp*, Network*, Bandwidth*, Lark*
+{chirp}
 STARTER_JOB_HOOK_KEYWORD = LARK
 LARK_HOOK_PREPARE_JOB_BEFORE_TRANSFER = /pool/lark-start
 """
@@ -140,7 +145,9 @@ class Machine:
         self.name, self.folder = name, folder
         folder.mkdir(mode=0o755)
         daemons = "MASTER, COLLECTOR, NEGOTIATOR, SCHEDD" if address == central else "MASTER, STARTD"
-        config = _CONFIG.format(central=central, port=PORT, address=address, name=name, daemons=daemons) + more
+        config = (
+            _CONFIG.format(central=central, port=PORT, address=address, name=name, daemons=daemons, chirp=_CHIRP) + more
+        )
         enter = ["ip", "netns", "exec", namespace] if namespace else []
         # All of these become the master: it ends its daemons when the tests are killed.
         ending = ["setpriv", "--pdeathsig", "QUIT"]

@@ -188,6 +188,8 @@ def test_the_nodes_of_a_parallel_job_are_known_by_their_numbers(
     pool.jobs.wait(cluster)
     words = pool.jobs.attribute(cluster, "LarkMpiAdvice")
     assert words == "2 pairs; node 0 to 10.9.0.1/32: asked for 10 Mb/s; its queue was not counted"
+    # Of 10 Mb/s whose use was not counted nothing is advised.
+    assert pool.jobs.attribute(cluster, "LarkAdvisedMpiBandwidth") == "undefined"
     pool.until(lambda: not list(client.jobs(state="enforced")))
     found = client.pairs(f"{cluster}.0", application=True)["pairs"]
     assert [each["name"] for each in found] == ["node 0 to 10.9.0.1/32", "node 1 to 10.9.0.1/32"]
