@@ -5,6 +5,7 @@ What a post was answered stands after each takeover.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -92,11 +93,13 @@ class Instance:
         data = None if body is None else body.encode()
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=15) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
-        except OSError:
+            try:
+                with urllib.request.urlopen(request, timeout=15) as answer:
+                    return answer.status, json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                return error.code, json.loads(error.read())
+        except (OSError, http.client.HTTPException):
+            # It is not there, or has ended within its answer.
             return 0, None
 
     def is_active(self) -> bool:
