@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from tests.e2e.test_external import FIRST, OUTSIDE, POOL, SECTION, ask, closed, 
 from tests.e2e.test_external_ipv6 import OPENS, reaches6
 from tests.fixtures import frames
 from tests.fixtures.service import CORE, WAN, WORKER1, WORKER2, Answer, Lark, Site, wait
-from tests.fixtures.wires import Wire, open_socket
+from tests.fixtures.wires import Wire
 
 __all__ = ["directory", "lark"]
 
@@ -152,41 +151,6 @@ def test_jobs_that_end_while_they_ask_leave_nothing(site: Site, lark: Lark) -> N
     assert statuses <= {200, 201, 404, 409}
     wait(lambda: site.flows(CORE, Category.EXTERNAL) == closed(site))
     wait(lambda: lark.get("/v1/external-pools")["pools"][0]["free"] == 4)
-
-
-def test_what_is_established_goes_on_through_a_kill_of_the_switches(own_ovs: OpenVSwitch, directory: Path) -> None:
-    with Net() as net:
-        site = Site(own_ovs, net, {"a": WORKER1, "d": WORKER2})
-        gateway = site["gw"]
-        run(["ip", "-n", gateway.namespace, "route", "add", POOL, "dev", gateway.device, "src", OUTSIDE])
-        lark = Lark(directory, policy(site))
-        lark.start()
-        try:
-            site.connect(lark)
-            given = ask(lark, site.run(lark, "a", "alice"), "tcp/80")
-            site.settle()
-            tcp = socket.AF_INET, socket.SOCK_STREAM
-            with open_socket(site["a"], *tcp) as server, open_socket(gateway, *tcp) as client:
-                server.bind((site["a"].ipv4, 80))
-                server.listen()
-                for each in (server, client):
-                    each.settimeout(30.0)
-                client.connect((given["address"], 80))
-                called, peer = server.accept()
-                with called:
-                    called.settimeout(60.0)
-                    # No table of connections is lost with the switches' memory.
-                    own_ovs.restart(kill9=True)
-                    client.sendall(b"still here")
-                    lark.wait_in_sync(*site.bridges)
-                    assert (called.recv(10), peer[0]) == (b"still here", OUTSIDE)
-                    called.sendall(b"heard")
-                    assert client.recv(5) == b"heard"
-            shown = lark.get(f"/v1/external-addresses/{given['id']}")
-            assert (shown["state"], shown["address"]) == ("open", given["address"])
-        finally:
-            lark.end_all()
-            lark.stop()
 
 
 @pytest.mark.postgres
