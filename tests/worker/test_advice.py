@@ -38,7 +38,7 @@ def test_a_throttled_stream_either_way_is_told_to_ask_for_more_and_an_idle_job_f
         found = pool.client.advice("1.0")
         assert (found["verdict"], found["asked"], found["mode"], found["so_far"]) == ("too little", RATE, "cap", True)
         for way in ("inward", "outward"):
-            assert 0.7 * RATE <= found["highest"][way] <= 1.2 * RATE, found
+            assert 0.7 * RATE <= found["highest"][way] <= 1.5 * RATE, found
             assert found["mean"][way] < found["highest"][way]
         assert 1.25 * RATE <= found["advised"] <= 2 * RATE + 10, found
         # What lark-enter makes the worker ask at a job's end is by its counts of that moment.
@@ -78,7 +78,7 @@ def test_reserved_flows_are_advised_by_the_workers_own_queues_to_their_end(
         eventually(lambda: pair(jobs[0])["throttled"] > 0.3)
         found = pair(jobs[0])
         assert (found["verdict"], found["asked"], found["steady"], found["so_far"]) == ("too little", RATE, True, True)
-        assert 0.7 * RATE <= found["highest"] <= 1.2 * RATE, found
+        assert 0.7 * RATE <= found["highest"] <= 1.5 * RATE, found
         assert 1.25 * RATE <= found["advised"] <= 2 * RATE + 10, found
         eventually(lambda: pair(jobs[1])["verdict"] == "too much")
         assert pair(jobs[1])["advised"] == 1
