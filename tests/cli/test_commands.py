@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +26,6 @@ from lark_controller.cli import printing
 from lark_controller.policies.model import TransferTerms
 from lark_controller.qos.pair_advice import pair_advice
 from lark_controller.rest.server.waitress_server import Server
-from lark_controller.rest.tokens import Tokens
-from lark_controller.settings import Settings
 from tests.fixtures.fake_controls import DPID, TOKENS, post_body
 from tests.fixtures.fake_usage import a_pair
 from tests.fixtures.rest_app import Api, make_api
@@ -448,19 +445,6 @@ def test_check_needs_no_controller(
     assert cli.main(["check", "/nowhere/policy.yaml"]) == cli.USAGE
 
 
-def test_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "tokens.yaml"
-    assert cli.main(["token", "pool", "--scope", "hook", "--scope", "read", "--file", str(path)]) == cli.OK
-    secret = capsys.readouterr().out.strip()
-    found = Tokens(path).find(secret)
-    assert found is not None
-    assert found.name == "pool"
-    assert cli.main(["token", "pool", "--scope", "hook", "--file", str(path)]) == cli.USAGE
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["token", "pool", "--scope", "fly"])
-    assert caught.value.code == cli.USAGE
-
-
 def test_token_files(served: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = tmp_path / "token"
     held.write_text(TOKENS["hook"] + "\n")
@@ -477,32 +461,3 @@ def test_no_controller(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert cli.main(["jobs", "--url", f"unix:{tmp_path}/none.sock"]) == cli.UNREACHABLE
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert cli.main(["jobs", "--url", "ftp://x"]) == cli.USAGE
-
-
-def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["schema"]) == cli.OK
-    assert json.loads(capsys.readouterr().out)["$schema"].startswith("https://json-schema.org/")
-
-
-def test_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--state-dir", str(tmp_path)]
-    assert cli.main(["db", "version", *where]) == cli.NO
-    assert capsys.readouterr().out == "none\n"
-    assert cli.main(["db", "upgrade", *where]) == cli.OK
-    assert cli.main(["db", "version", "--json", *where]) == cli.OK
-    assert cli.main(["db", "version", "--database-url", "nonsense"]) == cli.NO
-
-
-def test_run_hands_the_settings_to_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Settings] = []
-
-    def run(settings: Settings) -> int:
-        seen.append(settings)
-        return 0
-
-    monkeypatch.setitem(sys.modules, "lark_controller.cli.run", types.SimpleNamespace(run=run))
-    monkeypatch.delattr("lark_controller.cli.run", raising=False)
-    monkeypatch.setenv("LARK_LEASE_SECONDS", "60")
-    assert cli.main(["run", "--rest-threads", "300"]) == cli.OK
-    assert (seen[0].lease_seconds, seen[0].rest_threads) == (60, 300)
-    assert cli.main(["run", "--rest-threads", "many"]) == cli.USAGE

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
-import re
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Network
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +21,6 @@ from lark_worker.rules import gateway
 from lark_worker.rules.gateway import Gateway, Place
 from tests.cli.test_commands import served as over_socket
 from tests.e2e.test_external import BEYOND, IP_MTU, IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_RECVERR, told
-from tests.fixtures.fake_controls import TOKENS, bearer
-from tests.fixtures.rest_app import Api
 from tests.fixtures.service import wait
 from tests.fixtures.wires import open_socket
 
@@ -473,50 +466,3 @@ def test_a_list_without_end_is_no_controllers(site: Site, monkeypatch: pytest.Mo
     site.told.more = False
     site.step()
     assert SECOND in site.listed("ruleset")
-
-
-def test_the_unit_can_do_its_work_by_the_settings_and_the_rules_outlive_it(
-    site: Site, over_socket: Api, tmp_path: Path
-) -> None:
-    job = over_socket.register(1, "alice")["id"]
-    wish = {"job": job, "open": ["tcp/80"]}
-    over_socket.client.post("/v1/external-addresses", json=wish, headers=bearer("operate"))
-    (token := tmp_path / "worker.token").write_text(TOKENS["gateway"])
-    token.chmod(0o600)
-    unit = (Path(__file__).parents[2] / "etc/systemd/lark-gateway.service").read_text()
-    (program, action), capabilities = (
-        re.findall(rf"(?m)^{name}=(.*)", unit)[0].split() for name in ("ExecStart", "CapabilityBoundingSet")
-    )
-    assert (program.rpartition("/")[2], "EnvironmentFile=-/etc/lark/worker.env" in unit) == ("lark-worker", True)
-    bounds = ",".join(["-all", *(each.lower().replace("cap_", "+") for each in capabilities)])
-    settings = {
-        "URL": f"unix:{tmp_path}/rest.sock",
-        "TOKEN_FILE": str(token),
-        "GATEWAY_WAN": "wan",
-        "GATEWAY_POOLS": "198.51.100.64/31",
-        "NETWORKS": "10.64.0.0/16,2001:db8:64::/48",
-    }
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(30)
-        running = subprocess.Popen(
-            [
-                *("ip", "netns", "exec", site.gateway.namespace),
-                *("setpriv", "--bounding-set", bounds, "--no-new-privs"),
-                *(sys.executable, "-m", "lark_worker.cli", action, "--seconds", "0.1"),
-            ],
-            env={
-                **os.environ,
-                **{f"LARK_WORKER_{name}": value for name, value in settings.items()},
-                "NOTIFY_SOCKET": str(tmp_path / "notify"),
-            },
-        )
-        try:
-            assert systemd.recv(100) == b"READY=1"
-            wait(lambda: "198.51.100.64 . tcp . 80 : 10.64.0.1" in site.listed("ruleset"))
-            running.terminate()
-            assert running.wait(20) == 0
-        finally:
-            running.kill()
-            running.wait()
-    assert "198.51.100.64 . tcp . 80 : 10.64.0.1" in site.listed("ruleset")
