@@ -44,6 +44,13 @@ class Server:
             assert self.changed.wait_for(lambda: len(self.begun) >= count, PATIENCE), self.begun
             return list(self.begun)
 
+    def wait_until_idle(self) -> None:
+        """Wait until no thread has a request: one that has answered is busy until it has looked for the next."""
+        until = time.monotonic() + PATIENCE
+        while self.dispatcher.active_count or self.dispatcher.queue:
+            assert time.monotonic() < until, self.begun
+            time.sleep(0.001)
+
 
 class Request:
     """A connection with one request, which is answered once it is let go; ``waits``: for others, not to calculate."""
@@ -195,6 +202,7 @@ def test_threads_are_started_when_they_are_needed(server: Server) -> None:
     for count in range(1, 60):
         server.ask("hook", command="POST").let_go.set()
         server.wait_for(count)
+        server.wait_until_idle()
     assert len(server.dispatcher.threads) == FIRST_THREADS
     waiting = [server.ask(f"hook{number}", command="POST", waits=True) for number in range(60)]
     server.wait_for(59 + 40)
