@@ -198,9 +198,9 @@ def factor(throttled: float) -> float:
 def rounded_up(rate: float) -> int:
     """A rate, at least 1, rounded up: to 1 below 20, to 5 below 100, then to two digits."""
     whole = max(1, math.ceil(rate))
-    if whole <= 20:
+    if whole < 20:
         return whole
-    step = 5 if whole <= 100 else 10 ** (len(str(whole - 1)) - 2)
+    step = 5 if whole < 100 else 10 ** (len(str(whole)) - 2)
     return -(-whole // step) * step
 
 

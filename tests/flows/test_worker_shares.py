@@ -10,7 +10,7 @@ import pytest
 from lark_common.runs import NetworkType
 from lark_common.worker_rules import from_json, to_json
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.worker_shares import worker_shares
+from lark_controller.flows.worker_shares import is_limited, worker_shares
 from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
@@ -42,6 +42,16 @@ def desired_of(text: str, *jobs: Job) -> Desired:
     for job in jobs:
         desired.put(job, decider.decide(job.facts))
     return desired
+
+
+def test_a_job_without_a_network_is_not_limited() -> None:
+    jobs = (a_ruled_job(1, 10.0), a_ruled_job(2), a_ruled_job(3, 10.0, "mallory"))
+    desired = desired_of(policy(), *jobs)
+    assert {placed.job.number: is_limited(placed) for placed in desired.placed.values()} == {
+        1: True,
+        2: False,
+        3: False,
+    }
 
 
 def table(desired: Desired, speeds: dict[str, float | None]) -> tuple[Table, dict[str, float], dict[str, str]]:
