@@ -112,13 +112,6 @@ def parse_post(body: bytes, content_type: str, limit: int = MAX_BYTES) -> tuple[
     return _build(job, job_text, machine, machine_text)
 
 
-def reparse(job_text: str, machine_text: str) -> tuple[JobAd, MachineAd]:
-    """The ads again from the ``text`` of each, as a store kept them. Raises AdError as :func:`parse_post` does."""
-    job, job_again = parse_ad(job_text)
-    machine, machine_again = parse_ad(machine_text)
-    return _build(job, job_again, machine, machine_again)
-
-
 def _build(
     job: classad2.ClassAd, job_text: str, machine: classad2.ClassAd, machine_text: str
 ) -> tuple[JobAd, MachineAd]:

@@ -1,8 +1,9 @@
 """Evaluation of what others wrote, within bounds: while HTCondor's code evaluates, nothing else of the process runs.
 
-An expression is evaluated only when four things have been seen in its text. It calls functions of :data:`FUNCTIONS`
+An expression is evaluated only when five things have been seen in its text. It calls functions of :data:`FUNCTIONS`
 alone, whose work and result are at most a small multiple of what they are given. It has no record, in which names could
-refer to each other out of sight. With every attribute that it refers to written out in its place it has at most
+refer to each other out of sight, and no name of :data:`OWN_NAMES`, which stands for a whole ad or for the time. With
+every attribute that it refers to written out in its place it has at most
 :data:`MAX_EXPANSION` characters, and at most :data:`MAX_SPLITS` calls of :data:`SPLITS` within each other. So neither
 time nor memory depends on what somebody wrote.
 """
@@ -33,6 +34,12 @@ FUNCTIONS: Final = frozenset(
         "versiongt", "versionle", "versionlt",
     }
 )  # fmt: skip
+
+# The names to which HTCondor itself gives a value where no ad has them, in lower case. All but one are ads, whose
+# attributes a subscript reaches out of sight: MY["A"] is the value of A, and of A itself endless.
+OWN_NAMES: Final = frozenset(
+    {"ad", "currenttime", "left", "my", "other", "parent", "right", "root", "self", "target", "toplevel"}
+)
 
 # The functions that make a list of what they evaluated. Such a list as a text has each quote and backslash of its items
 # once more escaped, so that string(split(string(split(…)))) doubles with each pair of calls.
@@ -69,13 +76,18 @@ class Reference(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The parts of an expression; functions as written, and the most calls of :data:`SPLITS` within each other."""
+    """The parts of an expression; functions as written, and the most calls of :data:`SPLITS` within each other.
+
+    ``own_name`` is the first name of :data:`OWN_NAMES` as written, or ``""``; ``asks_time``: it has ``absTime()``.
+    """
 
     functions: tuple[str, ...]
     references: tuple[Reference, ...]
     has_record: bool
     selects: bool
     splits: int
+    own_name: str
+    asks_time: bool
 
 
 def tokens(text: str) -> list[Token]:
@@ -92,7 +104,7 @@ def contents(expression: str) -> Contents:
     """The functions, references and records of an expression in HTCondor's own text of it."""
     functions: list[str] = []
     references: list[Reference] = []
-    has_record = selects = False
+    has_record = selects = asks_time = False
     # For each bracket that is open, whether it belongs to a call of SPLITS.
     brackets: list[bool] = []
     splits = most_splits = 0
@@ -114,6 +126,7 @@ def contents(expression: str) -> Contents:
         name = _name(part)
         if after == "(":
             functions.append(name)
+            asks_time |= name.lower() == "abstime" and parts[place + 2].kind == ")"
         elif before == ".":
             scope = parts[place - 2] if place > 1 else None
             first = place < 3 or parts[place - 3].kind != "."
@@ -124,7 +137,8 @@ def contents(expression: str) -> Contents:
             references.append(Reference(scope.text.lower() if known and scope is not None else "", name, splits))
         elif after != "." or part.text.lower() not in _SCOPES:
             references.append(Reference("", name, splits))
-    return Contents(tuple(functions), tuple(references), has_record, selects, most_splits)
+    own_name = next((name for _, name, _ in references if name.lower() in OWN_NAMES), "")
+    return Contents(tuple(functions), tuple(references), has_record, selects, most_splits, own_name, asks_time)
 
 
 def _name(part: Token) -> str:
@@ -148,13 +162,29 @@ def evaluate(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
         return None
     if isinstance(value, classad2.ExprTree):
         _Expansion((ad, target), name).of(repr(value), 0)
-        try:
-            value = value.eval(ad, target)
-        except classad2.ClassAdException:
-            return classad2.Value.Error
+        value = evaluated(value, ad, target)
     if value is classad2.Value.Undefined:
         return None
     return value
+
+
+def evaluated(tree: classad2.ExprTree, ad: classad2.ClassAd, target: classad2.ClassAd) -> Any:
+    """The value of an expression whose bound has been seen; an Error, too, where the value is no text in UTF-8, such as
+    half a letter out of ``substr``."""
+    try:
+        return tree.eval(ad, target)
+    except (classad2.ClassAdException, UnicodeDecodeError, SystemError):
+        # The bindings raise SystemError for a list with such a text.
+        return classad2.Value.Error
+
+
+def moment_problem(found: Contents) -> str:
+    """The reason why an expression that depends on the time, or has a whole ad in it, is not accepted, or ``""``."""
+    if found.asks_time:
+        return "has absTime() without a time"
+    if found.own_name:
+        return f"has the name {found.own_name}, to which HTCondor gives a value of its own"
+    return ""
 
 
 def splits_problem(splits: int) -> str:
@@ -202,6 +232,9 @@ class _Expansion:
                 "has a record, [ Name = value; … ], inside an expression, or selects from one; accepted are names,"
                 " MY. and TARGET. before them",
             )
+        moment = moment_problem(found)
+        if moment:
+            raise AdError(self._name, f"{moment}; accepted are attributes, and what stays the same as they do")
         for scope, attribute, within in found.references:
             size = self._size(scope, attribute.lower(), side)
             total = self._bounded(total + size.characters)
@@ -212,6 +245,9 @@ class _Expansion:
         return _Size(total, splits)
 
     def _size(self, scope: str, attribute: str, side: int) -> _Size:
+        if scope and any(scope in ad for ad in self._ads):
+            # HTCondor takes it for this attribute.
+            raise AdError(self._name, f"has {scope}. before a name, and an ad has an attribute of that name, too")
         where = side
         if scope in _OTHER or (not scope and attribute not in self._ads[side]):
             where = 1 - side

@@ -57,6 +57,8 @@ _OLD_LITERAL = re.compile(
 )
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\'[^\'\\]*+(?:\\.[^\'\\]*+)*+\'?', re.DOTALL)
 _LONG_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[0-9]{19,}(?![.0-9])")
+# HTCondor reads no text of this time: the number by which its C library returns it is that of an error.
+_UNREADABLE: Final = datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)
 _EXPR_JSON = re.compile(r"/Expr\((.*)\)/", re.DOTALL)
 
 
@@ -385,6 +387,8 @@ def literal(value: Any) -> str:
     if isinstance(value, float):
         return repr(value) if value - value == 0 else f'real("{value}")'
     if isinstance(value, datetime):
+        if value == _UNREADABLE:
+            return "absTime(-1)"
         return f'absTime("{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")'
     if isinstance(value, list):
         return "{" + ", ".join(literal(item) for item in value) + "}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import classad2
 
@@ -20,25 +20,44 @@ MAX_FACT: Final = 4096
 MAX_FACTS: Final = 32768
 
 
+class Known(NamedTuple):
+    """What is read of a job ad when it is posted; the group is ``""`` for none."""
+
+    owner: str
+    user: str
+    group: str
+    inbound: bool | None
+    outbound: bool | None
+
+
 def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], frozenset[str]]) -> Facts:
+    """The facts of ads that are posted, see :func:`taken`."""
+    known = Known(job_ad.owner, job_ad.user, job_ad.group, job_ad.inbound, job_ad.outbound)
+    return taken(known, job_ad.ad, machine_ad.ad, names)
+
+
+def taken(
+    known: Known, job_ad: classad2.ClassAd, machine_ad: classad2.ClassAd, names: tuple[frozenset[str], frozenset[str]]
+) -> Facts:
     """The values of the attributes ``names`` (of the job ad, of the machine ad; in lower case).
 
     An attribute that is an expression is evaluated here, once, with the other ad as TARGET, so a fact needs no other
     attribute. Attributes that are absent or Undefined are left out; one that cannot be evaluated, or is longer than
     :data:`MAX_FACT` or than what :data:`MAX_FACTS` leaves, is ``error``.
-    AcctGroup, User and the attributes of connectivity are those of ``job_ad``, and machine attributes are found
+    Owner, User, AcctGroup and the attributes of connectivity are those of ``known``, and machine attributes are found
     with or without the prefix Lark.
     """
-    known: dict[str, Any] = {
-        "acctgroup": job_ad.group or None,
-        "user": job_ad.user,
-        "inboundconnectivity": job_ad.inbound,
-        "outboundconnectivity": job_ad.outbound,
+    read: dict[str, Any] = {
+        "owner": known.owner,
+        "acctgroup": known.group or None,
+        "user": known.user,
+        "inboundconnectivity": known.inbound,
+        "outboundconnectivity": known.outbound,
     }
     room = Room()
     job = []
     for name in sorted(names[0]):
-        value = known[name] if name in known else _value(job_ad.ad, name, machine_ad.ad)
+        value = read[name] if name in read else _value(job_ad, name, machine_ad)
         if value is not None:
             job.append((name, room.fact(value)))
     machine = []
@@ -46,7 +65,7 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
         bare = name.removeprefix("lark")
         value = None
         for candidate in (f"lark{bare}", bare) if bare in PREFIXED else (name,):
-            value = _value(machine_ad.ad, candidate, job_ad.ad)
+            value = _value(machine_ad, candidate, job_ad)
             if value is not None:
                 break
         if value is not None:

@@ -6,7 +6,6 @@ Undefined and Error are not true; a number is true unless it is zero.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +19,6 @@ from lark_controller.policies import regexp
 
 _MY: Final = frozenset({"my", "self"})
 _TARGET: Final = frozenset({"target", "other"})
-_NOW: Final = re.compile(r"\babsTime\(\s*+\)", re.IGNORECASE)
 # Functions that a predicate may call beside those of ads.
 FUNCTIONS: Final = evaluation.FUNCTIONS | regexp.FUNCTIONS
 # The same job must get the same decision whenever it is decided.
@@ -73,8 +71,9 @@ def compiled(text: str) -> Compiled:
     refused = evaluation.refused_functions(found.functions, FUNCTIONS)
     if refused:
         raise AdError("", f"{refused}() cannot be used: {_reason(refused)}")
-    if "abstime" in (name.lower() for name in found.functions) and _NOW.search(plain):
-        raise AdError("", "absTime() without a time cannot be used: a decision may depend on the two ads alone")
+    moment = evaluation.moment_problem(found)
+    if moment:
+        raise AdError("", f"it {moment}: a decision may depend on the two ads alone")
     if found.has_record:
         raise AdError("", "a record, [ Name = value; … ], cannot be used in an expression of a policy")
     if len(found.references) > MAX_REFERENCES:
@@ -156,18 +155,13 @@ def value(text: str, ads: Ads) -> Any:
     """The value of an expression; Undefined and Error are ``classad2.Value`` members."""
     tree, calls = compiled(text)
     for call in calls:
-        subject = _evaluated(call.subject, ads)
+        subject = evaluation.evaluated(call.subject, *ads)
         if isinstance(subject, list):
-            subject = [_evaluated(item, ads) if isinstance(item, classad2.ExprTree) else item for item in subject]
+            subject = [
+                evaluation.evaluated(item, *ads) if isinstance(item, classad2.ExprTree) else item for item in subject
+            ]
         ads.job[call.attribute] = regexp.result(call, subject)
-    return _evaluated(tree, ads)
-
-
-def _evaluated(tree: classad2.ExprTree, ads: Ads) -> Any:
-    try:
-        return tree.eval(ads.job, ads.machine)
-    except classad2.ClassAdException:
-        return classad2.Value.Error
+    return evaluation.evaluated(tree, *ads)
 
 
 def holds(text: str | None, ads: Ads) -> bool:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from lark_common.classads import ads
+import classad2
+
+from lark_common.classads.text import parse_ad
+from lark_common.errors import AdError
+from lark_common.log import WARNING, event
 from lark_controller.jobs.job import Facts, Job
-from lark_controller.policies.facts import facts
+from lark_controller.policies.facts import Known, taken
 from lark_controller.services.described_job import Names, names_digest
-from lark_controller.store import Store
+from lark_controller.store import LiveAds, Store
 
 _BATCH: Final = 500
 
@@ -24,8 +28,7 @@ def refresh_facts(store: Store, names: Names, on_batch: Callable[[dict[str, Fact
         found = {}
         for entry in batch:
             number = entry.number
-            job_ad, machine_ad = ads.reparse(entry.job_ad, entry.machine_ad)
-            found[entry.id] = facts(job_ad, machine_ad, names)
+            found[entry.id] = _facts_of(entry, names)
         store.runs.update_facts(list(found.items()), digest)
         if on_batch is not None:
             on_batch(found)
@@ -42,5 +45,21 @@ def with_facts(store: Store, names: Names, jobs: Sequence[Job], step: Callable[[
         for entry in batch:
             step()
             number = entry.number
-            found[entry.id] = facts(*ads.reparse(entry.job_ad, entry.machine_ad), names)
+            found[entry.id] = _facts_of(entry, names)
     return [replace(job, facts=found.get(job.id, job.facts)) for job in jobs]
+
+
+def _facts_of(entry: LiveAds, names: Names) -> Facts:
+    """Facts out of ads that were accepted when they were posted. Nothing in them is refused again: neither the start
+    nor a change of the policy may depend on what stands in one job's ads."""
+    known = Known(entry.owner, entry.user, entry.group, entry.inbound, entry.outbound)
+    return taken(known, _read(entry, entry.job_ad), _read(entry, entry.machine_ad), names)
+
+
+def _read(entry: LiveAds, text: str) -> classad2.ClassAd:
+    try:
+        return parse_ad(text)[0]
+    except AdError as error:
+        # It was stored by a version that accepted it.
+        event("an ad in the database cannot be read any more", level=WARNING, job=entry.id, reason=str(error))
+        return classad2.ClassAd()

@@ -30,10 +30,15 @@ _BY_ID: Final = select(*JOB_COLUMNS).where(runs.c.id == bindparam("job_id"))
 
 
 class LiveAds(NamedTuple):
-    """The ads of a live run, to take facts from."""
+    """The ads of a live run, to take facts from, and what was read of them when they were posted."""
 
     number: int
     id: str
+    owner: str
+    user: str
+    group: str
+    inbound: bool | None
+    outbound: bool | None
     job_ad: str
     machine_ad: str
 
@@ -153,8 +158,9 @@ def ads(connection: Connection, job_id: str) -> tuple[str, str] | None:
 
 def ads_of_live(connection: Connection, after_number: int, limit: int, stale_for: str | None = None) -> list[LiveAds]:
     """The next live runs after a number, with their ads; with ``stale_for`` only those without facts for it."""
+    read = (runs.c.owner, runs.c.user_name, runs.c.group_name, runs.c.inbound, runs.c.outbound)
     query = (
-        select(runs.c.number, runs.c.id, run_ads.c.job_ad, run_ads.c.machine_ad)
+        select(runs.c.number, runs.c.id, *read, run_ads.c.job_ad, run_ads.c.machine_ad)
         .join(run_ads)
         .where(LIVE, runs.c.number > after_number)
         .order_by(runs.c.number)

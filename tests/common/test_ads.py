@@ -10,10 +10,11 @@ import classad2
 import pytest
 
 from lark_common.classads import values as ad_values
-from lark_common.classads.ads import JobAd, MachineAd, parse_post, reparse
+from lark_common.classads.ads import JobAd, MachineAd, parse_post
 from lark_common.classads.evaluation import evaluate
 from lark_common.errors import AdError
 from lark_common.runs import AddressType, NetworkType
+from tests.fixtures.stored_ads import reparse
 
 JOB = {"Owner": '"bob"', "GlobalJobId": '"s1#12.3#1700000000"'}
 MACHINE = {"Machine": '"w1.example"', "Name": '"slot1_2@w1.example"', "LarkInnerAddressIPv4": '"10.64.0.5"'}

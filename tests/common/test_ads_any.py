@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lark_common.classads.ads import parse_post, reparse
+from lark_common.classads.ads import parse_post
 from lark_common.classads.text import parse_ad
 from lark_common.errors import AdError
+from tests.fixtures.stored_ads import reparse
 
 
 @settings(max_examples=200, deadline=None)

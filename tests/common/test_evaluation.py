@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import classad2
@@ -13,6 +15,7 @@ from lark_common.classads.ads import JobAd, MachineAd, parse_post
 from lark_common.classads.evaluation import contents, evaluate
 from lark_common.classads.text import parse_ad
 from lark_common.errors import AdError
+from lark_controller.policies import predicate
 from lark_controller.policies.facts import facts
 
 JOB = 'Owner = "bob"\nGlobalJobId = "s1#12.3#1700000000"\n'
@@ -72,6 +75,18 @@ HOSTILE = [
     ("MY.R.a", "selects"),
     ("R.a.b", "selects"),
     (".Owner", "selects"),
+    ('MY["A"]', "the name MY,"),
+    ('MY["RequestBandwidth"] + MY["InboundConnectivity"]', "the name MY,"),
+    ('{ self }[0]["A"]', "the name self,"),
+    ('ifThenElse(true, TARGET, 1)["A"]', "the name TARGET,"),
+    ('root["LEFT"]["A"]', "the name root,"),
+    ('TARGET.parent["A"]', "the name parent,"),
+    ("'ad'[\"A\"]", "the name ad,"),
+    ("strcat(" + ", ".join(["toplevel"] * 800) + ")", "the name toplevel,"),
+    ("CurrentTime % 2", "the name CurrentTime,"),
+    ("TARGET.currentTime % 2", "the name currentTime,"),
+    ('absTime() < absTime("2030-01-01T00:00:00Z") ? 5 : "x"', "absTime() without a time"),
+    ("int(AbsTime( /* now */ )) % 2", "absTime() without a time"),
     ("'TARGET'.'MY'.Machine", "selects"),
     (" + ".join(["Owner"] * 1500), "8192 characters"),
     ("string(splitUserName(" * 30 + '"\\""' + "))" * 30, "within each other, 30 deep"),
@@ -110,6 +125,50 @@ def test_comments_and_quotes_hide_nothing(quoted: str, evaluated: list[str]) -> 
     with pytest.raises(AdError, match=r"regexp\(\)"):
         parse_post(f"[ {JOB.replace(chr(10), ';')} JobPrio = {quoted} ]\n------\n{MACHINE}".encode(), "text/plain")
     assert evaluated == []
+
+
+@pytest.mark.parametrize("scope", ["MY", "TARGET", "self", "Other"])
+def test_an_attribute_with_a_scopes_name_hides_nothing(scope: str, evaluated: list[str]) -> None:
+    """HTCondor takes MY.A for the A of a record MY, where an ad has that."""
+    hiding = f"{scope} = [ A = {BACKTRACKING} ]\nA = 1\n"
+    with pytest.raises(AdError, match=f"has {scope.lower()}. before a name"):
+        post(f"RequestBandwidth = {scope}.A\n{hiding}")
+    with pytest.raises(AdError, match=f"has {scope.lower()}. before a name"):
+        post(f"RequestBandwidth = {scope}.A\nA = 1\n", hiding)
+    assert evaluated == []
+
+
+def test_names_with_a_value_of_htcondors_own_are_known() -> None:
+    """Of all names in HTCondor's libraries, those that have a value where no ad has them."""
+    folder = Path(str(classad2.__file__)).parents[1]
+    libraries = [path for path in folder.rglob("*.so*") if "classad" in path.name or "condor_utils" in path.name]
+    names = {
+        name.lower() for path in libraries for name in re.findall(rb"[A-Za-z_][A-Za-z0-9_]{0,40}", path.read_bytes())
+    }
+    assert {b"currenttime", b"toplevel"} <= names
+    empty = classad2.ClassAd(), classad2.ClassAd()
+    valued = {
+        name
+        for name in map(bytes.decode, names)
+        if any(
+            classad2.ExprTree(f"{scope}'{name}'").eval(*empty) is not classad2.Value.Undefined
+            for scope in ("", "MY.", "TARGET.")
+        )
+    }
+    assert valued == evaluation.OWN_NAMES
+
+
+@pytest.mark.parametrize("half", ['substr("é", 0, 1)', 'split("é,a", substr("é", 1))'])
+def test_half_a_letter_is_an_error(half: str) -> None:
+    job, machine = post(f"RequestBandwidth = {half}\nSite = {half}\n")
+    assert job.bandwidth is None
+    assert facts(job, machine, (frozenset({"site"}), frozenset())).job == (("site", "error"),)
+
+
+@pytest.mark.parametrize("time", ["absTime(-1)", "absTime(9223372036854775807)", 'absTime("2026-01-01T00:00:00Z")'])
+def test_a_fact_that_is_a_time_is_read_again(time: str) -> None:
+    found = facts(*post(f"Site = {time}\n"), (frozenset({"site"}), frozenset()))
+    assert predicate.holds(f"Site == {time}", predicate.ads_of(found))
 
 
 def test_doubling_through_attributes_of_both_ads_is_refused(evaluated: list[str]) -> None:

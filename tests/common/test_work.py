@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from lark_common.classads.ads import parse_post, reparse
+from lark_common.classads.ads import parse_post
 from lark_common.classads.text import parse_ad
 from lark_common.errors import AdError
 from lark_controller.policies.facts import facts
+from tests.fixtures.stored_ads import reparse
 from tests.fixtures.work import assert_linear
 
 JOB = 'Owner = "bob"\nGlobalJobId = "s1#12.3#1700000000"\n'

@@ -91,6 +91,10 @@ REFUSED = [
     ("N < time /* a */ ()", "time()"),
     ('N < /* " */ time() /* " */', "time()"),
     ("absTime() > N", "absTime()"),
+    ("CurrentTime > N", "the name CurrentTime"),
+    ('MY["Owner"] == "a"', "the name MY"),
+    ("string(toplevel) == Owner", "the name toplevel"),
+    ("TARGET.parent is Owner", "the name parent"),
     ("[a = N; b = a + a; c = b + b].c > 1", "record"),
     (" || ".join(f"A{n}" for n in range(257)), "257 names"),
     ('Owner == "' + "a" * 16400 + '"', "16384"),
@@ -227,3 +231,18 @@ def test_names_of_more_parts_are_looked_up_by_the_first() -> None:
     assert "load" in needed.machine
     assert "one" not in needed.machine
     assert "disk" not in needed.job | needed.machine
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'substr(Site, 0, 1) == "é"',
+        'regexp("", substr(Site, 1))',
+        'regexpMember("b", { substr(Site, 0, 1) })',
+        'regexpMember("b", split(Site, "è"))',
+    ],
+)
+def test_half_a_letter_is_an_error(text: str) -> None:
+    ads = predicate.ads_of(Facts((("site", '"é,b"'),), ()))
+    assert predicate.value(text, ads) in (classad2.Value.Error, False)
+    assert not predicate.holds(text, ads)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Barrier, Event
 
@@ -326,3 +328,23 @@ def test_a_plan_says_whose_external_address_and_name_it_takes(tmp_path: Path, ne
         blocked = given.replace("policies:\n", "policies:\n  - block: {when: 'Owner == \"alice\"'}\n")
         assert lost + "nothing of the job may pass" in told(blocked)
         assert [each.name for each in controller.external.page().associations] == ["web.x.org"]
+
+
+def test_no_jobs_ads_stop_a_change_of_the_policy_or_the_start(tmp_path: Path, network: FakeNetwork) -> None:
+    """Ads that were accepted once are not refused again, whatever has become of them."""
+    becomes = ("", 'RequestBandwidth = "x"', "RequestBandwidth = CurrentTime", 'Site = substr("é", 1)', "1 =")
+    asks = POLICY + "  - block: {when: 'Site == \"a\"'}\n"
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        jobs = [post(controller, number, attributes='Site = "a"').job for number in range(1, 1 + len(becomes))]
+        with closing(sqlite3.connect(tmp_path / "lark.db", isolation_level=None)) as database:
+            for job, line in zip(jobs, becomes, strict=True):
+                change = "UPDATE run_ads SET job_ad = job_ad || ? WHERE number = ?"
+                assert database.execute(change, (f"{line}\n", job.number)).rowcount == 1
+        assert controller.policy.plan(asks).jobs_changed == 3
+        controller.policy.put(asks, "ops")
+        found = [controller.jobs.detail(job.id).decision for job in jobs]
+        assert [each.blocked for each in found] == [True, True, True, False, False]
+        assert all(each.slice is not None for each in found)
+    with running(tmp_path, asks.replace("Site", "Rack")) as controller:
+        assert [controller.jobs.found(job.id).live for job in jobs] == [True] * len(becomes)

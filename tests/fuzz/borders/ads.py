@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from lark_common.classads.ads import JobAd, MachineAd, parse_post, reparse
+from lark_common.classads.ads import JobAd, MachineAd, parse_post
 from lark_common.errors import AdError
+from lark_controller.policies import predicate
+from lark_controller.policies.facts import facts
+from tests.fixtures.stored_ads import reparse
 
 MAX_BYTES: Final = 4096
 DICTIONARY: Final = tuple(
@@ -16,10 +19,14 @@ DICTIONARY: Final = tuple(
         "InboundConnectivity = ", "OutboundConnectivity = ", "NetworkType = ", "AddressType = ", "LarkVLAN = ",
         "LarkInnerAddressIPv4 = ", '"10.64.0.5"', '"bob"', "TARGET.", "MY.", "ifThenElse(", "strcat(", "regexp(",
         "replaceAll(", "userHome(", "eval(", "stringListMember(", "undefined", "error", "=?=", "=!=", "&&", "||", "?:",
-        "[ ", "; ", " ]", "{", "}", '\\"', "'a b'", "9223372036854775807", "1e300", '"/Expr(', ')/"',
+        "[ ", "; ", " ]", "{", "}", '\\"', "'a b'", "9223372036854775807", "1e300",
+        'MY["', '"]', "CurrentTime", "toplevel", "parent", "absTime(-1)", 'substr("é", 0, 1)', "split(", "Site = ", '"/Expr(', ')/"',
         '{"job_ad": ', '"machine_ad": ',
     )
 )  # fmt: skip
+
+
+_NAMES: Final = frozenset({"site", "owner", "jobprio"}), frozenset({"site", "machine"})
 
 
 def run(data: bytes) -> None:
@@ -32,6 +39,7 @@ def run(data: bytes) -> None:
     else:
         # What a store keeps is read back after a restart: the same decisions, and from then on the same text. (Old
         # syntax rounds numbers to 15 digits.)
+        predicate.ads_of(facts(job, machine, _NAMES))
         again = reparse(job.text, machine.text)
         assert _decided(*again) == _decided(job, machine)
         third = reparse(again[0].text, again[1].text)
