@@ -183,6 +183,10 @@ class SettingError(LarkError):
     """A setting that cannot be used; the sentence names it and what is accepted."""
 
 
+class UnreadableError(SettingError):
+    """A file cannot be opened or read now; its content may be good."""
+
+
 class BusyError(LarkError):
     """A limit on waiting or queued work was reached; ask again later."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from lark_controller.accounting.readings import QueueReading
+from lark_controller.accounting.usage import MOST
 
 # A queue: the port's name, and its number.
 Place = tuple[str, int]
@@ -53,6 +54,7 @@ class QueueSums:
 
 def _plus(sums: QueueReading | None, job_queue: JobQueue, packets: int, millis: int) -> QueueReading:
     old = sums or QueueReading()
+    # A switch's database may hold any numbers, and let them fall again and again.
     if job_queue.inward:
-        return old._replace(dropped_in=old.dropped_in + packets, waited_in=old.waited_in + millis)
-    return old._replace(dropped_out=old.dropped_out + packets, waited_out=old.waited_out + millis)
+        return old._replace(dropped_in=min(old.dropped_in + packets, MOST), waited_in=min(old.waited_in + millis, MOST))
+    return old._replace(dropped_out=min(old.dropped_out + packets, MOST), waited_out=min(old.waited_out + millis, MOST))

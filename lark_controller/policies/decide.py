@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +16,7 @@ from lark_controller.policies.predicate import ads_of, references
 # for months: beyond this many, the oldest decisions are forgotten. So are they where their facts are long: a user may
 # write thousands of characters into each of many jobs.
 MAX_REMEMBERED: Final = 262144
-MAX_CHARACTERS: Final = 64 << 20
+MAX_CHARACTERS: Final = 128 << 20
 
 
 def needed_attributes(policy: Policy) -> tuple[frozenset[str], frozenset[str]]:
@@ -55,9 +55,10 @@ def _expressions(policy: Policy) -> Iterable[str]:
     yield from (rule.by for rule in policy.slices)
 
 
-def decide(facts: Facts, policy: Policy) -> Decision:
-    """Decides for a job with these facts. Within a kind the first rule that matches decides."""
-    ads = ads_of(facts)
+def decide(facts: Facts, policy: Policy, step: Callable[[], None] = lambda: None) -> Decision:
+    """Decides for a job with these facts. Within a kind the first rule that matches decides; ``step`` is called between
+    the evaluations of their expressions."""
+    ads = ads_of(facts, step)
     blocked, because_block = block.decide(policy.blocks, ads)
     key, because_slice = slices.decide(policy.slices, ads)
     position, because_wan = wan.decide(policy.wans, ads)
@@ -91,6 +92,10 @@ def decide(facts: Facts, policy: Policy) -> Decision:
     )
 
 
+def _size(facts: Facts, decision: Decision) -> int:
+    return facts.size + decision.size
+
+
 def quarantined(decision: Decision, job: Job) -> Decision:
     """A decision with the job's quarantine, where it is in one."""
     return replace(decision, quarantine=job.quarantine) if job.quarantine else decision
@@ -99,14 +104,16 @@ def quarantined(decision: Decision, job: Job) -> Decision:
 class Decider:
     """Decides under one policy and remembers: equal facts get the same Decision object.
 
-    For one thread at a time; ``names`` are the policy's :func:`needed_attributes`.
+    For one thread at a time; ``names`` are the policy's :func:`needed_attributes`, and ``step`` is that of
+    :func:`decide`.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, step: Callable[[], None] = lambda: None) -> None:
         self.policy = policy
+        self._step = step
         self.names = needed_attributes(policy)
         self._remembered: dict[Facts, tuple[Facts, Decision]] = {}
-        # The characters of all facts that are remembered.
+        # The characters of all facts and decisions that are remembered.
         self._characters = 0
 
     def decide(self, facts: Facts) -> Decision:
@@ -124,11 +131,10 @@ class Decider:
     def _entry(self, facts: Facts) -> tuple[Facts, Decision]:
         entry = self._remembered.get(facts)
         if entry is None:
-            entry = (facts, decide(facts, self.policy))
-            self._characters += facts.size
+            entry = (facts, decide(facts, self.policy, self._step))
+            self._characters += _size(*entry)
             while len(self._remembered) >= MAX_REMEMBERED or (self._remembered and self._characters > MAX_CHARACTERS):
                 oldest = next(iter(self._remembered))
-                del self._remembered[oldest]
-                self._characters -= oldest.size
+                self._characters -= _size(*self._remembered.pop(oldest))
             self._remembered[facts] = entry
         return entry

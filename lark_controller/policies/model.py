@@ -452,6 +452,12 @@ class Decision:
     scitag: NamedScitag | None = None
 
     @property
+    def size(self) -> int:
+        """The characters of the values in it."""
+        met = sum(len(value) for reason in self.because for _, value in reason.values)
+        return met + (0 if self.slice is None else len(self.slice.value))
+
+    @property
     def one_way(self) -> bool:
         """True where exactly one direction is open, which needs connection tracking."""
         return self.inbound != self.outbound

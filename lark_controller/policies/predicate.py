@@ -6,6 +6,7 @@ Undefined and Error are not true; a number is true unless it is zero.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -25,8 +26,12 @@ FUNCTIONS: Final = evaluation.FUNCTIONS | regexp.FUNCTIONS
 _OF_THE_MOMENT: Final = frozenset(
     {"time", "currenttime", "random", "eval", "evalineachcontext", "countmatches", "daytime", "timezoneoffset"}
 )
-# A fact has at most 4,096 characters (facts.MAX_FACT), so this bounds what one evaluation handles.
+# A fact has at most 4,096 characters (facts.MAX_FACT). Of all names together an evaluation handles so many: meanwhile
+# nothing else of the process runs.
 MAX_REFERENCES: Final = 256
+MAX_HANDLED: Final = 65_536
+# With no more names than this it cannot be more.
+_FEW: Final = 16
 # Characters of an expression, strings among them; expressions are kept as long as others do not take their place.
 MAX_LENGTH: Final = 16384
 
@@ -42,18 +47,29 @@ class References(NamedTuple):
     written: tuple[str, ...]
 
 
+def _nothing() -> None:
+    """Take no step."""
+
+
 class Ads(NamedTuple):
-    """Small ads that hold the facts, for evaluation."""
+    """Small ads that hold the facts, for evaluation, and their lengths by name, where both ads have one the longer;
+    ``step`` is called between the parts of an evaluation that may be long."""
 
     job: classad2.ClassAd
     machine: classad2.ClassAd
+    lengths: Mapping[str, int]
+    step: Callable[[], None]
 
 
 class Compiled(NamedTuple):
-    """An expression that may be evaluated: ``tree`` refers to what its ``calls`` of regular expressions answer."""
+    """An expression that may be evaluated: ``tree`` refers to what its ``calls`` of regular expressions answer.
+
+    ``many`` are the names in it, as often as they stand there, where they are many.
+    """
 
     tree: classad2.ExprTree
     calls: tuple[regexp.Call, ...]
+    many: tuple[str, ...]
 
 
 # As many as a policy can have: its list of rules has at most 4,096 entries with one or two each.
@@ -82,7 +98,8 @@ def compiled(text: str) -> Compiled:
     if splits:
         raise AdError("", splits)
     changed, calls = regexp.without_calls(plain)
-    return Compiled(classad2.ExprTree(changed), calls)
+    many = tuple(name.lower() for _, name, _ in found.references) if len(found.references) > _FEW else ()
+    return Compiled(classad2.ExprTree(changed), calls, many)
 
 
 def _reason(function: str) -> str:
@@ -142,9 +159,12 @@ def expression_problem(text: str) -> str:
     return ""
 
 
-def ads_of(facts: Facts) -> Ads:
+def ads_of(facts: Facts, step: Callable[[], None] = _nothing) -> Ads:
     """Ads that hold the facts and nothing else."""
-    return Ads(_ad(facts.job), _ad(facts.machine))
+    lengths: dict[str, int] = {}
+    for name, text in (*facts.job, *facts.machine):
+        lengths[name] = max(lengths.get(name, 0), len(text))
+    return Ads(_ad(facts.job), _ad(facts.machine), lengths, step)
 
 
 def _ad(entries: tuple[tuple[str, str], ...]) -> classad2.ClassAd:
@@ -152,16 +172,27 @@ def _ad(entries: tuple[tuple[str, str], ...]) -> classad2.ClassAd:
 
 
 def value(text: str, ads: Ads) -> Any:
-    """The value of an expression; Undefined and Error are ``classad2.Value`` members."""
-    tree, calls = compiled(text)
+    """The value of an expression, lists with the values of their items; Undefined and Error are ``classad2.Value``
+    members. One that would handle more than :data:`MAX_HANDLED` characters is an Error."""
+    tree, calls, many = compiled(text)
+    if many and sum(ads.lengths.get(name, 0) for name in many) > MAX_HANDLED:
+        return classad2.Value.Error
     for call in calls:
-        subject = evaluation.evaluated(call.subject, *ads)
-        if isinstance(subject, list):
-            subject = [
-                evaluation.evaluated(item, *ads) if isinstance(item, classad2.ExprTree) else item for item in subject
-            ]
-        ads.job[call.attribute] = regexp.result(call, subject)
-    return evaluation.evaluated(tree, *ads)
+        ads.step()
+        ads.job[call.attribute] = regexp.result(call, _value(call.subject, ads), ads.step)
+    ads.step()
+    return _value(tree, ads)
+
+
+def _value(tree: classad2.ExprTree, ads: Ads) -> Any:
+    return _with_items(evaluation.evaluated(tree, ads.job, ads.machine), ads)
+
+
+def _with_items(found: Any, ads: Ads) -> Any:
+    if isinstance(found, classad2.ExprTree):
+        # HTCondor leaves the items of a list as they are written.
+        return _value(found, ads)
+    return [_with_items(item, ads) for item in found] if isinstance(found, list) else found
 
 
 def holds(text: str | None, ads: Ads) -> bool:

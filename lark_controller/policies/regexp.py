@@ -7,6 +7,7 @@ of each. The pattern must be a string, so that it is checked when the policy is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import classad2
@@ -137,14 +138,19 @@ def _template(name: str, substitute: str) -> tuple[str | int, ...]:
     return tuple(parts)
 
 
-def result(call: Call, subject: Any) -> Any:
-    """The result of a call for the value of its second argument, as HTCondor's function of that name gives it."""
+def result(call: Call, subject: Any, step: Callable[[], None] = lambda: None) -> Any:
+    """The result of a call for the value of its second argument, as HTCondor's function of that name gives it; ``step``
+    is called for each item of a list."""
     if subject is classad2.Value.Undefined:
         return subject
     if call.of_list:
         if not isinstance(subject, list):
             return classad2.Value.Error
-        return next((one for item in subject if (one := _match(call, item)) is not False), False)
+        for item in subject:
+            step()
+            if (one := _match(call, item)) is not False:
+                return one
+        return False
     return _match(call, subject)
 
 

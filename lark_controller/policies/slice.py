@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Final
+
 import classad2
 
 from lark_common.classads.text import literal
@@ -10,6 +13,8 @@ from lark_controller.policies.predicate import Ads, holds, value, values_met
 from lark_controller.policies.yaml_nodes import FileEntry
 
 KEYS = ("by", "when")
+# Characters of a slice's value; a longer one is known by its hash. Each job has its own, in memory.
+MAX_VALUE: Final = 1024
 
 
 def parse(entry: FileEntry, position: int) -> SliceRule | None:
@@ -30,5 +35,12 @@ def decide(rules: tuple[SliceRule, ...], ads: Ads) -> tuple[SliceKey | None, Bec
             continue
         met = (*values_met(rule.when, ads), *values_met(rule.by, ads))
         because = Because(RuleKind.SLICE, rule.position, rule.line, rule.when or "true", tuple(dict.fromkeys(met)))
-        return SliceKey(rule.position, literal(result)), because
+        return SliceKey(rule.position, _shortened(literal(result))), because
     return None, None
+
+
+def _shortened(text: str) -> str:
+    """A value that is not too long to be kept, another one for each text."""
+    if len(text) <= MAX_VALUE:
+        return text
+    return literal(f"sha256 {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}")

@@ -22,6 +22,9 @@ FIRST_RESERVED_QUEUE: Final = 0x8000
 # Burst of a queue after it had to wait, as a time at its rate. Open vSwitch's own choice is one frame: then a timer
 # that comes late loses rate for good, and a busy machine's timers come late by milliseconds.
 BURST_SECONDS: Final = 0.03
+# Open vSwitch's linux-htb gives no queue less than 1,500 bytes a second, and takes a port's rate of less than a byte
+# for none: a job that asked for so little would be without a limit.
+LEAST_BITS: Final = 12_000
 # HTB has priorities 0 (first) to 7 (TC_HTB_NUMPRIO in Linux).
 LAST_PRIORITY: Final = 7
 
@@ -51,5 +54,5 @@ class PortQueues:
 
 
 def bits(megabits: float) -> int:
-    """Mb/s as bits a second."""
-    return round(megabits * 1_000_000)
+    """Mb/s as bits a second; no less than :data:`LEAST_BITS`, unless it is 0."""
+    return max(round(megabits * 1_000_000), LEAST_BITS) if megabits else 0

@@ -23,7 +23,8 @@ from typing import Any, Final
 import yaml
 
 from lark_common import log
-from lark_common.errors import SettingError
+from lark_common.errors import SettingError, UnreadableError
+from lark_common.exhausted import Rereading
 from lark_controller.rest.whole_files import replace
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
@@ -103,11 +104,11 @@ class Tokens:
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen = _identity(path)
+        self._file = Rereading(_identity(path))
         self._tokens: dict[str, Token] = {}
         self._digest = ""
-        self._take(read(path) if self._seen else ())
-        if not self._seen:
+        self._take(read(path) if self._file.seen else ())
+        if not self._file.seen:
             log.event("no tokens", level=log.WARNING, file=path, hint="lark token NAME --scope hook")
 
     def find(self, secret: str) -> Token | None:
@@ -131,9 +132,9 @@ class Tokens:
 
     def _current(self) -> Mapping[str, Token]:
         seen = _identity(self._path)
-        if seen != self._seen:
+        if self._file.is_due(seen):
             with self._lock:
-                if seen != self._seen:
+                if self._file.is_due(seen):
                     self._reload(seen)
         return self._tokens
 
@@ -143,7 +144,10 @@ class Tokens:
             log.event("tokens read", file=self._path, tokens=len(self._tokens))
         except SettingError as error:
             log.event("tokens not read, the former stay", level=log.ERROR, file=self._path, error=error)
-        self._seen = seen
+            if isinstance(error, UnreadableError):
+                self._file.failed()
+                return
+        self._file.seen = seen
 
     def _take(self, tokens: Iterable[Token]) -> None:
         found = {token.sha256: token for token in tokens}
@@ -199,7 +203,7 @@ def read(path: Path) -> tuple[Token, ...]:
             text = file.read().decode("utf-8")
         document = yaml.load(text, LOADER)
     except OSError as error:
-        raise SettingError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingError(f"{path}: cannot be read: it is no text in UTF-8") from None
     except yaml.YAMLError as error:

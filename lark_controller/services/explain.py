@@ -179,7 +179,10 @@ def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) ->
     """Explain: the two ends, then each switch in order."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job), *_translated(desired, ends)]
     ruled = _ruled(desired, ends, steps)
-    verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
+    try:
+        verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
+    except _StrangeFlowError as error:
+        verdict, reason = "unknown", str(error)
     if late := _late(ends, verdict):
         verdict, reason = "unknown", f"by the rules that should be there: {verdict}, {reason}; {late}"
     return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
@@ -296,6 +299,10 @@ def sentence(because: Because) -> str:
     where = f" (policy line {because.line})" if because.line else ""
     why = "; ".join(part for part in (because.when, f"met {met}" if met else "") if part)
     return f"{because.kind} rule {because.position}{where} applies{f': {why}' if why else ''}"
+
+
+class _StrangeFlowError(Exception):
+    """A switch reports a flow by which no packet can be followed."""
 
 
 class _Walk:
@@ -427,7 +434,11 @@ class _Walk:
     def _through(self, here: SwitchTables, fields: dict[str, int]) -> Result:
         if not here.live:
             self.all_live = False
-        result = run_fields(Tables(here.program), fields, PortView.of(here.switch.ports.values()))
+        try:
+            found = Tables(here.program)
+        except ValueError as error:
+            raise _StrangeFlowError(f"{here.switch.name} reports a flow that no switch takes: {error}") from None
+        result = run_fields(found, fields, PortView.of(here.switch.ports.values()))
         note = "" if here.live else " (could not be asked; what it should hold)"
         for hit in self._decided(here, result):
             where = f"{here.switch.name} {table_name(here.switch.role, hit.table)}{note}"

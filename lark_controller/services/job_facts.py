@@ -16,7 +16,8 @@ from lark_controller.policies.facts import Known, taken
 from lark_controller.services.described_job import Names, names_digest
 from lark_controller.store import LiveAds, Store
 
-_BATCH: Final = 500
+# Ads that are in memory together, each of up to 256 kB.
+_BATCH: Final = 100
 
 
 def refresh_facts(store: Store, names: Names, on_batch: Callable[[dict[str, Facts]], object] | None = None) -> None:
@@ -34,18 +35,18 @@ def refresh_facts(store: Store, names: Names, on_batch: Callable[[dict[str, Fact
             on_batch(found)
 
 
-def with_facts(store: Store, names: Names, jobs: Sequence[Job], step: Callable[[], None]) -> list[Job]:
+def with_facts(store: Store, names: Names, jobs: Sequence[Job], keep: Callable[[int], None]) -> list[Job]:
     """The jobs with facts for these attributes, taken out of their ads in the store; nothing is kept.
 
-    ``step`` is called for each. Raises StoreError.
+    ``keep`` is called for each with its characters. Raises StoreError.
     """
     found: dict[str, Facts] = {}
     number = 0
     while batch := store.runs.ads_of_live(number, _BATCH):
         for entry in batch:
-            step()
             number = entry.number
             found[entry.id] = _facts_of(entry, names)
+            keep(found[entry.id].size)
     return [replace(job, facts=found.get(job.id, job.facts)) for job in jobs]
 
 

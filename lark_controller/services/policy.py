@@ -138,7 +138,7 @@ class PolicyInForce:
                 )
             names = needed_attributes(new)
             if not self._covers(names):
-                jobs = with_facts(self._store, self._wider(names), jobs, pace.step)
+                jobs = with_facts(self._store, self._wider(names), jobs, pace.keep)
             made = planning.plan(old, new, jobs, switches, pace)
             capacities = self._store.reservations.worker_capacities()
             hosts = {*capacities, *(job.host for job in jobs)}

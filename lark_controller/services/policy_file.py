@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from lark_common.errors import LarkError, SettingError, StoreError
+from lark_common.errors import LarkError, SettingError, StoreError, UnreadableError
 from lark_common.log import ERROR, WARNING, event, failure
 from lark_common.threads import StoppableThread
 from lark_controller.api.policy import PolicyVersion
@@ -74,7 +74,7 @@ def read(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise SettingError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror}; LARK_POLICY_FILE names the policy") from None
+        raise UnreadableError(f"{path} cannot be read: {error.strerror}; LARK_POLICY_FILE names the policy") from None
 
 
 class PolicyFile:
@@ -131,8 +131,8 @@ class PolicyFile:
     def _take(self) -> None:
         try:
             version = self._put(read(self._path), FILE_ACTOR)
-        except StoreError as error:
-            # The database will be back; the file is read again then.
+        except (StoreError, UnreadableError) as error:
+            # The database will be back, or a descriptor; the file is read again then.
             self._seen = None
             if str(error) != self._last_error:
                 event("policy file not used", level=ERROR, error=str(error))

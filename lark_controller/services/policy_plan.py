@@ -29,13 +29,16 @@ MAX_JOBS = 200
 MAX_EFFECTS = 50
 # With 200,000 jobs a plan takes some ten seconds, and minutes where it names attributes that no policy named before.
 MAX_SECONDS: Final = 300.0
+# Characters of the values that it keeps: facts for new attributes, and reasons of new decisions. A policy may name any
+# attributes, and an ad may have a hundred of a thousand characters.
+MAX_CHARACTERS: Final = 256 << 20
 # Other threads wait for this one no longer than this, and then have as long; a step may be longer.
 _SLICE: Final = 0.002
 _LONGEST_REST: Final = 0.02
 
 
 class Pace:
-    """Work in small steps: it rests as long as it works, and ends after a time."""
+    """Work in small steps: it rests as long as it works, and ends after a time, or where it keeps too much."""
 
     def __init__(
         self,
@@ -48,6 +51,14 @@ class Pace:
         self._rest = rest
         self._since = clock()
         self._end = self._since + seconds
+        self._kept = 0
+
+    def keep(self, characters: int) -> None:
+        """Call with the characters of values that are kept until the end, between steps. Raises BusyError."""
+        self._kept += characters
+        if self._kept > MAX_CHARACTERS:
+            raise BusyError(f"the plan keeps more than {MAX_CHARACTERS >> 20} MB of attributes, and has been given up")
+        self.step()
 
     def step(self) -> None:
         """Call between steps. Raises BusyError when the time is over."""
@@ -147,12 +158,15 @@ def _effects(changed: Iterable[JobChange]) -> tuple[Effect, ...]:
 def _desired_of(
     policy: Policy, jobs: Sequence[Job], switches: list[Switch], pace: Pace
 ) -> tuple[Desired, dict[int, Decision]]:
-    desired, decider = Desired(policy), Decider(policy)
-    decisions = {}
+    desired, decider = Desired(policy), Decider(policy, pace.step)
+    decisions: dict[int, Decision] = {}
+    # Many jobs have one decision.
+    kept: set[int] = set()
     for job in jobs:
-        pace.step()
-        decisions[job.number] = decider.of(job)
-        desired.put(job, decisions[job.number])
+        decision = decisions[job.number] = decider.of(job)
+        pace.keep(0 if id(decision) in kept else decision.size)
+        kept.add(id(decision))
+        desired.put(job, decision)
     for switch in switches:
         pace.step()
         desired.set_switch(switch, (switch.name,))

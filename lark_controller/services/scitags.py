@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from lark_common.errors import Mistake, PolicyError
+from lark_common.exhausted import Rereading
 from lark_common.log import WARNING, event
 from lark_common.scitags import Marks
 from lark_controller.flows.wan import local_networks
@@ -17,6 +18,8 @@ from lark_controller.policies.model import Policy
 from lark_controller.policies.scitag_registry import MAX_BYTES, Name, Registry, RegistryError, parse
 
 _NONE: Final = Registry()
+# The identity of a file that is not there.
+_ABSENT: Final = (0,)
 
 
 class RegistryFile:
@@ -26,7 +29,7 @@ class RegistryFile:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._seen: tuple[int, ...] = ()
+        self._file: Rereading[tuple[int, ...]] = Rereading(())
         self._registry = _NONE
 
     @property
@@ -36,26 +39,29 @@ class RegistryFile:
             return _NONE
         with self._lock:
             seen = _identity(self._path)
-            if seen != self._seen:
-                self._seen = seen
-                self._read(self._path)
+            if self._file.is_due(seen):
+                self._read(self._path, seen)
             return self._registry
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path, seen: tuple[int, ...]) -> None:
         try:
             with path.open("rb") as file:
                 self._registry = parse(file.read(MAX_BYTES + 1).decode("utf-8"))
             event("scitags registry read", path=path, experiments=len(self._registry.experiments))
         except (OSError, UnicodeDecodeError, RegistryError) as error:
             event("the scitags registry cannot be read", level=WARNING, path=path, reason=error)
+            if isinstance(error, OSError) and seen != _ABSENT:
+                self._file.failed()
+                return
+        self._file.seen = seen
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Another one for each content of a file; of none, a single 0."""
+    """Another one for each content of a file."""
     try:
         found = path.stat()
     except OSError:
-        return (0,)
+        return _ABSENT
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 

@@ -7,8 +7,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.queue_sums import JobQueue, Place, QueueSums
 from lark_controller.accounting.readings import QueueReading
+from lark_controller.accounting.usage import MOST
+from tests.fixtures.databases import a_run
 
 PLACES: dict[Place, JobQueue] = {
     ("eth0", 5): JobQueue(1, inward=False),
@@ -54,3 +57,14 @@ def test_the_sums_are_all_that_was_counted_whatever_came_and_went(steps: list[tu
             reading = found.get(job_queue.number, QueueReading())
             inward, outward = JobQueue(job_queue.number, inward=True), JobQueue(job_queue.number, inward=False)
             assert (reading.dropped_in, reading.dropped_out) == (every[inward], every[outward]), total
+
+
+def test_a_database_that_holds_any_numbers_makes_no_sum_that_an_account_cannot_hold() -> None:
+    sums, ledger = QueueSums(), Ledger()
+    ledger.begin(a_run(1), "")
+    most = 10**18 - 1
+    found = QueueReading()
+    for count in [most, 0] * 40:
+        found = sums.read(PLACES, {("eth0", 5): count, ("veth1", 0): count}, {("eth0", 5): float(count)})[1]
+        ledger.queues(1, found)
+    assert max(found) == MOST

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from lark_controller.flows.model import (
@@ -332,3 +334,17 @@ def test_a_group_whose_highest_flow_went_hides_no_other() -> None:
         held.remove(key)
         found = held.lookup(0, seen)
         assert (None if found is None else found.key.priority) == best
+
+
+def test_flows_that_multiply_a_packet_end() -> None:
+    """A broken switch may report flows of thousands of actions, each of which floods or begins anew."""
+    floods = tables(flow(0, 1, (), *[Output(PORT_FLOOD)] * 4000))
+    result = run_fields(floods, IN_FIELDS, PortView.of(range(1, 1000)))
+    assert len(result.outputs) == len(result.headers) == 16_384
+    again = tables(flow(0, 1, (), *[each for _ in range(2000) for each in (Track(1, 0), Output(PORT_TABLE))]))
+    tracemalloc.start()
+    try:
+        assert len(run_fields(again, IN_FIELDS, ports()).trace) == 64
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

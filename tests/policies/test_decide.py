@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import classad2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from lark_controller.policies.decide import Decider, decide, needed_attributes
 from lark_controller.policies.facts import MAX_FACT, facts
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision, Policy, RuleKind, SliceKey
-from lark_controller.policies.predicate import ads_of, compiled, holds, problem, references, values_met
+from lark_controller.policies.predicate import ads_of, compiled, holds, problem, references, value, values_met
 
 CORE = 'switches: {c: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}\n'
 
@@ -249,14 +250,17 @@ def test_equal_facts_share_one_decision() -> None:
     assert decider.shared(two) is one
 
 
-@pytest.mark.parametrize(("bound", "most"), [("MAX_REMEMBERED", 3), ("MAX_CHARACTERS", 3 * 2_000)])
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, most: int) -> None:
-    monkeypatch.setattr(deciding, bound, most)
+@pytest.mark.parametrize("bound", ["MAX_REMEMBERED", "MAX_CHARACTERS"])
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     decider = Decider(policy(SLICES))
 
     def a_user(number: int) -> Facts:
         return Facts((("owner", f'"{number:01998d}"'),))
 
+    # The value, once more as the reason, and the slice's.
+    each = a_user(0).size + decide(a_user(0), decider.policy).size
+    assert each > 2 * 2_000
+    monkeypatch.setattr(deciding, bound, 3 * (1 if bound == "MAX_REMEMBERED" else each))
     first = decider.shared(a_user(0))
     before = decider.decide(first)
     for number in range(1, 3):
@@ -266,6 +270,34 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: s
     # Forgotten, and decided as before.
     assert decider.shared(a_user(0)) is not first
     assert decider.decide(a_user(0)) == before
+
+
+@pytest.mark.parametrize("by", ["{Owner, Project}", "{{Owner}, Project}", 'split(strcat(Owner, " ", Project))'])
+def test_a_list_makes_a_slice_of_the_values_of_its_items(by: str) -> None:
+    sliced = policy(f"policies: [{{slice: {{by: '{by}'}}}}]\n")
+    keys = {
+        decide(Facts((("owner", f'"{owner}"'), ("project", f'"{project}"'))), sliced).slice
+        for owner in ("alice", "bob")
+        for project in ("p1", "p2")
+    }
+    assert len(keys) == 4
+    assert None not in keys
+
+
+def test_a_long_value_of_a_slice_is_kept_as_its_hash() -> None:
+    sliced = policy("policies: [{slice: {by: 'strcat(" + ", ".join(["Owner"] * 12) + ")'}}]\n")
+    keys = [decide(Facts((("owner", f'"{number:04000d}"'),)), sliced).slice for number in (1, 2, 1)]
+    assert keys[0] == keys[2] != keys[1]
+    assert all(key is not None and len(key.value) < 100 for key in keys)
+
+
+def test_one_decision_is_made_in_many_steps() -> None:
+    """Whoever may read may have a policy of thousands of rules planned, in steps between which others work."""
+    rules = "".join(f"  - block: {{when: 'regexp(\"b{number}\", Owner)'}}\n" for number in range(100))
+    rules += f"  - block: {{when: 'regexpMember(\"c\", {{{', '.join(['Owner'] * 250)}}})'}}\n"
+    steps: list[None] = []
+    decide(Facts((("owner", '"a"'),)), load(f"version: 1\npolicies:\n{rules}"), lambda: steps.append(None))
+    assert len(steps) >= 2 * 100 + 250
 
 
 def test_long_facts_are_kept_for_no_other_job() -> None:
@@ -326,3 +358,11 @@ def test_whose_use_is_counted() -> None:
     for word, counted in (("all", (True, True)), ("requested", (True, False)), ("none", (False, False))):
         whole = load(f"version: 1\naccounting: {word}\n")
         assert (decide(asks, whole).accounted, decide(not_, whole).accounted) == counted
+
+
+def test_an_expression_handles_so_many_characters_of_attributes() -> None:
+    """Nothing else of the process runs while HTCondor evaluates, which takes 50 ms for a megabyte."""
+    facts = Facts((("l", '"' + "x" * 4094 + '"'), ("s", '"a"')))
+    assert value(f"size(strcat({', '.join(['L'] * 16)}))", ads_of(facts)) == 16 * 4094
+    assert value(f"size(strcat({', '.join(['MY.L'] * 17)}))", ads_of(facts)) is classad2.Value.Error
+    assert value(f"size(strcat({', '.join(['S'] * 255)}, L))", ads_of(facts)) == 255 + 4094

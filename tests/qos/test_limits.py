@@ -297,7 +297,7 @@ def test_queues_of_groups_at_a_port_that_is_full() -> None:
 
 
 def test_the_burst_of_a_queue_is_a_time_at_its_rate() -> None:
-    assert (bits(2.5), bits(0.0000014)) == (2_500_000, 1)
+    assert (bits(2.5), bits(0.0000014), bits(0.0120014), bits(0.0)) == (2_500_000, 12_000, 12_001, 0)
     assert Queue(1_000_000, 5_000_000).burst == 30_000
     assert Queue(0, 5_000_000).burst == 150_000
     assert Queue(50, 50).burst == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lark_controller.jobs.job import ReservedFlow
 from lark_controller.policies.file import load
 from lark_controller.policies.model import HostBandwidth, InboundShares
-from lark_controller.qos.queues import DEFAULT_QUEUE
+from lark_controller.qos.queues import DEFAULT_QUEUE, LEAST_BITS, Queue
 from lark_controller.qos.worker_queues import (
     LEAST_REST,
     Claim,
@@ -269,3 +269,11 @@ def test_nobody_is_promised_what_a_link_does_not_have(
 def test_the_order_in_which_jobs_come_does_not_matter(jobs: list[QueueDemand], order: list[int]) -> None:
     shuffled = [jobs[place] for place in order if place < len(jobs)]
     assert worker_queue_plan(shuffled, UPLINK) == worker_queue_plan(jobs, UPLINK)
+
+
+def test_whoever_asks_for_less_than_a_byte_a_second_is_limited_all_the_same() -> None:
+    """Open vSwitch takes a port's rate of less than a byte for none."""
+    plan = worker_queue_plan([demand(1, 1e-7), demand(2, 1e-12), demand(3, 0.001, borrows=True)], UPLINK)
+    assert plan.ports["p1"].rate == plan.ports["p2"].rate == LEAST_BITS
+    assert plan.ports["eth0"].queues[1] == Queue(LEAST_BITS, LEAST_BITS)
+    assert all(queue.most >= LEAST_BITS for port in plan.ports.values() for queue in port.queues.values())

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from lark_common import exhausted
+from lark_controller.rest.identities import identities as module
 from lark_controller.rest.identities.identities import Identities, RefusedTokenError
 from lark_controller.rest.tokens import Scope
 from tests.fixtures import issuers as made
+from tests.fixtures.descriptors import no_descriptors
 from tests.fixtures.issuers import key, public, write_issuers, write_keys
 from tests.rest.test_jwt import entry_of, make
 
@@ -59,6 +62,25 @@ def test_a_file_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> Non
     assert identities.token(made.token()).scopes == {Scope.SELF}
     (tmp_path / "away").rename(tmp_path / "jwt.yaml")
     assert identities.token(made.token()).scopes == {Scope.SELF}
+
+
+@pytest.mark.parametrize("file", ["jwt.yaml", "keys.json"])
+def test_a_change_while_no_descriptor_is_left_is_read_once_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.setattr(exhausted, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(module, "VERIFIED_SECONDS", 0.0)
+    identities, _ = make(tmp_path)
+    secret = made.token()
+    assert identities.token(secret).scopes == {Scope.SELF}
+    if file == "jwt.yaml":
+        write_issuers(tmp_path / file, entry_of(tmp_path, issuer="https://else.example"))
+    else:
+        write_keys(tmp_path / file, public(key("ec"), "two"))
+    with no_descriptors():
+        assert identities.token(secret).scopes == {Scope.SELF}
+    with pytest.raises(RefusedTokenError):
+        identities.token(secret)
 
 
 def test_issuers_that_stay_keep_their_threads_and_others_end(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from lark_common import exhausted
 from lark_common.errors import SettingError
 from lark_controller.rest.app import FAILURES
 from lark_controller.rest.context import NOTES
 from lark_controller.rest.tokens import Scope, Tokens, add, read
-from tests.fixtures.fake_controls import bearer, post_body, write_tokens
+from tests.fixtures.descriptors import no_descriptors
+from tests.fixtures.fake_controls import TOKENS, bearer, post_body, write_tokens
 from tests.fixtures.rest_app import make_api
 
 
@@ -183,3 +185,15 @@ def test_notes_of_a_hook_without_end_do_not_fill_the_audit_trail(tmp_path: Path)
     assert sum(entry.action == "forged ad" for entry in api.controls.audit.trail) <= NOTES + 10
     # Another worker, with the same token, has its own.
     assert noted(f"/v1/jobs/{job}/limited", "192.0.2.2") == 200
+
+
+def test_a_token_taken_away_while_no_descriptor_is_left_is_refused_once_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exhausted, "AGAIN_SECONDS", 0.0)
+    path = write_tokens(tmp_path / "tokens.yaml")
+    tokens = Tokens(path)
+    path.write_text("")
+    with no_descriptors():
+        assert tokens.find(TOKENS["read"]) is not None
+    assert tokens.find(TOKENS["read"]) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,9 @@ from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import NotFoundError
 from lark_common.transfers import Treatment
 from lark_controller.api.external import ExternalWish, GatewayWord
+from lark_controller.flows.cookies import Category, cookie
+from lark_controller.flows.model import FlowData, FlowKey, Term
+from lark_controller.flows.simulation.classifier import FlowEntry
 from lark_controller.services.treatments import Said
 from tests.fixtures.controllers import (
     POLICY,
@@ -240,3 +244,20 @@ def test_what_a_linux_gateway_translates_is_explained_from_there_on(tmp_path: Pa
         controller.jobs.confirm(zoe.id, 20)
         verdict, reason, steps = told(zoe.id, "198.51.100.64")
         assert (verdict, reason) == ("dropped", "a Linux gateway drops what comes from inside for an external address")
+
+
+@pytest.mark.parametrize("strange", [{"goto": 0}, {"match": (("oxm_80003a04", 1, 0xFFFFFFFF), ("ipv4_src", 1, 1))}])
+def test_a_switch_that_reports_what_no_switch_takes_is_told_of(
+    tmp_path: Path, network: FakeNetwork, strange: dict[str, Any]
+) -> None:
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        for number in (1, 2):
+            controller.jobs.confirm(post(controller, number).job.id, 20)
+        key = FlowKey(0, 9, tuple(Term(*each) for each in strange.get("match", ())))
+        data = FlowData(cookie(Category.SWITCH), goto=strange.get("goto"))
+        edge.tables.entries[key] = FlowEntry(key, data)
+        found = controller.switches.explain("10.64.0.1", "10.64.0.2", 5)
+        assert found.verdict == "unknown"
+        assert "reports a flow that no switch takes" in found.reason

@@ -21,6 +21,7 @@ from lark_controller.jobs.external import listed
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
 from lark_controller.services import policy as policy_service
+from lark_controller.services import policy_plan
 from lark_controller.services.policy_plan import Pace
 from tests.fixtures import frames
 from tests.fixtures.controllers import (
@@ -257,6 +258,24 @@ def test_a_plan_rests_as_long_as_it_works_and_ends() -> None:
     now[0] += 1.0
     with pytest.raises(BusyError, match="more than 1 s"):
         pace.step()
+
+
+def test_a_plan_keeps_no_more_than_it_may(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        for number in range(1, 9):
+            post(controller, number, attributes=f'Long = "{number}{"a" * 4000}"')
+        asks = POLICY + "  - wan: {when: 'Long != \"b\"', action: drop}\n"
+        assert controller.policy.plan(asks).jobs_changed == 8
+        # The facts alone, and then the reasons, too.
+        for most in (7 * 4000, 13 * 4000):
+            monkeypatch.setattr(policy_plan, "MAX_CHARACTERS", most)
+            with pytest.raises(BusyError, match="keeps more than"):
+                controller.policy.plan(asks)
+        monkeypatch.setattr(policy_plan, "MAX_CHARACTERS", 20 * 4000)
+        assert controller.policy.plan(asks).jobs_changed == 8
 
 
 def test_the_way_back_to_an_earlier_policy(tmp_path: Path, network: FakeNetwork) -> None:

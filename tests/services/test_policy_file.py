@@ -21,6 +21,7 @@ from lark_controller.services.policy_file import FILE_ACTOR, PolicyFile, first_p
 from lark_controller.settings import load as settings
 from lark_controller.store import Store
 from tests.fixtures.controllers import OPEN, POLICY, until
+from tests.fixtures.descriptors import no_descriptors
 
 MISTAKE = "version: 1\npolicies: [{blok: {}}]\n"
 
@@ -82,6 +83,15 @@ def test_while_the_database_is_away_it_is_tried_again_and_said_once(
     until(lambda: watched.tries >= 3)
     assert told(caplog) == ["the database is away"]
     watched.away = None
+    assert watched.taken.get(timeout=20) == POLICY
+
+
+def test_a_change_while_no_descriptor_is_left_is_read_once_there_is_one(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.path.write_text(POLICY)
+    with no_descriptors():
+        until(lambda: any("Too many open files" in error for error in told(caplog)))
     assert watched.taken.get(timeout=20) == POLICY
 
 

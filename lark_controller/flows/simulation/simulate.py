@@ -61,6 +61,9 @@ _MULTICAST: Final = 1 << 40
 _RESERVED: Final = 0x0180C2000000 >> 4
 _TPID: Final = 0x8100
 _MAX_PASSES: Final = 64
+# Ports that a packet leaves by, counted as often as it does: more than any switch has, and less than a broken one's
+# flows may ask for.
+_MAX_OUTPUTS: Final = 16_384
 # The metadata of a packet, beside its bytes.
 _PIPELINE: Final = ("in_port", "metadata", "ct_state", "ct_mark")
 
@@ -271,6 +274,11 @@ class _Passage:
                 one.fields["metadata"] = one.fields.get("metadata", 0) & ~mask | value & mask
             table = data.goto
 
+    def _wait(self, table: int, one: _Packet) -> None:
+        """Have a packet enter a table later, unless as many do as may."""
+        if self.passes + len(self.waiting) <= _MAX_PASSES:
+            self.waiting.append((table, one.copy()))
+
     def apply(self, actions: Sequence[Action], one: _Packet, table: int, entry: FlowEntry | None) -> None:
         """Apply actions in order (OpenFlow 1.3.5, section 5.11)."""
         for action in actions:
@@ -293,7 +301,7 @@ class _Passage:
                 if action.table is not None:
                     again = one.copy()
                     again.fields |= {"ct_state": state, "ct_mark": mark}
-                    self.waiting.append((action.table, again))
+                    self._wait(action.table, again)
 
     def _set_field(self, action: SetField, one: _Packet) -> None:
         if action.name == "vlan_vid":
@@ -330,7 +338,7 @@ class _Passage:
             cookie = entry.data.cookie if entry is not None else (1 << 64) - 1
             self.controller.append(ToController(reason, table, one.frame or b"", cookie, action.max_len))
         elif port == PORT_TABLE:
-            self.waiting.append((0, one.copy()))
+            self._wait(0, one)
         elif port == PORT_NORMAL:
             self._normal(one)
         elif port == PORT_FLOOD:
@@ -344,6 +352,8 @@ class _Passage:
 
     def _send(self, ports: Iterable[int], one: _Packet) -> None:
         for port in ports:
+            if len(self.outputs) == _MAX_OUTPUTS:
+                return
             if port in self.view.ports:
                 self.outputs.append((port, one.frame or b""))
                 self.queues.append(one.queue)

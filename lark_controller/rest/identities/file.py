@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from lark_common.errors import SettingError
+from lark_common.errors import SettingError, UnreadableError
 from lark_controller.rest.tokens import LOADER, Scope
 
 # A key each: the kinds of keys that these algorithms are for, and of those the curves. None with a secret that is
@@ -85,7 +85,7 @@ def read(path: Path) -> tuple[Issuer, ...]:
             raise SettingError(f"{path}: longer than {_BYTES} bytes")
         document = yaml.load(text.decode("utf-8"), LOADER)
     except OSError as error:
-        raise SettingError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UnreadableError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingError(f"{path}: cannot be read: it is no text in UTF-8") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:

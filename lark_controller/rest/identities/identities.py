@@ -19,7 +19,8 @@ from typing import Any, Final
 import jwt
 
 from lark_common import log
-from lark_common.errors import LarkError, SettingError
+from lark_common.errors import LarkError, SettingError, UnreadableError
+from lark_common.exhausted import Rereading
 from lark_common.threads import StoppableThread
 from lark_controller.rest.identities.file import Issuer, read
 from lark_controller.rest.identities.issuer_keys import IssuerKeys
@@ -78,7 +79,7 @@ class Identities:
     ) -> None:
         self._clock = clock
         self._path = path
-        self._seen = None if path is None else mark(path)
+        self._file = Rereading(() if path is None else mark(path))
         self._issuers = {each.name: (each, _keys_of(each)) for each in issuers}
         self._runs = False
         self._lock = threading.Lock()
@@ -90,7 +91,7 @@ class Identities:
         before = mark(path)
         made = cls(read(path), path=path)
         # A change of the file meanwhile is read with the next token.
-        made._seen = before
+        made._file.seen = before
         return made
 
     @property
@@ -164,18 +165,22 @@ class Identities:
                 self._known.popitem(last=False)
 
     def _read_again(self) -> None:
-        if self._path is None or mark(self._path) == self._seen:
+        if self._path is None or not self._file.is_due(mark(self._path)):
             return
         with self._lock:
             before = mark(self._path)
-            if before == self._seen:
+            if not self._file.is_due(before):
                 return
-            self._seen = before
             try:
                 self._take(read(self._path))
+                self._file.seen = before
             except SettingError as error:
                 for line in str(error).splitlines():
                     log.event("issuers not read, the former stay", level=log.ERROR, file=self._path, error=line)
+                if isinstance(error, UnreadableError):
+                    self._file.failed()
+                else:
+                    self._file.seen = before
                 return
         log.event("issuers read", file=self._path, issuers=" ".join(self._issuers))
 

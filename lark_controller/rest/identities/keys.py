@@ -20,6 +20,7 @@ from jwt import PyJWK, PyJWTError
 
 from lark_common import log
 from lark_common.errors import SettingError
+from lark_common.exhausted import Rereading
 from lark_controller.rest.identities.file import CONDOR_ALGORITHM, KINDS
 
 Key = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | bytes
@@ -127,7 +128,7 @@ class KeysFile:
         self._path = path
         self._algorithms = algorithms
         self._lock = threading.Lock()
-        self._seen = mark(path)
+        self._file = Rereading(mark(path))
         try:
             self._keys = self._read()
         except (OSError, ValueError) as error:
@@ -135,21 +136,24 @@ class KeysFile:
 
     def find(self, kid: str | None, algorithm: str) -> Key | None:
         """As :meth:`Keys.find`."""
-        if mark(self._path) != self._seen:
+        if self._file.is_due(mark(self._path)):
             with self._lock:
                 self._reload()
         return self._keys.find(kid, algorithm)
 
     def _reload(self) -> None:
         now = mark(self._path)
-        if now == self._seen:
+        if not self._file.is_due(now):
             return
-        self._seen = now
         try:
             self._keys = self._read()
             log.event("keys read", file=self._path, keys=len(self._keys))
         except (OSError, ValueError) as error:
             log.event("keys not read, the former stay", level=log.ERROR, file=self._path, error=error)
+            if isinstance(error, OSError):
+                self._file.failed()
+                return
+        self._file.seen = now
 
     def _read(self) -> KeySet:
         with self._path.open("rb") as file:

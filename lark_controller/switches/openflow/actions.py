@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 from os_ken.ofproto import nicira_ext, ofproto_common
@@ -31,6 +32,9 @@ _SET_FIELD: Final = ofp.OFPAT_SET_FIELD.to_bytes(2)
 _NO_RECIRCULATION: Final = 0xFF
 _CT_COMMIT: Final = 1
 _UNKNOWN: Final = "unknown:"
+# Bytes of the longest instructions that are read, and kept in memory with what they mean. Those of the longest flows of
+# Lark's, which set a dozen fields, have some 300.
+LONGEST: Final = 2048
 
 
 class Instructions(NamedTuple):
@@ -141,12 +145,13 @@ def _decode_action(body: bytes) -> Action:
 
 def _split(buffer: bytes, what: str) -> list[bytes]:
     pieces = []
-    while buffer:
-        length = int.from_bytes(buffer[2:4])
-        if length < 8 or length > len(buffer):
-            raise WireError(f"{what} of {length} bytes in {len(buffer)}")
-        pieces.append(buffer[:length])
-        buffer = buffer[length:]
+    position, size = 0, len(buffer)
+    while position < size:
+        length = int.from_bytes(buffer[position + 2 : position + 4])
+        if length < 8 or length > size - position:
+            raise WireError(f"{what} of {length} bytes in {size - position}")
+        pieces.append(buffer[position : position + length])
+        position += length
     return pieces
 
 
@@ -155,9 +160,18 @@ def decode_actions(buffer: bytes) -> tuple[Action, ...]:
     return tuple(_decode_action(piece) for piece in _split(buffer, "action"))
 
 
-@lru_cache(maxsize=8192)
 def decode_instructions(buffer: bytes) -> Instructions:
-    """The instructions of one flow from bytes. Raises WireError where they are malformed."""
+    """The instructions of one flow from bytes. Raises WireError where they are malformed.
+
+    Those that are longer than any of Lark's are not read: they become one unknown action, named by their hash.
+    """
+    if len(buffer) > LONGEST:
+        return Instructions((SetField(f"{_UNKNOWN}{sha256(buffer).hexdigest()}", 0),), None, None, None)
+    return _decoded(buffer)
+
+
+@lru_cache(maxsize=8192)
+def _decoded(buffer: bytes) -> Instructions:
     actions: tuple[Action, ...] = ()
     goto = metadata = meter = None
     try:

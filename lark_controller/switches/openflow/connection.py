@@ -31,6 +31,8 @@ from lark_controller.switches.openflow.places import Peer
 _MESSAGES_A_TURN: Final = 128
 _SECONDS_A_TURN: Final = 0.002
 _DROPPED_AT_ONCE: Final = 64
+# Seconds that a PacketIn takes at most, unless it is made to take long.
+_REACTION: Final = 0.001
 # Bytes that are read at a time, and of a connection that is no switch's yet. Its messages that are longer are not kept:
 # none that it needs to become one is.
 READ_BYTES: Final = 1 << 18
@@ -318,8 +320,8 @@ class Connection(asyncio.BufferedProtocol):
         if position < size and not full:
             self._pending += data[position:]
         now = self._loop.time()
-        # PacketIns have a budget of their own, unless more of them wait than one portion.
-        unsolicited = max(0.0, now - started - answers - (0.0 if full else reacted))
+        # PacketIns have a budget of their own, unless more of them wait than one portion, or they take long.
+        unsolicited = max(0.0, now - started - answers - (0.0 if full else min(reacted, handled * _REACTION)))
         reading, self._read = self._read, 0.0
         if answers > unsolicited:
             answers += reading

@@ -14,6 +14,10 @@ from os_ken.ofproto import ofproto_v1_3
 from lark_common.errors import SwitchError
 from lark_controller.flows.model import FIELD_BITS, Match, Term
 
+# Fields of a match. OpenFlow 1.3 has 40, and each takes a hundred times the memory of its bytes.
+MOST_FIELDS: Final = 64
+# Bytes of a match's fields: the longest of Lark's have some 200.
+LONGEST_MATCH: Final = 2048
 _UNKNOWN: Final = "oxm_"
 _MASK_BIT: Final = 0x100
 _new_term = Term._make
@@ -90,10 +94,14 @@ def encode_match(match: Match) -> bytes:
 
 def decode_fields(buffer: bytes, start: int, end: int) -> Match:
     """The canonical match whose fields stand in ``buffer[start:end]``. Raises WireError where they are cut short."""
-    terms = []
+    if end - start > LONGEST_MATCH:
+        raise WireError(f"match of {end - start} bytes")
+    terms: list[Term] = []
     while start < end:
         if end - start < 4:
             raise WireError("match field cut short")
+        if len(terms) == MOST_FIELDS:
+            raise WireError(f"match of more than {MOST_FIELDS} fields")
         header = int.from_bytes(buffer[start : start + 4])
         start += 4
         after = start + (header & 0xFF)

@@ -37,6 +37,8 @@ _BAND: Final = struct.Struct("!HHII4x")
 _IN_PORT_HEADER: Final = b"\x80\x00\x00\x04"
 _METADATA_HEADER: Final = b"\x80\x00\x04\x08"
 MULTIPART_BODY: Final = 16
+# Bytes of the match of a PacketIn, which has the fields of the pipeline alone.
+_LONGEST_MATCH: Final = 1024
 
 
 class PacketIn(NamedTuple):
@@ -184,6 +186,8 @@ def packet_in(message: bytes) -> PacketIn:
         _, _, reason, table, cookie, _, match_length = _PACKET_IN.unpack_from(message, 8)
     except struct.error as failure:
         raise WireError("PacketIn cut short") from failure
+    if match_length > _LONGEST_MATCH:
+        raise WireError(f"PacketIn with a match of {match_length} bytes")
     end = 24 + match_length
     body = end + -match_length % 8 + 2
     if match_length < 4 or body > len(message):

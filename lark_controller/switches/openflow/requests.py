@@ -20,9 +20,11 @@ T = TypeVar("T")
 
 # A bound on one multipart reply. More than a quarter of a million flows are no switch's.
 _MAX_REPLY_BYTES: Final = 32 << 20
-# Records kept of unfinished replies beyond those that were to be expected, of all switches together; one takes about a
-# kilobyte.
+# Records kept of unfinished replies beyond those that were to be expected, of all switches together; one takes some
+# kilobytes at most.
 MAX_RECORDS: Final = 12_288
+# A record that is longer than this counts as several.
+RECORD_BYTES: Final = 512
 # The expected and the largest size of a reply, where the request has none.
 _EXPECTED: Final = 4096
 _MOST: Final = 65_536
@@ -38,7 +40,7 @@ class RefusedError(SwitchError):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The records of a multipart reply that are to be expected, and how many are kept at most.
+    """The records of a multipart reply that are to be expected, and how many are kept at most, by :data:`RECORD_BYTES`.
 
     A reply of more is garbage, unless ``cut``: the rest is then not read. ``key`` names a record; of those with one
     name the last is kept.
@@ -61,6 +63,8 @@ class _Waiting:
     kept: dict[Hashable, Any] = field(default_factory=dict)
     size: int = 0
     read: int = 0
+    # Those that are kept, by RECORD_BYTES.
+    weight: int = 0
     held: int = 0
     whole: bool = True
 
@@ -194,15 +198,19 @@ class Requests:
         self.decoding += time.perf_counter() - began
         # Those that come again count as well: no switch has a flow twice.
         room = bound.most - waiting.read
-        waiting.read += len(records)
-        if len(records) > room:
+        weight = max(len(records), len(message) // RECORD_BYTES) if records else 0
+        waiting.read += weight
+        some = records
+        if weight > room:
             if not bound.cut:
                 raise WireError(f"{waiting.what} answered by more than {bound.most} records")
             waiting.whole = False
-        some = records[:room]
-        names = count(len(kept)) if bound.key is None else map(bound.key, some)
+            some = records[: max(0, room) * len(records) // weight]
+        before = len(kept)
+        names = count(before) if bound.key is None else map(bound.key, some)
         kept.update(zip(names, some, strict=False))
-        beyond = max(0, len(kept) - bound.expected)
+        waiting.weight += weight * (len(kept) - before) // max(1, len(records))
+        beyond = max(0, waiting.weight - bound.expected)
         if beyond > waiting.held:
             more, waiting.held = beyond - waiting.held, beyond
             self._room.take(self._connection, more)

@@ -20,7 +20,8 @@ DICTIONARY: Final = tuple(
         "LarkInnerAddressIPv4 = ", '"10.64.0.5"', '"bob"', "TARGET.", "MY.", "ifThenElse(", "strcat(", "regexp(",
         "replaceAll(", "userHome(", "eval(", "stringListMember(", "undefined", "error", "=?=", "=!=", "&&", "||", "?:",
         "[ ", "; ", " ]", "{", "}", '\\"', "'a b'", "9223372036854775807", "1e300",
-        'MY["', '"]', "CurrentTime", "toplevel", "parent", "absTime(-1)", 'substr("é", 0, 1)', "split(", "Site = ", '"/Expr(', ')/"',
+        'MY["', '"]', "CurrentTime", "toplevel", "parent", "absTime(-1)", 'substr("é", 0, 1)', "split(", "Site = ",
+        '"/Expr(', ')/"',
         '{"job_ad": ', '"machine_ad": ',
     )
 )  # fmt: skip
