@@ -44,7 +44,7 @@ def exhausted(listener: str, error: OSError) -> None:
 
 
 class Rereading(Generic[Mark]):
-    """Whether a file is to be read again, by a mark that changes with it; ``seen`` is that of what was read last.
+    """Decides when a file is to be read again, by a mark that changes with it; ``seen`` is that of what was read last.
 
     A change that could not be read, without a descriptor for instance, is read :data:`AGAIN_SECONDS` later: a token
     that it revokes must not stay good until the next change.

@@ -21,7 +21,7 @@ MAX_FACTS: Final = 32768
 
 
 class Known(NamedTuple):
-    """What is read of a job ad when it is posted; the group is ``""`` for none."""
+    """The values that are read of a job ad when it is posted; the group is ``""`` for none."""
 
     owner: str
     user: str
