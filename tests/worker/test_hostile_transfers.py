@@ -43,19 +43,21 @@ from tests.worker.test_transfers import Site, Starter, about, serving, site, sta
 __all__ = ["site"]
 
 ENVIRONMENT = {"PYTHONHOME": sys.base_prefix, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-# Connects one socket twice (connect(2) with AF_UNSPEC between), and sends so many bytes each time.
+# Connects one socket twice (connect(2) with AF_UNSPEC between, once a file is there), and sends so much each time.
 AGAIN = """
 import ctypes
-def again(host, port, first, second):
+def again(host, port, first, second, go):
     if os.fork() == 0:
         made = socket.socket(socket.AF_INET6 if ':' in host else socket.AF_INET)
-        for sent in (first, second):
+        made.connect((host, port))
+        made.sendall(bytes(first))
+        while not os.path.exists(go):
+            time.sleep(0.01)
+        if ctypes.CDLL(None).connect(made.fileno(), bytes(16), 16) == 0:
             made.connect((host, port))
-            made.sendall(bytes(sent))
-            time.sleep(0.5)
-            if sent == first:
-                ctypes.CDLL(None).connect(made.fileno(), bytes(16), 16)
-        made.recv(1)
+            made.sendall(bytes(second))
+            made.shutdown(socket.SHUT_WR)
+            made.recv(1)
         os._exit(0)
 """
 # A copy in which another thread than the first starts a plugin, as some of them do for each file.
@@ -163,7 +165,10 @@ def test_a_plugin_that_connects_its_socket_again_hides_nothing(site: Site, addre
     with serving(address, size=0) as server:
         starter = site.starter()
         learn(starter, site.folder, AGAIN)
-        starter.do(f"again({server.address!r}, {server.port}, 1_000_000, 400_000)")
+        go = site.folder / "go"
+        starter.do(f"again({server.address!r}, {server.port}, 1_000_000, 400_000, {str(go)!r})")
+        wait(lambda: about(site.moved(starter)[1], 1_000_000))
+        go.touch()
         wait(lambda: about(site.moved(starter)[1], 1_400_000))
 
 
@@ -204,7 +209,8 @@ def test_a_program_of_the_jobs_that_is_a_starter_hides_no_checkpoint(tmp_path: P
         for at in (0.0, 0.25, 0.5):
             assert starters.look(at)[1] == []
         before = held(starters, starter.pid)
-        starter.do(f"os.seteuid(1); checkpoint = socket.create_connection(({server.address!r}, {server.port}))")
+        starter.do(f"checkpoint = socket.create_connection(({server.address!r}, {server.port}))")
+        starter.do("os.seteuid(1)")
         starters.look(0.75)
         (mover,) = starters.look(1.0)[1]
         every = held(starters, starter.pid)
