@@ -187,7 +187,10 @@ def test_what_a_starter_holds_is_no_transfer_where_that_cannot_be_read(tmp_path:
         starter.move("copy", server)
         wait(lambda: starters.look(0.0)[1])
         (mover,) = starters.look(0.1)[1]
-        every = set().union(*(held(starters, pid) for pid in mover.processes))
+        (copy,) = mover.processes
+        # The one that it has inherited, and its own.
+        wait(lambda: len(held(starters, copy)) == 2)
+        every = held(starters, copy)
         assert len(starters.owners([mover], every)) == 1
         starter.kill()
         wait(lambda: not held(starters, starter.pid))
