@@ -94,7 +94,7 @@ class TransferReports:
                 for job_id, each in found.items()
                 if each != NOTHING and (self._sent.get(job_id) != each or job_id in self._moving)
             ]
-            # What they move later came after this.
+            # All that they move later comes after this.
             self._at.update(dict.fromkeys(found.keys() - set(new), now))
             try:
                 known = self._post(live, {job_id: found[job_id] for job_id in new}, now)

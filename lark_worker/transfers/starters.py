@@ -142,7 +142,7 @@ class Starters:
                     break
             own = self._own_sockets(mover.key[0]) if held or mover.before is not None else set()
             if own is None:
-                # What it holds too is unknown, so nothing is its copies' alone: it has ended, or is looked at again.
+                # Nothing is its copies' alone while its own are unknown: it has ended, or is looked at again.
                 continue
             if mover.before is not None:
                 held = (held | own & missing).difference(mover.before, near)
