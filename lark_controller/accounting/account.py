@@ -59,6 +59,8 @@ class Account:
         "rate",
         "reported",
         "started",
+        "stays",
+        "timed",
         "treatment",
         "unwritten",
         "user",
@@ -72,11 +74,13 @@ class Account:
         self.treatment = treatment
         self.at = 0.0
         self.moved_at = 0.0  # the last report of its transfers, which comes when no counter of the port is read
+        self.timed = True  # the worker's time since its last report of them is since one that was taken here
         self.unwritten = 0.0  # the reading at which the use begins that is not written
         self.rate = IDLE
         self.started = False  # the port was read before, so its readings can be compared
         self.reported = False  # the worker has posted its last counters: a switch's reading of the port is older
         self.final = False
+        self.stays = False  # it was over, and came back before its last counters did
         # Another job is at the port already, or was until this one came and its last counters are not in.
         self.followed = self.follows = False
         self.numbers = ZEROS

@@ -17,6 +17,7 @@ from typing import Final
 
 from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, QUEUES, SUMS, WORKER, ZEROS, Account
 from lark_controller.accounting.counters import counted
+from lark_controller.accounting.departed import Departed
 from lark_controller.accounting.drops import Dropping, DropRate, DropSum
 from lark_controller.accounting.entry import Entry, entry_of
 from lark_controller.accounting.places import (
@@ -52,8 +53,6 @@ from lark_controller.jobs.job import Job
 MADE_FOR_IT: Final = 60.0
 # Accounts that are gone through before others get the lock.
 _AT_ONCE: Final = 200
-# Ports of ended jobs whose last reading is kept, for the next job that may come to the same port.
-_REMEMBERED: Final = 65_536
 
 
 class Ledger:
@@ -71,9 +70,8 @@ class Ledger:
         self._recent = Recent()
         self._dropping: dict[int, Dropping] = {}
         self._sums: dict[str, list[int]] = {}
-        # Last readings of ports whose job is over, by datapath and port name.
-        self._ports: dict[tuple[int | str | None, str | None], PortReading] = {}
-        # The jobs that are over and whose last counters are on their way, by the same.
+        self._departed = Departed()
+        # The jobs that are over and whose last counters are on their way, by datapath and port name.
         self._leaving: dict[tuple[int | str | None, str | None], Account] = {}
 
     def __len__(self) -> int:
@@ -88,10 +86,12 @@ class Ledger:
             account = self._accounts.get(job.number)
             if account is not None:
                 self._rated(account, IDLE, treatment)
+                self._stay(account)
                 account.place(job)
                 return
             account = self._accounts[job.number] = Account(job, treatment)
-            before, left = self._leaving.pop(account.port, None), self._ports.pop(account.port, None)
+            self._departed.resume(account)
+            before, left = self._leaving.pop(account.port, None), self._departed.at_port(account.port)
             if before is not None:
                 # The reading kept of the port is of a job before that one.
                 before.followed = account.follows = True
@@ -227,7 +227,7 @@ class Ledger:
 
     def transferred(self, number: int, at: float, moved: TransferCounts, within: float | None) -> bool:
         """Takes a worker's count of a job's transfers, of which all that is new came in the last ``within`` seconds
-        (None: since the job's beginning); False where the job has no open account.
+        (None: not known), and since the last count; False where the job has no open account.
 
         Sums that are less than they were are those of a worker that has lost some, or of a report that was overtaken:
         they count again once they are more.
@@ -240,7 +240,10 @@ class Ledger:
             new = [max(0, now - numbers[place]) for place, now in zip(TRANSFER_PLACES, moved, strict=True)]
             for place, value in zip(TRANSFER_PLACES, new, strict=True):
                 add_to(numbers, place, value)
-            seconds = max(1.0, at - account.created if within is None else within)
+            seconds = at - (account.moved_at or account.created)
+            if within is not None and account.timed:
+                seconds = min(seconds, within)
+            seconds, account.timed = max(1.0, seconds), True
             rate = account.rate._replace(
                 transfer_inward=round(8 * new[0] / seconds), transfer_outward=round(8 * new[1] / seconds)
             )
@@ -263,13 +266,13 @@ class Ledger:
         with self._lock:
             account = self._accounts.get(number)
             if account is not None and not account.final:
-                self._leaving[account.port] = account
+                self._leaving[account.port], account.stays = account, False
 
     def close(self, number: int, at: float) -> None:
         """Closes the account of a job that is over and whose last counters are in."""
         with self._lock:
             account = self._accounts.get(number)
-            if account is None or account.final:
+            if account is None or account.final or account.stays:
                 return
             self._rated(account, IDLE, account.treatment)
             self._recent.forget(number)
@@ -279,10 +282,7 @@ class Ledger:
             self._changed[number] = self._closed[number] = None
             if self._leaving.get(account.port) is account:
                 del self._leaving[account.port]
-            if account.port_name is not None and account.started and not account.followed:
-                while len(self._ports) >= _REMEMBERED:
-                    del self._ports[next(iter(self._ports))]
-                self._ports[account.port] = PortReading(*account.numbers[PORT:FLOWS])
+            self._departed.keep(account)
 
     # what is known
 
@@ -395,7 +395,7 @@ class Ledger:
         if account.numbers is not ZEROS:
             account.numbers[SUMS:PORT] = array("Q", entry.usage)
         account.unwritten = entry.at
-        if entry.final:
+        if entry.final and account.final:
             del self._accounts[entry.number]
             self._closed.pop(entry.number, None)
             self._anew.discard(entry.number)
@@ -424,6 +424,16 @@ class Ledger:
         if any(account.numbers[place : place + 2]):
             account.numbers[place] = account.numbers[place + 1] = 0
             self._must_be_written(number)
+
+    def _stay(self, account: Account) -> None:
+        """Keep the account of a job that is there: one that its lease has ended may come back at any time."""
+        if account.final:
+            self._departed.reopen(account)
+            self._closed.pop(account.number, None)
+            self._changed[account.number] = None
+        elif self._leaving.get(account.port) is account:
+            del self._leaving[account.port]
+            account.stays = True
 
     def _must_be_written(self, number: int) -> None:
         """A counter began anew: a controller that goes on from its last reading would count nothing up to that."""

@@ -135,5 +135,7 @@ def restore(account: Account, readings: str, usage: Usage) -> None:
     # Earlier versions had another word for "reported".
     reported = stored["reported"] if "reported" in stored else stored["told"]
     account.started, account.reported, account.at = stored["started"], reported, stored["at"]
-    account.unwritten = account.at
+    account.unwritten = account.moved_at = account.at
+    # Its worker counts from a report to the controller before this one, and that may have written less.
+    account.timed = False
     numbers[DROPS:PEAK] = array("Q", drops_of(numbers))

@@ -10,12 +10,13 @@ from typing import Final
 from lark_common.errors import Mistake, PolicyError
 from lark_common.exhausted import Rereading
 from lark_common.log import WARNING, event
-from lark_common.scitags import Marks
+from lark_common.scitags import Marks, Scitag
 from lark_controller.flows.wan import local_networks
-from lark_controller.jobs.job import Job
-from lark_controller.policies.decide import decide
+from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.model import Policy
+from lark_controller.policies.predicate import ads_of
 from lark_controller.policies.scitag_registry import MAX_BYTES, Name, Registry, RegistryError, parse
+from lark_controller.policies.scitags import decide
 
 _NONE: Final = Registry()
 # The identity of a file that is not there.
@@ -82,12 +83,17 @@ class Scitags:
     def of_host(self, host: str, job_ids: Collection[str]) -> Marks:
         """The marks of these live jobs of a host, and the receivers; jobs that do not live there are left out."""
         policy, registry, name = self._policy(), self._file.registry, host.lower()
-        found = {}
-        for job_id in job_ids:
+        found: dict[str, Scitag | None] = {}
+        # Predicates take a millisecond a job, and a worker may have many jobs of one kind, or name one many times.
+        decided: dict[Facts, Scitag | None] = {}
+        for job_id in dict.fromkeys(job_ids):
             job = self._live(job_id)
-            if job is not None and job.host.lower() == name:
-                mark = decide(job.facts, policy).scitag
-                found[job_id] = mark and registry.resolve(*mark)
+            if job is None or job.host.lower() != name:
+                continue
+            if job.facts not in decided:
+                mark, _ = decide(policy.scitags, ads_of(job.facts))
+                decided[job.facts] = mark and registry.resolve(*mark)
+            found[job_id] = decided[job.facts]
         spec = policy.fireflies
         return Marks(
             self._revision(policy, registry),

@@ -103,8 +103,8 @@ class Accounts:
         # A worker may be quicker than the loop, which opens a job's account.
         desired = self._loop.call(lambda: self._reconciler.desired)
         policy = desired.policy
-        at = time.time()
-        own = {id_: job for id_ in moved if (job := self._jobs.live(id_)) is not None and job.host == host}
+        at, name = time.time(), host.lower()
+        own = {id_: job for id_ in moved if (job := self._jobs.live(id_)) is not None and job.host.lower() == name}
         counted = {
             job_id
             for job_id, job in own.items()

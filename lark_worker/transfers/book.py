@@ -14,8 +14,10 @@ from lark_worker.transfers.inet_diag import Connection
 # Connections that are followed at a time, of one starter and in all.
 MOST_OF_STARTER: Final = 512
 MOST: Final = 16_384
-# Looks after which a connection that is gone, and whose end nobody reported, is given up.
+# Looks after which a connection that is gone, and whose end nobody reported, is given up; and such connections that are
+# remembered: one whose other end has broken it off is in no list, until its process lets it go.
 _PATIENCE: Final = 3
+_MOST_GIVEN_UP: Final = 1024
 # A connection that is nobody's transfer is asked about again after a look, then after twice as many each time, up to
 # this: one that a starter has just made is handed to its copy, and others are many.
 _LONGEST: Final = 64
@@ -82,8 +84,15 @@ class _Followed:
     absent: int = 0
     since: float = 0.0
     again: bool = False
+    # Its beginning is in the turns.
+    noted: bool = False
     # As it was read last; of one that a service before this one followed, not before the first look.
     connection: Connection | None = None
+
+    def is_of(self, each: Connection) -> bool:
+        """True if this is that connection, and no earlier one of the same socket to another end."""
+        last = self.connection
+        return each.remote == self.remote and (last is None or each.ports == last.ports)
 
 
 @dataclass(slots=True)
@@ -107,6 +116,7 @@ class Book:
         self._sums: dict[Key, Sums] = {}
         self._closed: set[Key] = set()
         self._followed: dict[int, _Followed] = {}
+        self._given_up: dict[int, _Followed] = {}
         self._others: dict[int, _Other] = {}
         self._of: dict[Key, int] = {}
         self._at: float | None = None
@@ -156,6 +166,7 @@ class Book:
         for each in [key for key in self._sums if key not in keys and key not in self._of]:
             self.close(each)
         self._closed = {key for key in self._closed if key in keys or key in self._of}
+        self._given_up = {cookie: each for cookie, each in self._given_up.items() if each.key in keys}
 
     def look(self, at: float, there: Iterable[Connection], ended: Iterable[Connection], owners: Owners) -> None:
         """Take in a look at the time ``at`` (seconds): the connections that there are, and those that have ended since
@@ -164,7 +175,7 @@ class Book:
         over = {each.cookie: each for each in ended}
         open_ = {each.cookie: each for each in there if each.cookie not in over}
         for cookie, each in open_.items():
-            if (known := self._followed.get(cookie)) is not None:
+            if (known := self._known(cookie, each, at)) is not None:
                 known.absent = 0
                 self._count(known, each, at)
         for cookie, each in over.items():
@@ -173,7 +184,7 @@ class Book:
             known = self._followed[cookie]
             known.absent += 1
             if known.absent >= _PATIENCE:
-                self._forget(cookie)
+                self._give_up(cookie)
         self._others = {cookie: other for cookie, other in self._others.items() if cookie in open_}
         self._find([each for each in open_.values() if each.cookie not in self._followed and each.inode], owners, at)
         if self._at is not None and at > self._at:
@@ -253,27 +264,58 @@ class Book:
             return
         found = owners({each.inode for each in due})
         for each in due:
-            key = found.get(each.inode)
+            cookie, key = each.cookie, found.get(each.inode)
             if key is None:
                 continue
             if len(self._followed) >= MOST or self._of.get(key, 0) >= MOST_OF_STARTER:
                 # It may have room at a later look; the wait is counted.
                 self._miss(beyond=1)
                 continue
-            del self._others[each.cookie]
-            known = self._followed[each.cookie] = _Followed(key, each.remote, self._is_wan(each.remote), since=at)
-            self._of[key] = self._of.get(key, 0) + 1
-            self._count(known, each, at)
+            del self._others[cookie]
+            self._count(
+                self._follow(cookie, _Followed(key, each.remote, self._is_wan(each.remote), since=at)), each, at
+            )
+
+    def _known(self, cookie: int, each: Connection, at: float) -> _Followed | None:
+        """The place where a connection is followed; None where it is not.
+
+        A process may disconnect a socket and connect it again (connect(2), AF_UNSPEC): nobody reports that, its cookie
+        stays, and its counts begin anew.
+        """
+        if (known := self._given_up.pop(cookie, None)) is not None:
+            # Its end was noted too early.
+            known.again, known.noted = True, False
+            self._follow(cookie, known)
+        known = self._followed.get(cookie)
+        if known is None or known.is_of(each):
+            return known
+        self._forget(cookie)
+        return self._follow(cookie, _Followed(known.key, each.remote, self._is_wan(each.remote), since=at))
+
+    def _follow(self, cookie: int, known: _Followed) -> _Followed:
+        self._followed[cookie] = known
+        self._of[known.key] = self._of.get(known.key, 0) + 1
+        return known
 
     def _end(self, cookie: int, each: Connection, at: float) -> None:
-        known = self._followed.get(cookie)
-        if known is not None:
+        gone = self._given_up.get(cookie)
+        if gone is not None and gone.is_of(each):
+            # Its end was noted before its last bytes were known.
+            del self._given_up[cookie]
+            gone.noted = True
+            self._count(gone, each, at)
+        elif (known := self._known(cookie, each, at)) is not None:
             self._count(known, each, at)
             self._forget(cookie)
         elif self._others.pop(cookie, None) is None and self._at is not None:
             self._miss(unseen=1, unseen_bytes=each.received + each.sent)
 
-    def _forget(self, cookie: int) -> None:
+    def _give_up(self, cookie: int) -> None:
+        if len(self._given_up) >= _MOST_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[cookie] = self._forget(cookie)
+
+    def _forget(self, cookie: int) -> _Followed:
         known = self._followed.pop(cookie)
         key = known.key
         if known.connection is not None:
@@ -281,16 +323,21 @@ class Book:
         self._of[key] -= 1
         if not self._of[key]:
             del self._of[key]
+        return known
 
     def _count(self, known: _Followed, each: Connection, at: float) -> None:
         """Count what is new of a connection, whose counts go on from its beginning."""
-        if known.connection is None:
+        if not known.noted:
+            known.noted = True
             # Stored by a service that kept no times.
             known.since = known.since or at
             self._turns.found.append(_flow(known, each))
         known.connection = each
-        received, sent = max(0, each.received - known.received), max(0, each.sent - known.sent)
-        known.received, known.sent = known.received + received, known.sent + sent
+        if each.received < known.received or each.sent < known.sent:
+            # Connected anew, to the same end.
+            known.received = known.sent = 0
+        received, sent = each.received - known.received, each.sent - known.sent
+        known.received, known.sent = each.received, each.sent
         if not received and not sent:
             return
         self._add(known.key, Sums(received, sent, received * known.wan, sent * known.wan))

@@ -15,7 +15,7 @@ from lark_worker.records.known_jobs import Key
 from lark_worker.rules.events import TableWatch
 from lark_worker.rules.table import Table, change, delete
 from lark_worker.transfers import limits
-from lark_worker.transfers.inet_diag import Connection
+from lark_worker.transfers.inet_diag import Connection, Name
 
 # Seconds until a kernel that did not take the table is given it again.
 AGAIN_SECONDS: Final = 5.0
@@ -35,7 +35,7 @@ class Enforcement:
         self._held: Table | None = None
         self._stands = True
         self._in_place: Mapping[Key, Treatment] = {}
-        self._ended: set[int] = set()
+        self._ended: set[Name] = set()
         self._cannot_end = False
         self._not_before = 0.0
         self.trouble = ""
@@ -97,8 +97,8 @@ class Enforcement:
         self._held, self._stands = desired, True
 
     def _end(self, blocked: Sequence[Connection], end: Callable[[Connection], None]) -> None:
-        new = [each for each in blocked if each.cookie not in self._ended]
-        self._ended = {each.cookie for each in blocked}
+        new = [each for each in blocked if each.name not in self._ended]
+        self._ended = {each.name for each in blocked}
         for each in new:
             try:
                 end(each)

@@ -148,6 +148,11 @@ class Fireflies:
 
     def _run(self) -> None:
         pause = SECONDS
+        try:
+            # A table that a service before this one has left may name connections of others by now.
+            self._label()
+        except Exception as error:  # an unexpected error must not keep this thread from its work
+            log.failure("flow labels of an earlier service are not taken away", error)
         while not self._thread.stopping:
             # While nothing is reported there is nothing to look for.
             self._wake.wait(pause if self._revision else None)

@@ -15,7 +15,7 @@ from lark_common.scitags import Scitag
 from lark_worker.records.known_jobs import Key
 from lark_worker.transfers.book import Flow
 from lark_worker.transfers.firefly import State
-from lark_worker.transfers.inet_diag import Connection
+from lark_worker.transfers.inet_diag import Connection, Name
 
 # Flows that go on, and those that are over and whose messages wait.
 MOST_OPEN: Final = 16_384
@@ -52,7 +52,7 @@ class FlowLives:
 
     def __init__(self) -> None:
         self.lost = 0
-        self._open: dict[int, _Life] = {}
+        self._open: dict[Name, _Life] = {}
         self._over: deque[_Life] = deque()
 
     def __len__(self) -> int:
@@ -66,16 +66,16 @@ class FlowLives:
             return
         # Of one that an earlier service followed, the start was reported.
         reported = flow.since if flow.again else None
-        self._open[flow.connection.cookie] = _Life(flow.key, flow.connection, flow.since, reported)
+        self._open[flow.connection.name] = _Life(flow.key, flow.connection, flow.since, reported)
 
     def count(self, flow: Flow) -> None:
         """Take the counts of a flow that goes on."""
-        if (life := self._open.get(flow.connection.cookie)) is not None:
+        if (life := self._open.get(flow.connection.name)) is not None:
             life.connection = flow.connection
 
     def end(self, flow: Flow, at: float) -> None:
         """Take the last counts of a flow that is over."""
-        life = self._open.pop(flow.connection.cookie, None)
+        life = self._open.pop(flow.connection.name, None)
         if life is None:
             return
         life.connection, life.ended = flow.connection, at
@@ -124,11 +124,11 @@ class FlowLives:
             else:
                 self.lost += 1
             self._over.popleft()
-        for cookie, life in list(self._open.items()):
+        for name, life in list(self._open.items()):
             if not has_answer(life.key):
                 continue
             if (found := mark(life.connection, life.key)) is None:
-                del self._open[cookie]
+                del self._open[name]
             elif life.reported is None:
                 yield Message(State.START, found, life.connection, life.since, None)
                 life.reported = now

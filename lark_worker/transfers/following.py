@@ -29,8 +29,10 @@ from lark_worker.transfers.starters import Starters
 # Seconds between two looks: at starters alone, and at connections while a starter moves files.
 IDLE_SECONDS: Final = 0.25
 BUSY_SECONDS: Final = 0.05
-# Looks take at most this part of the time of one processor.
+# Looks take at most this part of the time of one processor. One that a job's end or a new treatment asks for comes
+# after so many seconds all the same.
 SHARE: Final = 0.1
+SOON_SECONDS: Final = 0.5
 # Seconds between two writes of the accounts, and until the kernel is asked again after it had no answer.
 WRITE_SECONDS: Final = 2.0
 AGAIN_SECONDS: Final = 30.0
@@ -171,9 +173,13 @@ class Transfers:
 
     def _run(self) -> None:
         written = time.monotonic()
-        pause = 0.0
+        pause = rest = 0.0
         while not self._thread.stopping:
-            self._wake.wait(pause)
+            # Jobs may end faster than looks are to come.
+            soon = min(rest, SOON_SECONDS)
+            if self._thread.pause(soon):
+                return
+            self._wake.wait(pause - soon)
             self._wake.clear()
             began, own = time.monotonic(), time.thread_time()
             try:
@@ -191,13 +197,14 @@ class Transfers:
                         self._write()
             except OSError as error:
                 log.failure("transfers cannot be followed; it is tried again", error)
-                pause = AGAIN_SECONDS
+                pause = rest = AGAIN_SECONDS
                 continue
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("transfers are not followed", error)
-                pause = AGAIN_SECONDS
+                pause = rest = AGAIN_SECONDS
                 continue
-            pause = max(BUSY_SECONDS if busy else IDLE_SECONDS, spent * (1 - SHARE) / SHARE)
+            rest = spent * (1 - SHARE) / SHARE
+            pause = max(BUSY_SECONDS if busy else IDLE_SECONDS, rest)
 
     def _look(self) -> bool:
         """Look once; True while files are moved."""

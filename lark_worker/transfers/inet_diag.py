@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
@@ -38,14 +39,17 @@ _COUNTS: Final = struct.Struct("=QQ")
 _COUNTS_AT: Final = 120
 NOWHERE: Final = IPv4Address(0)
 
+# A socket's cookie, both ports, and the other end.
+Name = tuple[int, tuple[int, int], Address]
+
 
 @dataclass(frozen=True, slots=True)
 class Connection:
     """A TCP connection of this network namespace.
 
-    ``cookie`` names it for all time of this boot. ``inode`` is 0 once no process holds it. ``received`` and ``sent``
-    are bytes of payload since its beginning, those sent as far as the peer has confirmed them. ``local`` is the
-    worker's address; ``ports`` are those of both ends, the worker's first.
+    ``cookie`` names its socket for all time of this boot. ``inode`` is 0 once no process holds it. ``received`` and
+    ``sent`` are bytes of payload since its beginning, those sent as far as the peer has confirmed them. ``local`` is
+    the worker's address; ``ports`` are those of both ends, the worker's first.
     """
 
     cookie: int
@@ -56,6 +60,11 @@ class Connection:
     local: Address = NOWHERE
     ports: tuple[int, int] = (0, 0)
     family: int = socket.AF_INET
+
+    @property
+    def name(self) -> Name:
+        """The name of this connection alone: a process may connect its socket again, to another end."""
+        return self.cookie, self.ports, self.remote
 
 
 def dump_request(family: socket.AddressFamily, sequence: int) -> bytes:
@@ -86,6 +95,11 @@ def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
             return
         yield kind, sequence, data[at + _HEADER.size : at + size]
         at += (size + 3) & ~3
+
+
+def error_code(content: bytes) -> int:
+    """The error (errno) in a message of type ERROR or DONE; 0 for none."""
+    return max(0, -int.from_bytes(content[:4], sys.byteorder, signed=True))
 
 
 def connection(content: bytes) -> Connection | None:

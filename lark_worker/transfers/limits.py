@@ -34,16 +34,19 @@ def table(name: str, treatments: Mapping[Key, Treatment], connections: Iterable[
                 chains[_chain(way, key)] = Chain(found)
                 shared = () if treatment.block else treatment.shared
                 chains |= {_shared(way, each): Chain(tuple(_limit(each.rate))) for each in shared}
-    elements: dict[str, list[str]] = {f"{way}{version}": [] for way in "oi" for version in _FIELDS}
+    elements: dict[str, dict[str, str]] = {f"{way}{version}": {} for way in "oi" for version in _FIELDS}
     for key, each in connections:
         ends = f"{each.local} . {each.ports[0]} . {each.remote} . {each.ports[1]}"
         for way in "oi":
+            led = elements[f"{way}{each.remote.version}"]
+            # One whose end was not reported has given its ends to a newer one: a map with both is none.
+            led.pop(ends, None)
             if (chain := _chain(way, key)) in chains:
-                elements[f"{way}{each.remote.version}"].append(f"{ends} : goto {chain}")
+                led[ends] = f"{ends} : goto {chain}"
     sets = {
         each: Set(
             "type {0} . inet_service . {0} . inet_service : verdict;".format(_FIELDS[int(each[1])][1]),
-            tuple(dict.fromkeys(found)),
+            tuple(found.values()),
             keyed=True,
         )
         for each, found in elements.items()

@@ -14,7 +14,7 @@ from lark_worker.errors import NetworkError
 from lark_worker.network.commands import inside
 from lark_worker.records.known_jobs import Key
 from lark_worker.transfers.book import Flow, Turns
-from lark_worker.transfers.inet_diag import Connection
+from lark_worker.transfers.inet_diag import Connection, Name
 from lark_worker.transfers.sockets import Sockets
 
 # Connections of one job that are followed at a time, and that are read at a look: as many that have ended as are there.
@@ -36,9 +36,9 @@ class _Job:
     sockets: Sockets
     bucket: Bucket
     since: float
-    flows: dict[int, Flow] = field(default_factory=dict)
+    flows: dict[Name, Flow] = field(default_factory=dict)
     # Flows that the last list lacked, and whose end was not reported.
-    missing: set[int] = field(default_factory=set)
+    missing: set[Name] = field(default_factory=set)
 
 
 class OwnFlows:
@@ -103,22 +103,22 @@ class OwnFlows:
         turns: Turns,
     ) -> None:
         there, ended = read
-        over = {each.cookie: each for each in ended}
+        over = {each.name: each for each in ended}
         for each in (*there, *over.values()):
-            known = job.flows.get(each.cookie)
+            known = job.flows.get(each.name)
             if known is not None:
-                job.flows[each.cookie] = known._replace(connection=each)
+                job.flows[each.name] = known._replace(connection=each)
             elif (each.sent or each.received) and wanted(each, key):
                 # One that has ended between two looks began after the one before.
-                self._begin(key, job, each, at if each.cookie not in over else job.since, at, turns)
+                self._begin(key, job, each, at if each.name not in over else job.since, at, turns)
         if len(there) < MOST_READ:
             # The kernel reports every end, a moment later than it takes the connection from its list at times; where
             # that message was lost, two lists say it.
-            absent = job.flows.keys() - {each.cookie for each in there}
-            over |= {cookie: job.flows[cookie].connection for cookie in absent & job.missing}
+            absent = job.flows.keys() - {each.name for each in there}
+            over |= {name: job.flows[name].connection for name in absent & job.missing}
             job.missing = absent
-        for cookie in over:
-            if (flow := job.flows.pop(cookie, None)) is not None:
+        for name in over:
+            if (flow := job.flows.pop(name, None)) is not None:
                 turns.over.append(flow)
         job.since = at
 
@@ -126,5 +126,5 @@ class OwnFlows:
         if len(job.flows) >= MOST_OF_JOB or not job.bucket.take_whole(at):
             self.beyond += 1
             return
-        flow = job.flows[each.cookie] = Flow(key, each, since)
+        flow = job.flows[each.name] = Flow(key, each, since)
         turns.found.append(flow)

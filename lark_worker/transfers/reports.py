@@ -61,6 +61,8 @@ class TransferReports:
         self._asked_all = -math.inf
         # The treatments that the controller has as in place, of the jobs that it was asked about.
         self._said: dict[str, tuple[Treatment | None, str]] = {}
+        # True while there may be treatments that no rule gives any more, as of a service before this one.
+        self._left_over = True
         self._thread = StoppableThread("transfer treatments", self._learn)
 
     def start(self) -> None:
@@ -92,6 +94,8 @@ class TransferReports:
                 for job_id, each in found.items()
                 if each != NOTHING and (self._sent.get(job_id) != each or job_id in self._moving)
             ]
+            # All that they move later comes after this.
+            self._at.update(dict.fromkeys(found.keys() - set(new), now))
             try:
                 known = self._post(live, {job_id: found[job_id] for job_id in new}, now)
             except RefusedError as error:
@@ -163,13 +167,12 @@ class TransferReports:
         # Where flows are reported, a change of that is not to wait for the next file that is moved.
         unknown = not informed or now - self._answered > (AGAIN_SECONDS if self._fireflies.told else OLD_SECONDS)
         if unknown and self._send(next(iter(live.values())).machine, {}) is None:
+            self._untreat(live)
             return False
         if not self._has_rules:
-            if self._said:
-                # The last rule has gone: nothing is treated any more.
-                self._transfers.treat(dict.fromkeys((key_of(record) for record in live.values()), None))
-                self._said.clear()
+            self._untreat(live)
             return True
+        self._left_over = True
         due: Collection[str] = live
         if now - self._asked_all < AGAIN_SECONDS:
             due = [id_ for id_, record in live.items() if self._said.get(id_) != self._word(record)]
@@ -179,6 +182,13 @@ class TransferReports:
             return True
         sums = self._sums({job_id: live[job_id] for job_id in due})
         return self._post(live, sums, now)
+
+    def _untreat(self, live: Mapping[str, Record]) -> None:
+        """The last rule has gone: nothing is treated any more."""
+        if self._left_over:
+            self._transfers.treat(dict.fromkeys((key_of(record) for record in live.values()), None))
+            self._said.clear()
+            self._left_over = False
 
     def _word(self, record: Record) -> tuple[Treatment | None, str]:
         return self._transfers.in_place(key_of(record))

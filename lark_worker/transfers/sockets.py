@@ -80,7 +80,7 @@ class Sockets:
             asking.send(inet_diag.destroy_request(connection, self._sequence))
             for kind, sequence, content in inet_diag.messages(asking.recv(_READ)):
                 if (kind, sequence) == (inet_diag.ERROR, self._sequence):
-                    code = -int.from_bytes(content[:4], "little", signed=True)
+                    code = inet_diag.error_code(content)
                     # One that has ended meanwhile is what was asked for.
                     if code not in (0, errno.ENOENT):
                         raise OSError(code, os.strerror(code))
@@ -96,11 +96,11 @@ class Sockets:
                 for kind, sequence, content in inet_diag.messages(asking.recv(_READ)):
                     if sequence != self._sequence:
                         continue
+                    # A kernel without tcp_diag ends its list with that error.
+                    if kind in (inet_diag.DONE, inet_diag.ERROR) and (code := inet_diag.error_code(content)):
+                        raise OSError(code, os.strerror(code))
                     if kind == inet_diag.DONE:
                         return found
-                    if kind == inet_diag.ERROR:
-                        code = -int.from_bytes(content[:4], "little", signed=True)
-                        raise OSError(code, os.strerror(code))
                     if kind == inet_diag.BY_FAMILY and (each := inet_diag.connection(content)) is not None:
                         found.append(each)
                 if len(found) >= most:

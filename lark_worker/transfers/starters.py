@@ -18,13 +18,14 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_worker.identity.processes import Programs, is_alive, read_process
 from lark_worker.records.known_jobs import Key
 
-# Processes below one starter that are looked at, and how many deep.
+# Processes below one starter that are looked at, and threads of each whose children are.
 MOST_PROCESSES: Final = 64
+MOST_THREADS: Final = 64
 # Descriptors that are looked at, of all processes below one starter together: a job may bring its own plugins, and the
 # time that one job's processes take is taken from the looks at all others.
 MOST_DESCRIPTORS: Final = 4096
@@ -38,6 +39,7 @@ ACCOUNT_SHARE: Final = 0.1
 _MOST_BYTES: Final = 1 << 16
 _MOST_OF_OTHERS: Final = 1 << 11
 _PAGE: Final = 1 << 12
+_LINKS_OF_ONE: Final = 3
 _SOCKET: Final = "socket:["
 
 
@@ -49,6 +51,15 @@ class Mover:
     key: Key
     processes: tuple[int, ...]
     before: frozenset[int] | None = None
+
+
+class _Child(NamedTuple):
+    """A startd's child: the folder that it has in ``/proc``, which is another one when its id is used again, its
+    effective user, and its key where it is a starter."""
+
+    folder: int
+    user: int
+    key: Key | None
 
 
 @dataclass(slots=True)
@@ -74,15 +85,18 @@ class Starters:
         self._startds: tuple[int, ...] = ()
         self._looked = -STARTD_SECONDS
         # By process id, while it is a startd's child: the starter, and its children when none was a copy of it.
-        self._known: dict[int, Key | None] = {}
+        self._known: dict[int, _Child] = {}
         self._idle: dict[int, tuple[int, ...]] = {}
         self._rests: dict[int, _Rest] = {}
         # The effective users of HTCondor's daemons: root's, and that of its own account. By a startd's process id, in
         # how many looks it had which.
         self._users: set[int] = {0}
         self._acted: dict[int, Counter[int]] = {}
-        # Copies of the look before, whose user need not be read again.
+        # Copies of the look before, whose user need not be read again; and starters' children with the starter's
+        # program that were none, of the look before and of this one.
         self._copies: set[int] = set()
+        self._forked: set[int] = set()
+        self._forking: set[int] = set()
 
     def close(self) -> None:
         """Look no more."""
@@ -99,16 +113,16 @@ class Starters:
         pids = [pid for startd in self._startds for pid in self._children(startd)]
         # A list that is read while one of the children ends may leave out another (proc_pid_task(5)).
         absent = self._known.keys() - set(pids)
-        pids += [pid for pid in absent if (key := self._known[pid]) is not None and is_alive(*key)]
-        self._known = {
-            pid: self._known[pid] if pid in self._known else self._starter(pid)
-            for pid in pids
-            # Between fork and exec a starter runs its startd's program: what it is shows at a later look.
-            if pid in self._known or self._program(pid) not in self._programs.startds
-        }
-        self._idle = {pid: children for pid, children in self._idle.items() if pid in self._known}
-        keys = {pid: key for pid, key in self._known.items() if key is not None}
-        self._rests = {pid: rest for pid, rest in self._rests.items() if pid in keys}
+        pids += [pid for pid in absent if (key := self._known[pid].key) is not None and is_alive(*key)]
+        before, self._known = self._known, {}
+        for pid in pids:
+            if (child := self._child(pid, before.get(pid))) is not None:
+                self._known[pid] = child
+        keys = {pid: child.key for pid, child in self._known.items() if child.key is not None}
+        same = {pid for pid, key in keys.items() if pid in before and before[pid].key == key}
+        self._idle = {pid: children for pid, children in self._idle.items() if pid in same}
+        self._rests = {pid: rest for pid, rest in self._rests.items() if pid in same}
+        self._forked, self._forking = self._forking, set()
         movers = [mover for pid, key in keys.items() if (mover := self._mover(pid, key, at))]
         self._copies = {pid for mover in movers for pid in mover.processes}
         return frozenset(keys.values()), movers
@@ -126,7 +140,10 @@ class Starters:
                 left -= looked
                 if left <= 0:
                     break
-            own = self._sockets(mover.key[0], MOST_DESCRIPTORS)[0] if held or mover.before is not None else set()
+            own = self._own_sockets(mover.key[0]) if held or mover.before is not None else set()
+            if own is None:
+                # Nothing is its copies' alone while its own are unknown: it has ended, or is looked at again.
+                continue
             if mover.before is not None:
                 held = (held | own & missing).difference(mover.before, near)
             else:
@@ -164,6 +181,17 @@ class Starters:
         except OSError:
             return False
 
+    def _child(self, pid: int, before: _Child | None) -> _Child | None:
+        """A startd's child as it is now; None where that shows at a later look, or not any more."""
+        if (found := self._stat(pid)) is None:
+            return None
+        if before is not None and before.folder == found.st_ino:
+            return before if before.user == found.st_uid else before._replace(user=found.st_uid)
+        # Between fork and exec a starter runs its startd's program.
+        if self._program(pid) in self._programs.startds:
+            return None
+        return _Child(found.st_ino, found.st_uid, self._starter(pid))
+
     def _starter(self, pid: int) -> Key | None:
         if self._program(pid) not in self._programs.starters:
             return None
@@ -175,25 +203,30 @@ class Starters:
 
     def _mover(self, pid: int, key: Key, at: float) -> Mover | None:
         children = self._children(pid)
-        rest = self._rests.get(pid)
-        if not children or self._idle.get(pid) != children:
+        rest, forked = self._rests.get(pid), set[int]()
+        # Now and then the same children, too: an id may have been used again.
+        is_due = rest is None or at - rest.at >= REST_SECONDS
+        if not children or is_due or self._idle.get(pid) != children:
             copies = [child for child in children if self._is_copy(child)]
             if copies:
                 return Mover(key, self._below(copies))
-            if any(self._program(child) in self._programs.starters for child in children):
-                # Between fork and exec one may look like a copy, or not yet like one.
+            forked = {child for child in children if self._program(child) in self._programs.starters}
+            self._forking |= forked
+            if forked - self._forked:
+                # Between fork and exec one may look like a copy, or not yet like one. One that stays so is a program of
+                # a user's choice, and must hide nothing.
                 return None
         # With the same children, too: a session of condor_ssh_to_job may last through a checkpoint.
-        if rest is not None and self._acts_for_its_job(pid):
+        if rest is not None and self._acts_for_its_job(self._known[pid].user):
             rest.looks += 1
             if rest.looks == 1:
                 # A moment, as at its job's start, is no transfer; the next look is soon.
                 return Mover(key, ())
             new = [child for child in children if child not in rest.children and self._is_here(child)]
             return Mover(key, self._below(new), rest.sockets)
-        if rest is None or rest.looks or rest.children != set(children) or at - rest.at >= REST_SECONDS:
+        if rest is None or is_due or rest.looks or rest.children != set(children):
             self._rested(pid, children, at)
-        if children:
+        if children and not forked:
             # None of them becomes a copy any more.
             self._idle[pid] = children
         return None
@@ -204,9 +237,11 @@ class Starters:
         It has connected before it acts as its job's user, so a connection counts as one of its own after a while only;
         those that it has at the beginning are.
         """
-        if self._acts_for_its_job(pid):
+        if self._acts_for_its_job(self._user(pid)):
             return
-        held, rest = self._sockets(pid, MOST_DESCRIPTORS)[0], self._rests.get(pid)
+        held, rest = self._own_sockets(pid), self._rests.get(pid)
+        if held is None:
+            return
         if rest is None:
             self._rests[pid] = _Rest(at, frozenset(held), frozenset(children))
             return
@@ -220,22 +255,25 @@ class Starters:
         for each in processes:
             if len(processes) >= MOST_PROCESSES:
                 break
-            processes += [
-                child for child in self._children(each, _MOST_OF_OTHERS)[:MOST_PROCESSES] if self._is_here(child)
-            ]
+            children = [child for thread in self._threads(each) for child in self._children(each, thread)]
+            processes += [child for child in children[:MOST_PROCESSES] if self._is_here(child)]
         return tuple(processes[:MOST_PROCESSES])
 
-    def _acts_for_its_job(self, pid: int) -> bool:
-        """True if a starter has the rights of its job's user now."""
-        user = self._user(pid)
+    def _acts_for_its_job(self, user: int | None) -> bool:
+        """True if a starter with this effective user has the rights of its job's user."""
         return user is not None and user not in self._users
 
     def _user(self, pid: int) -> int | None:
         """The effective user of a process, which has its folder; None where it has ended."""
+        found = self._stat(pid)
+        return None if found is None else found.st_uid
+
+    def _stat(self, pid: int) -> os.stat_result | None:
+        """The folder of a process; None where it has ended."""
         try:
             # A seventh of the time that its file "status" takes. Unlike the files in it, the folder is never root's
             # for a process that has changed its user.
-            return os.stat(str(pid), dir_fd=self._proc).st_uid
+            return os.stat(str(pid), dir_fd=self._proc)
         except OSError:
             return None
 
@@ -258,10 +296,29 @@ class Starters:
         except OSError:
             return ""
 
-    def _children(self, pid: int, most: int = _MOST_BYTES) -> tuple[int, ...]:
-        """The children of a process, those of its first thread: HTCondor's daemons have no other that forks."""
+    def _threads(self, pid: int) -> list[int]:
+        """The threads of a process, the first one first; a plugin may start programs by any of them."""
         try:
-            fd = os.open(f"{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
+            # A link for each thread beside those that every folder has: most processes need no list.
+            if os.stat(f"{pid}/task", dir_fd=self._proc).st_nlink <= _LINKS_OF_ONE:
+                return [pid]
+            folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)
+        except OSError:
+            return [pid]
+        try:
+            with os.scandir(folder) as entries:
+                return [int(entry.name) for entry in islice(entries, MOST_THREADS)]
+        except OSError:
+            return [pid]
+        finally:
+            os.close(folder)
+
+    def _children(self, pid: int, thread: int | None = None) -> tuple[int, ...]:
+        """The children of a process by one of its threads, without one by the first: HTCondor's daemons have no other
+        that forks."""
+        most = _MOST_BYTES if thread is None else _MOST_OF_OTHERS
+        try:
+            fd = os.open(f"{pid}/task/{thread or pid}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
         except OSError:
             return ()
         listed = b""
@@ -275,8 +332,15 @@ class Starters:
             os.close(fd)
         return tuple(map(int, listed.split()))
 
+    def _own_sockets(self, pid: int) -> set[int] | None:
+        """The inodes of all sockets of a process; None where they cannot be read."""
+        found, looked = self._sockets(pid, MOST_DESCRIPTORS)
+        # The list of a process that is ending is empty.
+        return found if 0 < looked < MOST_DESCRIPTORS else None
+
     def _sockets(self, pid: int, most: int) -> tuple[set[int], int]:
-        """The inodes of the sockets among the first ``most`` descriptors of a process, and how many it looked at."""
+        """The inodes of the sockets among the first ``most`` descriptors of a process, and how many it looked at; 0
+        where they cannot be read."""
         found, looked = set[int](), 0
         try:
             folder = os.open(f"{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)
@@ -291,7 +355,7 @@ class Starters:
                         if target.startswith(_SOCKET):
                             found.add(int(target[len(_SOCKET) : -1]))
         except OSError:
-            return found, looked
+            return found, 0
         finally:
             os.close(folder)
         return found, looked

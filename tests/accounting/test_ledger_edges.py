@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lark_controller.accounting import ledger as ledger_module
+from lark_controller.accounting import departed
 from lark_controller.accounting import recent as recent_module
 from lark_controller.accounting.drops import DropRate
 from lark_controller.accounting.ledger import MADE_FOR_IT, Ledger
@@ -53,7 +53,7 @@ def test_a_port_a_minute_older_than_its_job_was_made_for_it(age: float | None, c
 
 
 def test_the_reading_that_is_left_of_a_port_is_the_next_jobs_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "_REMEMBERED", 2)
+    monkeypatch.setattr(departed, "MOST", 2)
     ledger = Ledger()
     for number in (1, 2, 3):
         ledger.begin(job(number, port=f"p{number}", datapath=1), "g")

@@ -67,6 +67,70 @@ def test_a_rate_of_transfers_is_over_a_second_at_least_and_since_the_jobs_beginn
         assert (found.rate, found.at) == (rate, NOW + at)
 
 
+def test_a_controller_that_goes_on_from_what_was_written_takes_no_minute_for_a_second() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=1.0)
+    (entry,) = ledger.entries(ledger.changed())
+    again = Ledger()
+    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    # The worker reported two seconds before to another controller, which had not written that yet.
+    for at, moved in ((70, 60_000), (72, 62_000)):
+        assert again.transferred(1, NOW + at, TransferCounts(moved, 0, 0, 0, 1), 2.0)
+        found = again.usage(1)
+        assert found is not None
+        assert found.rate.transfer_inward == 8_000
+    # A worker service that has just started has no time; what is new came since its last report all the same.
+    assert again.transferred(1, NOW + 82, TransferCounts(72_000, 0, 0, 0, 1), None)
+    found = again.usage(1)
+    assert found is not None
+    assert found.rate.transfer_inward == 8_000
+
+
+def test_a_job_that_comes_back_after_its_lease_has_nothing_counted_again() -> None:
+    def ended(ledger: Ledger) -> Usage:
+        ledger.leaves(1)
+        ledger.close(1, NOW + 50)
+        entries = ledger.entries(ledger.changed())
+        ledger.wrote(entries)
+        assert (len(ledger), [each.final for each in entries]) == (0, [True])
+        return entries[0].new
+
+    ledger, moved = opened(), TransferCounts(8_000, 400, 5_000, 0, 1500)
+    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=1.0)
+    ledger.transferred(1, NOW + 20, moved, 10.0)
+    ledger.report(1, NOW + 30, WorkerCounts(PortReading(5, 500, 5, 500), wan=(300, 200, 3, 2)), final=False)
+    assert ended(ledger)[-5:] == moved
+    # Its worker counts on since the job's start, and the first account is in the store.
+    ledger.begin(job(), "group_cms")
+    ledger.transferred(1, NOW + 60, moved._replace(bytes_in=9_000), None)
+    ledger.report(1, NOW + 60, WorkerCounts(PortReading(5, 500, 6, 700), wan=(350, 200, 4, 2)), final=False)
+    assert used(ledger)[-5:] == (9_000, 400, 5_000, 0, 1500)
+    new = ended(ledger)
+    assert new[-5:] == (1_000, 0, 0, 0, 0)
+    assert (new.bytes_in, new.bytes_out, new.wan_bytes_in, new.wan_packets_in) == (200, 0, 50, 1)
+
+
+def test_an_account_of_a_job_that_comes_back_before_it_is_closed_or_written_goes_on() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=1.0)
+    # Back before its last counters.
+    ledger.leaves(1)
+    ledger.begin(job(), "group_cms")
+    ledger.close(1, NOW + 20)
+    assert ledger.transferred(1, NOW + 20, TransferCounts(8_000, 0, 0, 0, 1), None)
+    # Back before its entry is written, which is under way.
+    ledger.leaves(1)
+    ledger.close(1, NOW + 30)
+    under_way = ledger.entries(ledger.changed())
+    assert [each.final for each in under_way] == [True]
+    ledger.begin(job(), "group_cms")
+    ledger.wrote(under_way)
+    assert ledger.transferred(1, NOW + 40, TransferCounts(9_000, 0, 0, 0, 1), None)
+    (entry,) = ledger.entries(ledger.changed())
+    assert (entry.final, entry.new.transfer_bytes_in, entry.usage.bytes_out) == (False, 1_000, 500)
+    assert ledger.ended() == []
+
+
 def test_what_the_wan_moved_of_transfers_is_a_part_of_them() -> None:
     ledger = opened()
     ledger.transferred(1, NOW + 10, TransferCounts(8_000, 400, 5_000, 300, 1500), None)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from lark_common.errors import PolicyError
 from lark_common.scitags import Collector, Marks, Scitag
 from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.file import load
+from lark_controller.policies.scitags import decide
 from lark_controller.services.scitags import RegistryFile, Scitags
 from tests.fixtures.controllers import running
 from tests.fixtures.databases import a_run
@@ -49,6 +51,21 @@ def marks(policy: str, registry: Path | None = REGISTRY) -> tuple[Scitags, Marks
     live: dict[str, Job] = {"a": alice, "b": bob, "c": away}
     found = Scitags(RegistryFile(registry), lambda: load(policy), live.get)
     return found, found.of_host("worker1", ["a", "b", "c", "d"])
+
+
+def test_a_job_that_is_named_many_times_is_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decided: list[object] = []
+
+    def counted(*given: Any) -> Any:
+        decided.append(given)
+        return decide(*given)
+
+    monkeypatch.setattr("lark_controller.services.scitags.decide", counted)
+    jobs = {str(number): replace(a_run(number), host="w", facts=Facts((("owner", '"a"'),))) for number in range(9)}
+    found = Scitags(RegistryFile(REGISTRY), lambda: load(POLICY), jobs.get)
+    assert found.of_host("W", [*jobs, "unknown"] * 1000).jobs == dict.fromkeys(jobs)
+    # All these jobs have the same facts.
+    assert len(decided) == 1
 
 
 def test_a_worker_has_the_marks_of_its_own_jobs_alone() -> None:
