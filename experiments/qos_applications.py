@@ -257,8 +257,9 @@ def against_allocation(times: Measured, tried: Sequence[float], options: Options
             "LAMMPS and POV-Ray are chosen so that the knee lies among the rates: Integer Sort puts its keys into "
             "buckets several times in a round, LAMMPS's bar is long and thin, and the pictures are sent uncompressed. "
             "What HPC Challenge's parts compute for a byte is theirs: PTRANS and FFT hardly anything, and RandomAccess "
-            "waits for small messages. By the paper's two numbers of Integer Sort at 5 and 8 MB/s its knee is at 51 "
-            "MB/s, beyond its most, too. HPC Challenge's b_eff is not run: it sends 4 GB, hours at these rates.",
+            "waits for small messages. By the paper's two numbers of Integer Sort at 5 and 8 MB/s its knee is at "
+            "about 50 MB/s, beyond its most, too. HPC Challenge's b_eff is not run: it sends 4 GB, hours at these "
+            "rates.",
             "The knee is the rate at which communicating takes as long as computing, by the curve of computing + bytes "
             f"/ rate that is nearest to the points: {'; '.join(told)}.",
             "The ranks share the lab's processor, so they compute one after the other. The paper's text has one such "
