@@ -14,7 +14,7 @@ from lark_common.deliveries import Delivered
 from lark_common.runs import EndedBy
 from lark_worker.controller_link import ControllerLink
 from lark_worker.dhcp.jobs import DhcpJobs, has_dhcp
-from lark_worker.errors import CallerError
+from lark_worker.errors import CallerError, NetworkError
 from lark_worker.identity.process_watch import ProcessWatch
 from lark_worker.identity.processes import Process
 from lark_worker.identity.startd import StartdView
@@ -139,6 +139,8 @@ class Worker:
             if not record.over and not self._endings.watch(record):
                 self._endings.finish(key)
                 continue
+            if record.made and not record.over:
+                self._release(record)
             if record.made and not record.over and has_dhcp(record):
                 self._dhcp.resume(record)
             if record.made and "register" in record.pending:
@@ -178,6 +180,13 @@ class Worker:
         self._watch.stop()
         self._endings.stop()
         self._state_lock.release()
+
+    def _release(self, record: Record) -> None:
+        """Let a job send that may run by now: the service before may have ended between its confirmation and that."""
+        try:
+            self._networks.release(record)
+        except NetworkError as error:
+            log.failure("a job's interface sends nothing", error, job=record.id)
 
     def register(self, starter: Process, body: bytes, wait: float) -> str:
         """Make a job's network and register it; returns the answer as ClassAd lines. Idempotent.

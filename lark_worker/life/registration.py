@@ -98,12 +98,14 @@ class Registrations:
             return self._lease(key, record, wait)
         if record.network_type != "none" and wait > 0:
             record = self._confirm(key, record, wait)
+        self._networks.release(record)
         return lines(record)
 
     def _lease(self, key: Key, record: Record, wait: float) -> str:
         """With DHCP: get the lease once the job's port is open for DHCP, and post the job again with it."""
         if not leased_address(record):
             record = self._confirm(key, record, self._settings.wait)
+            self._networks.release(record)
             given = self._dhcp.obtain(key, record)
             if given is None:
                 return self._without_lease(key)
@@ -210,6 +212,7 @@ class Registrations:
             record = self._jobs.change(key, state="pending", reason=reason)
             if record.addresses and not has_dhcp(record):
                 self._networks.configure(record)
+            self._networks.release(record)
             future.add_done_callback(lambda done: self._answered_late(key, done))
             return lines(record)
         return repeated(self._endings.give_up(key, AWAY, reason), self._settings)

@@ -20,7 +20,7 @@ from typing import Final
 from lark_common import log
 from lark_common.runs import Address, link_local
 from lark_worker.errors import NetworkError, RefusedError
-from lark_worker.network import linux_bridge
+from lark_worker.network import held_device, linux_bridge
 from lark_worker.network.commands import (
     NETNS,
     inside,
@@ -119,7 +119,8 @@ class JobNetworks:
     def make(self, record: Record) -> None:
         """Make the namespace with loopback; unless NetworkType is none, also the veth pair and the port on the bridge.
 
-        A network that a crash left half made is removed first. Raises NetworkError.
+        A job at a switch sends nothing before :meth:`release`. A network that a crash left half made is removed first.
+        Raises NetworkError.
         """
         if (NETNS / record.namespace).exists() or Path("/sys/class/net", record.port).exists():
             self.remove(record)
@@ -172,6 +173,11 @@ class JobNetworks:
                 lines.append(f"-{gateway.version} route replace default via {gateway} dev {INNER}")
         if lines:
             inside(record.namespace, lambda: _batches(lines))
+
+    def release(self, record: Record) -> None:
+        """Let a job at a switch send, now that its flows are confirmed. Idempotent. Raises NetworkError."""
+        if record.network_type == "ovs_bridge":
+            inside(record.namespace, lambda: held_device.release(INNER))
 
     def remove(self, record: Record) -> None:
         """Remove a job's network, whole or in part. Idempotent.
@@ -235,6 +241,8 @@ class JobNetworks:
                 _set(Path("/proc/sys/net", found[1], found[2]), found[3])
         if userspace:
             _checksums_here(INNER)
+        if record.network_type == "ovs_bridge":
+            held_device.hold(INNER)
         lines = ["link set lo up", f"link set {INNER} addrgenmode none", f"link set {INNER} up"]
         if settings.exists():
             lines.append(f"address add {link_local(record.mac)}/64 dev {INNER} scope link nodad")

@@ -15,7 +15,9 @@ from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import NETNS
+from lark_worker.network.job_network import INNER, JobNetworks
 from lark_worker.network.ovs_bridge import Bridge
+from lark_worker.records.records import Record
 from tests.fixtures.ovs import a_net
 from tests.worker.pool import POLICY, Pool, Starter, a_pool, eventually
 
@@ -66,10 +68,22 @@ while True:
 """
 
 
-def test_what_a_port_sent_before_it_was_registered_keeps_no_first_packet_back(pool: Pool) -> None:
-    """A router solicitation, say, whose drop Open vSwitch has cached when the job begins."""
+@pytest.mark.parametrize("version", [4, 6])
+def test_nothing_leaves_a_job_before_it_is_confirmed_and_its_first_packet_passes(
+    pool: Pool, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router solicitation, say, whose drop Open vSwitch would keep for the job's first packets."""
     enforced = pool.hook(pool.starter(9, "alice"), "start", "alice", 9)
-    other = value(enforced, "LarkInnerAddressIPv4")
+    other, mac = value(enforced, f"LarkInnerAddressIPv{version}"), value(enforced, "LarkInnerMacAddress")
+    left: list[tuple[str, int]] = []
+    release = JobNetworks.release
+
+    def noted(networks: JobNetworks, record: Record) -> None:
+        counter = Path("/sys/class/net", record.port, "statistics/rx_packets")
+        left.append((record.state, int(counter.read_text())))
+        release(networks, record)
+
+    monkeypatch.setattr(JobNetworks, "release", noted)
     for number in range(1, 4):
         starter, before = pool.starter(number, "alice"), set(NETNS.iterdir())
         ready, stop = threading.Event(), threading.Event()
@@ -89,11 +103,17 @@ def test_what_a_port_sent_before_it_was_registered_keeps_no_first_packet_back(po
         try:
             assert value(pool.hook(starter, "start", "alice", number), "LarkState") == "enforced"
             assert ready.wait(5)
-            status, said = pool.inside(starter, f"ping -n -q -i 0.1 -w 1 -c 1 {other}")
+            # One packet, which no neighbour's lookup comes before, and that nobody sends again.
+            namespace = (set(NETNS.iterdir()) - before).pop().name
+            subprocess.run(
+                ["ip", "-n", namespace, "neighbour", "replace", other, "lladdr", mac, "dev", INNER], check=True
+            )
+            status, said = pool.inside(starter, f"ping -n -q -c 1 -W 5 {other}")
             assert status == 0, said
         finally:
             stop.set()
             thread.join()
+    assert left == [("enforced", 0)] * 3
 
 
 def test_a_job_that_ends_leaves_nothing_and_its_neighbour_notices_nothing(pool: Pool) -> None:
