@@ -29,6 +29,12 @@ def access_point(global_job_id: str) -> str:
     return name if mark else ""
 
 
+def number(global_job_id: str) -> str:
+    """CLUSTER.PROC, the job's name for HTCondor's users; the whole GlobalJobId where it has none."""
+    parts = global_job_id.split("#")
+    return parts[1] if len(parts) > 1 else global_job_id
+
+
 class RunKey(NamedTuple):
     """The key of a run: GlobalJobId, JobCurrentStartDate (seconds since 1970, 0 if absent), slot.
 

@@ -318,3 +318,26 @@ def test_the_command_has_lines_for_people_and_json_for_scripts(
     assert json.loads(capsys.readouterr().out) == []
     cli.main(["status", "--json"])
     assert json.loads(capsys.readouterr().out)["jobs"] == 0
+
+
+@pytest.mark.ovs
+def test_jobs_are_listed_by_the_names_that_htcondors_users_have(
+    pool: Pool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in pool.environment.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["jobs"]) == 0
+    assert capsys.readouterr().out == ""
+    pool.hook(pool.starter(7, "alice"), "start", "alice", 7)
+    assert cli.main(["jobs"]) == 0
+    head, job = capsys.readouterr().out.splitlines()
+    assert head.split() == ["JOB", "SLOT", "OWNER", "STATE", "ADDRESSES", "NAMESPACE"]
+    assert job.split()[:4] == ["7.0", "slot1_7@worker1", "alice", "enforced"]
+    # Two access points may have one number.
+    of_seven = {"slot": "s", "owner": "bob", "state": "pending", "addresses": [], "namespace": "n"}
+    ids = ("one.example#7.0#1", "two.example#7.0#2", "two.example#8.0#3")
+    answer = {"jobs": [{"global_job_id": each, **of_seven} for each in ids]}
+    monkeypatch.setattr(cli, "_ask", lambda settings, path: answer)
+    assert cli.main(["jobs"]) == 0
+    named = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert named == ["JOB", "one.example#7.0", "two.example#7.0", "8.0"]
