@@ -139,6 +139,10 @@ class JobControls(Protocol):
         Raises NotFoundError, and AmbiguousError where several jobs are named so.
         """
 
+    def host_called(self, word: str) -> str:
+        """The host of jobs, live or ended, that a word names, by the first part of its name where no host has it whole;
+        the word itself where it names none or several."""
+
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
         """The names of the jobs among these ids, live or ended: CLUSTER.PROC, with the access point where two of them
         have it."""

@@ -31,6 +31,11 @@ def named_job(word: str, any_node: bool = False) -> str:
     return valid_job_id(word) if g.lark_by_hook else current().controls.jobs.named(word, g.lark_user, any_node)
 
 
+def named_host(word: str) -> str:
+    """The host that a path names, with or without its domain; a hook's requests name hosts in full alone."""
+    return word if g.lark_by_hook else current().controls.jobs.host_called(word)
+
+
 def read_now(job_id: str) -> None:
     """Read a live job's counters at its switch now, as far as that answers in time."""
     context = current()

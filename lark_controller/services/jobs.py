@@ -85,6 +85,11 @@ class Jobs:
         parallel job. Raises NotFoundError, AmbiguousError."""
         return self._names.id_of(word, owner, any_node)
 
+    def host_called(self, word: str) -> str:
+        """The host of jobs that a word names, with or without its domain; the word where it names none or several."""
+        found = self._store.runs.hosts_meant(word)
+        return found[0] if len(found) == 1 else word
+
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
         """The names of the jobs among these ids, live or ended, as a table shows them."""
         return names_of(self._store.runs.called(ids)) if ids else {}

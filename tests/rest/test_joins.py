@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from flask.testing import FlaskClient
 
-from lark_common.errors import SettingError, StoreError
+from lark_common.errors import NotFoundError, SettingError, StoreError
 from lark_common.settings_table import lines_of
 from lark_controller.rest import tokens
 from lark_controller.rest.app import create_app
@@ -128,6 +128,21 @@ def test_another_instance_knows_and_refuses_the_same_after_each_look(records: Co
     for each in (own, known):
         assert [each.find(sha256) is not None for sha256 in (A, B, C)] == [False, False, True]
     assert others.find(secret) is join_tokens.find(secret) is None
+
+
+def test_a_worker_is_revoked_by_the_first_part_of_its_name_where_no_other_has_it(records: Counted) -> None:
+    join_tokens, known = instance(records)
+    hosts = ("worker7.one.example", "worker8.one.example", "worker8.two.example")
+    made, _ = join_tokens.add(hosts, 3600, "alice")
+    for host, sha256 in zip(hosts, (A, B, C), strict=True):
+        join_tokens.use(made.id, host, "10.0.0.1", sha256)
+    assert join_tokens.revoke("Worker7", "alice") == "worker7.one.example"
+    with pytest.raises(NotFoundError, match=r"worker8: worker8\.one\.example, worker8\.two\.example; say which"):
+        join_tokens.revoke("worker8", "alice")
+    assert join_tokens.revoke("worker8.two.example", "alice") == "worker8.two.example"
+    with pytest.raises(NotFoundError, match="no worker worker7 has joined"):
+        join_tokens.revoke("worker7", "alice")
+    assert [known.find(each) is not None for each in (A, B, C)] == [False, True, False]
 
 
 def test_what_is_known_stays_while_the_database_is_away(records: Counted) -> None:

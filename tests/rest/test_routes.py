@@ -401,6 +401,11 @@ def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
     found = api.get("/v1/hosts/worker1/rules", scope="hook").json
     assert (found["host"], found["revision"], found["waiting"]) == ("worker1", "5f0e12ab.17", ["0123456789abcdef"])
     assert from_json(found["rules"]) == api.controls.workers.rules("worker1", "", 0).rules
+    assert api.register(1, "alice")["host"] == "worker1.example"
+    named = {scope: api.get("/v1/hosts/worker1/rules", scope=scope).json["host"] for scope in ("read", "hook")}
+    # Hooks name hosts in full alone.
+    assert named == {"read": "worker1.example", "hook": "worker1"}
+    assert api.get("/v1/hosts/worker1/paths", scope="read").status_code == 200
     known = api.get("/v1/hosts/worker1/rules?after=5f0e12ab.17&wait=0", scope="hook").json
     assert known["rules"] is None
     sent: dict[str, object] = {"revision": "5f0e12ab.17", "refused": {"0123456789abcdef": "why"}}

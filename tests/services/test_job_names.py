@@ -144,6 +144,12 @@ def test_ports_problems_and_lines_of_the_trail_have_the_names_of_jobs(tmp_path: 
         (port,) = [each for each in controller.switches.find(f"{1:016x}").ports if each.job]
         assert (port.job, port.job_name) == (job.id, f"{job.cluster}.{job.proc}")
         assert controller.jobs.names([job.id, "0123456789abcdef"]) == {job.id: port.job_name}
+        host = job.host.partition(".")[0]
+        assert [controller.jobs.host_called(each) for each in (job.host, host, "nobody")] == [
+            job.host,
+            job.host,
+            "nobody",
+        ]
         controller.jobs.end(job.id, "test")
         assert controller.jobs.names([job.id]) == {job.id: port.job_name}
         assert controller.jobs.names([]) == {}

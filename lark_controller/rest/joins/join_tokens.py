@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lark_common.errors import NotFoundError
 from lark_controller.api.joins import ForeignJoin, JoinedWorker, JoinRecords, JoinToken
 from lark_controller.rest.joins.joined_workers import JoinedWorkers
 
@@ -76,10 +77,23 @@ class JoinTokens:
         """The workers that have joined, by host."""
         return self._records.workers()
 
-    def revoke(self, host: str, actor: str) -> None:
-        """Refuse a worker's token from now on. Raises NotFoundError."""
-        self._records.revoke(host, actor, self._clock())
+    def revoke(self, host: str, actor: str) -> str:
+        """Refuse a worker's token from now on; returns its host. ``host`` may lack the domain where one worker alone is
+        called so. Raises NotFoundError."""
+        meant = self._meant(host)
+        self._records.revoke(meant, actor, self._clock())
         self._known.refresh()
+        return meant
+
+    def _meant(self, host: str) -> str:
+        names = {worker.host.lower(): worker.host for worker in self._records.workers()}
+        asked = host.lower()
+        found = [name for folded, name in names.items() if folded.partition(".")[0] == asked]
+        if asked in names or not found:
+            return host
+        if len(found) > 1:
+            raise NotFoundError(f"several workers are called {host}: {', '.join(found)}; say which, with its domain")
+        return found[0]
 
 
 def _digest(secret: str) -> str:

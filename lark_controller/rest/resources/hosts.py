@@ -18,6 +18,7 @@ from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host
 from lark_controller.rest.bodies import read_json
 from lark_controller.rest.context import current
+from lark_controller.rest.job_words import named_host
 from lark_controller.rest.json_portions import written
 from lark_controller.rest.schemas.queries import RulesQuery
 from lark_controller.rest.schemas.worker_rules import (
@@ -55,10 +56,11 @@ def show(query: dict[str, Any], host: str) -> dict[str, object]:
     """
     context = current()
     require_host(host)
+    known = named_host(host)
     if not query["wait"]:
-        return _answer(context.controls.workers.rules(host, query["after"], 0.0))
+        return _answer(context.controls.workers.rules(known, query["after"], 0.0))
     with context.polling() as free:
-        return _answer(context.controls.workers.rules(host, query["after"], query["wait"] if free else 0.0))
+        return _answer(context.controls.workers.rules(known, query["after"], query["wait"] if free else 0.0))
 
 
 @operation(

@@ -122,8 +122,8 @@ def joined() -> dict[str, object]:
 )
 def revoke(host: str) -> dict[str, object]:
     """Refuse the token of a worker that has joined, at every instance. Lists those that are left."""
-    _joining().join_tokens.revoke(host, actor())
-    log.event("worker's token revoked", host=host, actor=actor())
+    revoked = _joining().join_tokens.revoke(host, actor())
+    log.event("worker's token revoked", host=revoked, actor=actor())
     return joined()
 
 

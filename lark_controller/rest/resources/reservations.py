@@ -17,7 +17,7 @@ from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host, require_host_of
 from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
-from lark_controller.rest.job_words import is_address, job_among, job_or_host, named_job
+from lark_controller.rest.job_words import is_address, job_among, job_or_host, named_host, named_job
 from lark_controller.rest.own_jobs import own_user, shown_reservation
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
@@ -313,9 +313,9 @@ def paths(query: dict[str, Any], host: str) -> dict[str, object]:
     With ``after`` and ``wait`` as for links.
     """
     require_host(host)
-    after = query["after"]
+    known, after = named_host(host), query["after"]
     with current().watching(query["wait"]) as wait:
-        found = current().controls.reservations.paths(host, after, wait)
+        found = current().controls.reservations.paths(known, after, wait)
     return {"version": found.version, "paths": None if found.version == after else found.items}
 
 
