@@ -35,6 +35,7 @@ FUNCTIONS = {
     "by",
     "and",
     "on",
+    "ignoring",
 }
 
 
@@ -186,6 +187,95 @@ def test_alerts_of_several_controllers_fire_where_they_should(
         )
     )
     promtool("test", "rules", written)
+
+
+# Values of each minute for two hours: of a controller for which every alert that one alone can have is to fire, and of
+# one that is well.
+ILL = {
+    "lark_instance_active": "1x120",
+    "lark_instance_generation": "1+1x120",
+    "lark_ready": "0x120",
+    'lark_switch_connected{switch="away"}': "0x120",
+    'lark_switch_in_sync{switch="away"}': "0x120",
+    'lark_switch_connected{switch="other"}': "1x120",
+    'lark_switch_in_sync{switch="other"}': "0x120",
+    'lark_switch_flows{switch="other"}': "95x120",
+    'lark_switch_flow_limit{switch="other"}': "100x120",
+    'lark_jobs{state="pending"}': "10x120",
+    'lark_jobs{state="quarantined"}': "1x120",
+    "lark_guarantees_missed_total": "0+1x120",
+    'lark_pool_readings_total{result="failed"}': "0+1x120",
+    'lark_pool_readings_total{result="read"}': "1x120",
+    "lark_pool_reading_timestamp_seconds": "60x120",
+    "lark_flow_errors_total": "0+1x120",
+    "lark_switch_drift_total": "0+1x120",
+    'lark_group_bytes_total{group="cms",direction="out",scope="wan"}': "0+6000x120",
+    'lark_group_ceiling_bytes_per_second{group="cms"}': "100x120",
+    'lark_group_drops_total{group="cms",direction="out",reason="policy"}': "0+10x120",
+    'lark_group_packets_total{group="cms",direction="out"}': "0+100x120",
+    "lark_usage_written_timestamp_seconds": "60x120",
+    'lark_post_seconds_bucket{le="5.0"}': "0x120",
+    'lark_post_seconds_bucket{le="10.0"}': "0+10x120",
+    'lark_post_seconds_bucket{le="+Inf"}': "0+10x120",
+    'lark_certificate_end_timestamp_seconds{setting="LARK_REST_TLS_CERT"}': "86400x120",
+}
+WELL = dict.fromkeys(ILL, "0x120") | {
+    "lark_instance_active": "1x120",
+    "lark_ready": "1x120",
+    "up": "1x120",
+    'lark_switch_connected{switch="away"}': "1x120",
+    'lark_switch_in_sync{switch="away"}': "1x120",
+    'lark_switch_connected{switch="other"}': "1x120",
+    'lark_switch_in_sync{switch="other"}': "1x120",
+    'lark_switch_flows{switch="other"}': "80x120",
+    'lark_switch_flow_limit{switch="other"}': "100x120",
+    'lark_jobs{state="enforced"}': "10x120",
+    'lark_pool_readings_total{result="read"}': "0+1x120",
+    "lark_pool_reading_timestamp_seconds": "0+60x120",
+    'lark_group_bytes_total{group="cms",direction="out",scope="wan"}': "0+3000x120",
+    'lark_group_ceiling_bytes_per_second{group="cms"}': "100x120",
+    'lark_group_packets_total{group="cms",direction="out"}': "0+100x120",
+    "lark_usage_written_timestamp_seconds": "0+60x120",
+    'lark_post_seconds_bucket{le="5.0"}': "0+10x120",
+    'lark_post_seconds_bucket{le="10.0"}': "0+10x120",
+    'lark_post_seconds_bucket{le="+Inf"}': "0+10x120",
+    'lark_certificate_end_timestamp_seconds{setting="LARK_REST_TLS_CERT"}': "31536000x120",
+}
+# Alerts of several controllers, of none, and of one that does not answer.
+OF_OTHERS = {"LarkTookOver", "LarkNoneStandsBy", "LarkCopyOld", "LarkNoneActive", "LarkControllerDown"}
+
+
+@pytest.mark.parametrize(
+    ("values", "fired"),
+    [
+        pytest.param(ILL, {rule["alert"] for rule in rules()} - OF_OTHERS, id="every alert"),
+        pytest.param(
+            {"up": "0x120", "lark_instance_active": "0x120"}, {"LarkControllerDown", "LarkNoneActive"}, id="away"
+        ),
+        pytest.param(WELL, set(), id="none"),
+    ],
+)
+def test_every_alert_fires_on_what_it_is_for(tmp_path: Path, values: dict[str, str], fired: set[str]) -> None:
+    written = tmp_path / "test.yml"
+    given = [{"series": _at(name, 'job="lark",instance="a"'), "values": each} for name, each in values.items()]
+    asked = {
+        "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+        "eval_time": "110m",
+        "exp_samples": [{"labels": f'{{alertname="{each}"}}', "value": 1} for each in sorted(fired)],
+    }
+    document = {
+        "rule_files": [str(ROOT / "etc/prometheus/lark.rules.yml")],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": given, "promql_expr_test": [asked]}],
+    }
+    written.write_text(yaml.safe_dump(document))
+    promtool("test", "rules", written)
+
+
+def _at(series: str, labels: str) -> str:
+    """A series with these labels before its own."""
+    name, _, own = series.partition("{")
+    return f"{name}{{{labels}{',' if own else ''}{own or '}'}"
 
 
 def _filled(text: str, labels: dict[str, str]) -> str:
