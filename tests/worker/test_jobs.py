@@ -200,6 +200,20 @@ def test_the_service_restarts_and_running_jobs_notice_nothing(pool: Pool) -> Non
     eventually(lambda: not pool.leftovers())
 
 
+def test_a_job_that_was_confirmed_and_not_let_send_sends_once_the_service_is_back(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = value(pool.hook(pool.starter(1, "alice"), "start", "alice", 1), "LarkInnerAddressIPv4")
+    held = pool.starter(2, "alice")
+    with monkeypatch.context() as ending:
+        ending.setattr(JobNetworks, "release", lambda networks, record: None)
+        assert value(pool.hook(held, "start", "alice", 2), "LarkState") == "enforced"
+    assert pool.inside(held, f"ping -c1 -W1 {address}")[0] != 0
+    pool.stop_service()
+    pool.start_service()
+    assert pool.inside(held, f"ping -c1 -W2 {address}")[0] == 0
+
+
 def test_after_the_machine_has_started_again_no_job_of_before_is_left(pool: Pool) -> None:
     starter = pool.starter(1, "alice")
     pool.hook(starter, "start", "alice", 1)
