@@ -224,6 +224,7 @@ def against_allocation(times: Measured, tried: Sequence[float], options: Options
         told.append(f"{_shown(name, part)} {_knee(computing, rate)}")
     if not series:
         raise NotMeasuredError(f"nothing of {', '.join(programs(options))} at two rates")
+    alone = all(rate == float("inf") for rate, _ in network)
     return Result(
         name="qos-applications-8",
         title=f"Applications on {NODES} nodes: time against allocation",
@@ -246,7 +247,7 @@ def against_allocation(times: Measured, tried: Sequence[float], options: Options
                 "HPC Challenge's PTRANS and FFT, which measure the network, communicate longer at every rate",
                 network,
                 lambda found: found > 1,
-                "they would not from {} to {} of the most on",
+                "they communicate alone" if alone else "they would not from {} to {} of the most on",
             ),
         ),
         setting=setting(options),
