@@ -198,12 +198,13 @@ class Metering:
         return meter
 
     def _hand_on(self, record: Record, meter: JobUse) -> None:
+        whole = {"Input": meter.counted.bytes_in / MEGA, "Output": meter.counted.bytes_out / MEGA}
         values: dict[str, float | str] = {
-            "NetworkInputMb": meter.counted.bytes_in / MEGA,
-            "NetworkOutputMb": meter.counted.bytes_out / MEGA,
+            **{f"Network{way}Mb": amount for way, amount in whole.items()},
             "BandwidthUsage": meter.peak,
             "BandwidthAverageUsage": meter.average,
-            **self._wan.get(record.id, {}),
+            # It was read at another moment, and in front of the job's queue: a part is never more than its whole.
+            **{f"NetworkWan{way}Mb": min(part, whole[way]) for way, part in self._wan.get(record.id, {}).items()},
             **self._advice.get(record.id, {}),
             # The last ones, since an access point that was configured for an earlier version refuses them.
             **transferred(self._transfers(key_of(record))),
@@ -245,7 +246,7 @@ class Metering:
     def _note_wan(self, job_id: str, wan: tuple[int, int] | None) -> None:
         if wan is not None:
             with self._lock:
-                self._wan[job_id] = {"NetworkWanInputMb": wan[0] / MEGA, "NetworkWanOutputMb": wan[1] / MEGA}
+                self._wan[job_id] = {"Input": wan[0] / MEGA, "Output": wan[1] / MEGA}
 
     def _read_advice(self, record: Record, quiet: bool) -> None:
         """Request advice on what a job asks for, and with it the WAN part of its use, at its end alone: a request for

@@ -104,7 +104,7 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Record("1" * 16, 1, "boot", 7, 0, "s#1.0#1", 1, "slot1@w", "alice", "ns", "veth", "", "ovs_bridge", "", "")
-    seen, now = [Counted(100_000, 200_000, 100, 200)], [1000.0]
+    seen, now = [Counted(20_100_000, 20_200_000, 100, 200)], [1000.0]
     monkeypatch.setattr(metering, "read", lambda _: seen[0])
     monkeypatch.setattr(
         metering, "time", SimpleNamespace(monotonic=lambda: now[0], clock_gettime=lambda _: now[0], CLOCK_BOOTTIME=0)
@@ -134,8 +134,8 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
     for pause, counted, quiet in (
         (0.0, seen[0], False),  # the first look
         (5.0, seen[0], True),
-        (5.0, Counted(100_000, 300_000, 100, 300), False),
-        (1.0, Counted(100_000, 300_000, 100, 300), True),
+        (5.0, Counted(20_100_000, 20_300_000, 100, 300), False),
+        (1.0, Counted(20_100_000, 20_300_000, 100, 300), True),
     ):
         now[0] += pause
         seen[0] = counted
@@ -167,6 +167,21 @@ def test_the_wan_part_of_a_jobs_end_is_read_anew_and_at_once_where_it_has_been_q
     assert len(asked) == before
 
 
+def test_the_wan_part_is_never_more_than_what_the_job_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job that only talks to the WAN, all that came between the two readings would be in the part alone."""
+    job = Record("1" * 16, 1, "boot", 7, 0, "s#1.0#1", 1, "slot1@w", "alice", "ns", "veth", "", "nat", "", "")
+    told: dict[str, float | str] = {}
+    each = metering.Metering(
+        load({}), KnownJobs(tmp_path), ControllerLink(load({})), lambda _: (2_500_000, 900_000),
+        lambda _record, _quiet: None, lambda _: NOTHING, lambda _starter, values: told.update(values),
+    )  # fmt: skip
+    monkeypatch.setattr(metering, "read", lambda _: Counted(2_000_000, 1_000_000, 9, 9))
+    each.report_now(job)
+    assert {name: told[name] for name in told if name.startswith("Network")} == {
+        "NetworkInputMb": 2.0, "NetworkOutputMb": 1.0, "NetworkWanInputMb": 2.0, "NetworkWanOutputMb": 0.9,
+    }  # fmt: skip
+
+
 def test_the_end_of_a_job_that_moved_next_to_nothing_does_not_wait_for_its_flows_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +209,7 @@ def test_the_wan_parts_of_all_jobs_of_a_worker_are_one_request_in_an_interval(
         for number, kind in enumerate(kinds, 1)
     }  # fmt: skip
     now = [1000.0]
-    monkeypatch.setattr(metering, "read", lambda _: Counted(1, 1, 1, 1))
+    monkeypatch.setattr(metering, "read", lambda _: Counted(9_000_000, 9_000_000, 9, 9))
     monkeypatch.setattr(metering, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
     monkeypatch.setattr(metering, "_uptime", lambda _started: 0.0)
     asked: list[tuple[str, list[str]]] = []
