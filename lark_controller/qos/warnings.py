@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 from lark_common.errors import PathError
 from lark_controller.policies.model import MAX_GROUPS, HostSpec, Policy, Reserves, SwitchRole, TopologySpec
-from lark_controller.policies.topology import is_wan
+from lark_controller.policies.topology import ACCESS, is_wan
+from lark_controller.qos.admission import NOTHING, shortages
 from lark_controller.qos.groups import has_queue, notices, shortcomings, told
-from lark_controller.qos.topology import Topology
+from lark_controller.qos.topology import KILO, MAX_RATE, Topology, requested_rate
 
 # Limit on the warnings of one kind, for readability.
 MOST: Final = 20
@@ -95,11 +96,19 @@ def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iter
         return ()
     topology, known = Topology(policy.topology, capacities), sorted({host.lower() for host in hosts})
     refusing: dict[str, str] = {}
+    # What every job asks for at least.
+    least = next((rule.default for rule in policy.bandwidths if rule.when is None), None) or 0.0
     for host in known:
         try:
             topology.host(host, 1)
         except PathError as error:
             refusing[host] = str(error)
+            continue
+        # Other hosts are the policy's own matter.
+        if topology.learns_from(host) or topology.is_end(host):
+            narrow = _narrow(topology, host, least, host)
+            if narrow:
+                refusing[host] = f"{narrow}, and a job has {least:g} Mb/s by default"
     if not refusing:
         return ()
     first, why = next(iter(refusing.items()))
@@ -161,15 +170,41 @@ def _pathless(spec: TopologySpec) -> str:
 
 
 def _too_much(policy: Policy, spec: TopologySpec) -> Iterable[str]:
-    """Defaults of bandwidth that a declared access link cannot hold even once; the first of them."""
-    links = [(host.capacity, host.name) for host in _workers(spec) if host.capacity is not None]
-    narrowest = min((capacity for capacity, _ in links), default=0.0)
+    """Defaults of bandwidth that the links of a worker's jobs cannot hold even once; the first of them."""
+    hosts = _workers(spec)
+    # A link that machine ads tell the capacity of is as wide as any here.
+    wide = {host.name.lower(): MAX_RATE / KILO for host in hosts if host.capacity is None}
+    topology = Topology(spec, wide)
     short = (
-        f"bandwidth rule in line {rule.line} gives every job {rule.default:g} Mb/s, and the access link of"
-        f" topology.hosts.{name} carries {capacity:g}: such a job is refused there"
+        f"bandwidth rule in line {rule.line} gives every job {rule.default:g} Mb/s, and {narrow}: such a job is refused"
+        " there"
         for rule in policy.bandwidths
-        if rule.default is not None and rule.default > narrowest
-        for capacity, name in links
-        if rule.default > capacity
+        if rule.default is not None
+        for host in hosts
+        if (narrow := _narrow(topology, host.name, rule.default, f"topology.hosts.{host.name}"))
     )
     return islice(short, MOST)
+
+
+def _narrow(topology: Topology, host: str, megabits: float, named: str) -> str:
+    """The link that cannot hold a job of a host even once, as a clause; ``""`` where all can, or there is no path.
+    Raises PathError where the access link's capacity is not known."""
+    spec, kbps = topology.spec, requested_rate(megabits)
+    wans = sorted({end for link in spec.links for end in link.ends if is_wan(end)})
+    ways = wans if spec.reserves is Reserves.WAN else [host]
+    found = []
+    for way in ways:
+        try:
+            demand = topology.host(host, kbps) if way == host else topology.both_ways(host, way, kbps)
+        except PathError:
+            continue
+        if not (short := shortages(NOTHING, demand)):
+            return ""
+        found.append(short[0])
+    if not found:
+        return ""
+    link = found[0]
+    both = "" if link.source else " in both directions together"
+    if spec.reserves is Reserves.HOST or link.link.startswith(ACCESS):
+        return f"the access link of {named} carries {link.capacity:g}{both}"
+    return f"link {link.link} between {named} and the WAN carries {link.capacity:g}{both}"

@@ -13,6 +13,7 @@ from lark_controller.qos.warnings import QueueMaker, policy_warnings, queue_warn
 ROOT = Path(__file__).parents[2]
 
 HEAD = "version: 1\nnetworks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}\n"
+TRUNK = "links: {up: {between: [r, core1], capacity: 30}, internet: {between: [core1, wan], capacity: 1000}}"
 WAN = "links: {internet: {between: [core1, wan], capacity: 1000}}"
 
 
@@ -70,6 +71,34 @@ def policy(topology: str, rules: str = "") -> str:
         (
             policy("hosts: {default: {switch: rack1}}", "bandwidth: {mode: cap, default: 20}"),
             ["every job, since bandwidth has a default, is refused"],
+        ),
+        # Both directions of a job's guarantee are on a link that is half duplex.
+        (
+            policy("hosts: {default: {switch: r, capacity: 100, duplex: half}}", "bandwidth: {default: 60}"),
+            ["the access link of topology.hosts.default carries 100 in both directions together: such a job"],
+        ),
+        (policy("hosts: {default: {switch: r, capacity: 100, duplex: half}}", "bandwidth: {default: 50}"), []),
+        # A job that reserves its way to the WAN is refused by the narrowest link of it.
+        (
+            policy(
+                f"reserves: wan, {TRUNK}, hosts: {{default: {{switch: r, capacity: 100}}}}", "bandwidth: {default: 50}"
+            ),
+            ["50 Mb/s, and link up between topology.hosts.default and the WAN carries 30: such a job is refused there"],
+        ),
+        (policy(f"{TRUNK}, hosts: {{default: {{switch: r, capacity: 100}}}}", "bandwidth: {default: 50}"), []),
+        # One WAN that is wide enough is enough, since policy may lead jobs there.
+        (
+            policy(
+                f"reserves: wan, {TRUNK[:-1]}, more: {{between: [r, wan-fast], capacity: 1000}}}},"
+                " hosts: {default: {switch: r, capacity: 100}}",
+                "bandwidth: {default: 50}",
+            ),
+            [],
+        ),
+        # The links behind it count where the access link's capacity comes from machine ads, too.
+        (
+            policy(f"reserves: wan, {TRUNK}, hosts: {{default: {{switch: r}}}}", "bandwidth: {default: 50}"),
+            ["topology.hosts.default has no capacity", "link up between topology.hosts.default and the WAN carries 30"],
         ),
     ],
 )
@@ -174,6 +203,18 @@ def test_the_workers_of_the_pool_are_looked_at() -> None:
     (sentence,) = worker_warnings(learned, {"w1": 1000.0}, ["w1", "W2", "w3"])
     assert "refused at 2 of 3 workers of this pool; at w2: the capacity of the access link" in sentence
     assert worker_warnings(load(HEAD), {}, ["w1"]) == ()
+    # What a worker has told, and a link that ends at one, may hold no job at all.
+    text = policy(
+        "links: {cable: {between: [w3, rack2], capacity: 10}}, hosts: {default: {switch: rack2}}",
+        "bandwidth: {default: 20}",
+    )
+    (sentence,) = worker_warnings(load(text), {"w1": 1000.0, "w2": 15.0}, ["w1", "w2", "w3"])
+    assert sentence == (
+        "every job, since bandwidth has a default, is refused at 2 of 3 workers of this pool; at w2: the access link"
+        " of w2 carries 15, and a job has 20 Mb/s by default"
+    )
+    (sentence,) = worker_warnings(load(text), {"w1": 1000.0}, ["w1", "w3"])
+    assert sentence.endswith("at w3: the access link of w3 carries 10, and a job has 20 Mb/s by default")
 
 
 @pytest.mark.parametrize(
