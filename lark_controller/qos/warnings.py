@@ -1,5 +1,5 @@
 """Warnings about valid policies: which of them refuse every job that asks for bandwidth, and why; which rates of groups
-no switch keeps; and what of external addresses no job can have. Pure."""
+no switch keeps; and the addresses that no job can have. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,27 @@ MOST: Final = 20
 
 
 def policy_warnings(policy: Policy) -> tuple[str, ...]:
-    """The reasons why every job that asks for bandwidth is refused, anywhere or at the hosts concerned, as far as the
-    policy alone decides; the rates of groups that its switches do not keep; and what of external addresses no job can
-    have."""
+    """The reasons why every job that is to have an address, or asks for bandwidth, is refused, anywhere or at the hosts
+    concerned, as far as the policy alone decides; the rates of groups that its switches do not keep; and what of
+    external addresses no job can have."""
     return (
+        *_address_warnings(policy),
         *_bandwidth_warnings(policy),
         *islice(_group_warnings(policy), MOST),
         *islice(_external_warnings(policy), MOST),
     )
+
+
+def _address_warnings(policy: Policy) -> Iterator[str]:
+    """The want of any address that the controller may give."""
+    whose = "every job with AddressType controller, which is what workers choose by default, is refused"
+    if not policy.job_networks:
+        yield f"networks.jobs names no network, so the controller has no address to give: {whose}"
+    elif all(
+        any(network.version == host.version and network.subnet_of(host) for host in policy.hosts)  # type: ignore[arg-type]
+        for network in policy.job_networks
+    ):
+        yield f"networks.hosts has every address of networks.jobs, so the controller has none to give: {whose}"
 
 
 def _group_warnings(policy: Policy) -> Iterator[str]:

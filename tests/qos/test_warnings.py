@@ -25,6 +25,13 @@ def policy(topology: str, rules: str = "") -> str:
     ("text", "said"),
     [
         (HEAD, []),
+        # Where jobs live among other hosts, the controller gives no addresses.
+        ("version: 1\n", ["networks.jobs names no network, so the controller has no address to give"]),
+        (
+            "version: 1\nnetworks: {jobs: [10.64.0.0/30, '2001:db8::/126'], hosts: [10.64.0.0/30, '2001:db8::/126'],"
+            " local: [10.0.0.0/8, '2001:db8::/32']}\n",
+            ["networks.hosts has every address of networks.jobs"],
+        ),
         (policy(f"{WAN}, hosts: {{default: {{switch: core1, capacity: 100}}}}"), []),
         # The documented topology, which depends on what machine ads have.
         (policy("hosts: {default: {switch: rack2}}"), ["topology.hosts.default has no capacity"]),
