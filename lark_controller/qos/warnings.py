@@ -109,7 +109,7 @@ def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iter
         return ()
     topology, known = Topology(policy.topology, capacities), sorted({host.lower() for host in hosts})
     refusing: dict[str, str] = {}
-    # What every job asks for at least.
+    # The least that a job is given.
     least = next((rule.default for rule in policy.bandwidths if rule.when is None), None) or 0.0
     for host in known:
         try:
@@ -185,7 +185,7 @@ def _pathless(spec: TopologySpec) -> str:
 def _too_much(policy: Policy, spec: TopologySpec) -> Iterable[str]:
     """Defaults of bandwidth that the links of a worker's jobs cannot hold even once; the first of them."""
     hosts = _workers(spec)
-    # A link that machine ads tell the capacity of is as wide as any here.
+    # An access link whose capacity is in machine ads is as wide as any here.
     wide = {host.name.lower(): MAX_RATE / KILO for host in hosts if host.capacity is None}
     topology = Topology(spec, wide)
     short = (

@@ -210,7 +210,7 @@ def test_the_workers_of_the_pool_are_looked_at() -> None:
     (sentence,) = worker_warnings(learned, {"w1": 1000.0}, ["w1", "W2", "w3"])
     assert "refused at 2 of 3 workers of this pool; at w2: the capacity of the access link" in sentence
     assert worker_warnings(load(HEAD), {}, ["w1"]) == ()
-    # What a worker has told, and a link that ends at one, may hold no job at all.
+    # The link in a machine ad, and one that ends at a worker, may hold no job at all.
     text = policy(
         "links: {cable: {between: [w3, rack2], capacity: 10}}, hosts: {default: {switch: rack2}}",
         "bandwidth: {default: 20}",
