@@ -34,19 +34,21 @@ def table(name: str, treatments: Mapping[Key, Treatment], connections: Iterable[
                 chains[_chain(way, key)] = Chain(found)
                 shared = () if treatment.block else treatment.shared
                 chains |= {_shared(way, each): Chain(tuple(_limit(each.rate))) for each in shared}
-    elements: dict[str, list[str]] = {f"{way}{version}": [] for way in "oi" for version in _FIELDS}
+    # One chain for each pair of ends, since the kernel refuses a table with two: where ports were used again before the
+    # end of their connection was seen, the later one's.
+    chosen: dict[str, dict[str, str]] = {f"{way}{version}": {} for way in "oi" for version in _FIELDS}
     for key, each in connections:
         ends = f"{each.local} . {each.ports[0]} . {each.remote} . {each.ports[1]}"
         for way in "oi":
             if (chain := _chain(way, key)) in chains:
-                elements[f"{way}{each.remote.version}"].append(f"{ends} : goto {chain}")
+                chosen[f"{way}{each.remote.version}"][ends] = chain
     sets = {
         each: Set(
             "type {0} . inet_service . {0} . inet_service : verdict;".format(_FIELDS[int(each[1])][1]),
-            tuple(dict.fromkeys(found)),
+            tuple(f"{ends} : goto {chain}" for ends, chain in found.items()),
             keyed=True,
         )
-        for each, found in elements.items()
+        for each, found in chosen.items()
     }
     return Table(FAMILY, name, frozenset(), sets, {**chains, **_gates()})
 

@@ -80,7 +80,7 @@ def test_transfers_are_shown_apart_from_the_jobs_own_use_and_together_with_it(re
     expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
     expect(use.get_by_role("table", name="Transfers by HTCondor")).to_have_count(0)
     moved = TransferReport(TransferCounts(50_000_000, 7_000_000, 4_000_000, 0, 8_000))
-    site.lark.service.controller.controls.usage.transferred("worker1.example", {job["id"]: moved})
+    site.lark.service.controller.usage.transferred("worker1.example", {job["id"]: moved})
     expect(use.get_by_role("row", name="From the worker 7.00 MB 0 B 10.0 MB")).to_be_visible()
     expect(use.get_by_role("row", name="To the worker 50.0 MB 4.00 MB 52.0 MB")).to_be_visible()
     expect(use.get_by_text("8 s", exact=True)).to_be_visible()
