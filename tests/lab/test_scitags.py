@@ -36,7 +36,7 @@ RULES = """policies:
 SECTION = """
 scitags: {{collectors: ["{collector}"], destinations: true, flows: all, ongoing: 5, labels: true}}
 """
-SEEN = "/tmp/fireflies"
+SEEN, CAPTURE = "/tmp/fireflies", "/tmp/wan.pcap"
 # Keeps what comes to the port of fireflies, a line each.
 _RECEIVER = f"""\
 import socket
@@ -119,27 +119,31 @@ def restart(lab: Lab) -> None:
 
 
 @contextmanager
-def captured(lab: Lab, address: str) -> Iterator[list[tuple[int, int, int]]]:
-    """The IPv6 packets that leave by the core's WAN port for an address, once the block is over: how many, the sender's
-    port, the flow label."""
+def capturing(lab: Lab, address: str) -> Iterator[None]:
+    """The IPv6 packets that leave by the core's WAN port for an address are kept meanwhile."""
     start = (
-        f"setsid tcpdump -p -nn -s 80 -Q in -i in0 -w /tmp/wan.pcap 'ip6 and tcp and dst host {address}'"
+        f"setsid tcpdump -p -nn -s 80 -Q in -i in0 -w {CAPTURE} 'ip6 and tcp and dst host {address}'"
         " >/dev/null 2>/tmp/dump & echo $!; until grep -q listening /tmp/dump; do sleep 0.05; done"
     )
     pid = lab.on("gateway-wan", "sh", "-c", start).stdout.strip()
-    found: list[tuple[int, int, int]] = []
     try:
-        yield found
+        yield
     finally:
         lab.on("gateway-wan", "kill", pid, check=False)
+
+
+def captured(lab: Lab) -> list[tuple[int, int, int]]:
+    """The packets that were kept: how many, the sender's port, the flow label."""
     # "IP6 (flowlabel 0x12345, … ) 2001:db8::b.40000 > …": the sender's last part is its port.
     show = (
-        "tcpdump -nn -v -t -r /tmp/wan.pcap 2>/dev/null"
+        f"tcpdump -nn -v -t -r {CAPTURE} 2>/dev/null"
         r" | sed -nE 's/^IP6 \((.*flowlabel (0x[0-9a-f]+))?.*\) [0-9a-f:]+\.([0-9]+) > .*/\3 \2/p' | sort | uniq -c"
     )
+    found = []
     for line in lab.on("gateway-wan", "sh", "-c", show, timeout=120).stdout.splitlines():
         count, port, *label = line.split()
         found.append((int(count), int(port), int(label[0], 16) if label else 0))
+    return found
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -156,7 +160,7 @@ def test_what_htcondor_moves_is_reported_and_marked_by_both_ways_in_both_directi
     make = f"head -c {UPLOAD} /dev/zero >result; sleep 3"
     with (
         http_server(lab), taker(lab), receiving(lab, COLLECTOR), receiving(lab, DESTINATION),
-        marked(lab, f"[{collector}]" if family == 6 else collector), captured(lab, WAN_ADDRESSES[1][1]) as packets,
+        marked(lab, f"[{collector}]" if family == 6 else collector), capturing(lab, WAN_ADDRESSES[1][1]),
     ):  # fmt: skip
         fetch = {"transfer_input_files": f"http://{host}:{SERVER}/data"}
         jobs = submit.submit(lab, "alice", make, attributes | fetch)
@@ -175,6 +179,7 @@ def test_what_htcondor_moves_is_reported_and_marked_by_both_ways_in_both_directi
     assert 0 <= uploaded.sent - UPLOAD < 10_000, uploaded
     assert any(0 <= each.sent - SIZE < SIZE // 50 for each in own), own
     if family == 6:
+        packets = captured(lab)
         port = uploaded.ports[0]
         found = {label: count for count, source, label in packets if source == port}
         with_mark = sum(count for label, count in found.items() if label & LABEL_MASK == MARK.label)
