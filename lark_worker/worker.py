@@ -129,7 +129,7 @@ class Worker:
         """Take up the jobs that still run, end those that do not, remove what belongs to none. Raises NetworkError."""
         known = self._jobs.load()
         self.transfers.start()
-        self.fireflies.start(self.transfers.flows)
+        self.fireflies.start(self.transfers.flows, self.transfers.announce)
         self._watch.start()
         live = [record for record in known if not record.over and self._jobs.lives(record)]
         self._networks.sweep(live)

@@ -147,6 +147,10 @@ class Book:
         turns, self._turns = self._turns, Turns([], [])
         return turns
 
+    def announce(self) -> None:
+        """Have the flows that are followed now among those that :meth:`turns` has as found."""
+        self._turns.found.extend(self.flows())
+
     def flows(self) -> list[Flow]:
         """The flows that are followed now."""
         return [_flow(each, each.connection) for each in self._followed.values() if each.connection is not None]

@@ -54,6 +54,10 @@ AT_ONCE: Final = 500
 NAME_SECONDS: Final = 300.0
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Fireflies:
     """Sends fireflies for a worker's transfers, and its jobs' own flows, from :meth:`start` to :meth:`stop`;
     thread-safe.
@@ -77,6 +81,7 @@ class Fireflies:
         self._known: dict[Key, Scitag | None] = {}
         self._not_before = self._counted = 0.0
         self._flows: Callable[[], list[Flow]] = list
+        self._announce: Callable[[], None] = _nothing
         self._bucket = Bucket(RATE, BURST, time.monotonic())
         self._names = _Names()
         self._labels = FlowLabels(prefix)
@@ -92,9 +97,10 @@ class Fireflies:
         self._wake = threading.Event()
         self._thread = StoppableThread("fireflies", self._run, self._wake.set)
 
-    def start(self, flows: Callable[[], list[Flow]]) -> None:
-        """Start to send; ``flows`` are those that are followed now."""
+    def start(self, flows: Callable[[], list[Flow]], announce: Callable[[], None] = _nothing) -> None:
+        """Start to send; ``flows`` are those that are followed now, ``announce`` has them noted once more."""
         self._flows = flows
+        self._announce = announce
         self._thread.start()
 
     def stop(self) -> None:
@@ -134,6 +140,9 @@ class Fireflies:
             if not revision:
                 self._lives.clear()
                 self._given = None
+        if revision:
+            # Flows that had no mark were let go, and may have one now.
+            self._announce()
         self._wake.set()
 
     def note(self, turns: Turns, at: float) -> None:

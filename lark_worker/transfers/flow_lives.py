@@ -60,7 +60,9 @@ class FlowLives:
         return len(self._open) + len(self._over)
 
     def begin(self, flow: Flow) -> None:
-        """Take a flow that has been found."""
+        """Take a flow that has been found; one that is known stays as it is."""
+        if flow.connection.cookie in self._open:
+            return
         if len(self._open) >= MOST_OPEN:
             self.lost += 1
             return

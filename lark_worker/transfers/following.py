@@ -130,6 +130,12 @@ class Transfers:
         with self._lock:
             return self._book.flows()
 
+    def announce(self) -> None:
+        """Hand the flows that are followed now to ``note`` once more, with the next look."""
+        with self._lock:
+            self._book.announce()
+        self._wake.set()
+
     def sums(self, key: Key) -> Sums:
         """The counts of a starter's transfers so far."""
         with self._lock:

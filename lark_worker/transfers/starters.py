@@ -5,9 +5,9 @@ a connection is a transfer's if such a copy or a process below it holds it, and 
 starter holds too, its copies have inherited. Hooks, the job and sessions of condor_ssh_to_job are children of the
 starter that run other programs, and the job's processes have another network namespace.
 
-Checkpoints, and input that several jobs have in common, a starter moves itself. For as long as that takes it does
-nothing else and acts as its job's user (by effective id), and otherwise for moments only. So the connections that it
-had not held for long before are a transfer's then, and those that its new children hold, which are plugins.
+Checkpoints a starter moves itself. For as long as that takes it does nothing else and acts as its job's user (by
+effective id), and otherwise for moments only. So the connections that it had not held for long before are a transfer's
+then, and those that its new children hold, which are plugins.
 """
 
 from __future__ import annotations

@@ -18,6 +18,11 @@ from tests.worker.pool import a_pool
 
 pytestmark = pytest.mark.ovs
 
+# Without it a starter of its own, and of no job, moves such input.
+(COMMON,) = re.findall(
+    r"(?m)^FORBID_COMMON_FILE_TRANSFER = .*\n",
+    (Path(__file__).parents[2] / "etc/condor/51-lark-access-point.conf").read_text(),
+)
 SANDBOX, OUTPUT = 12 * MEGA, 10 * MEGA
 ACCESS_POINT = USUAL.access_point
 # Mb/s of the rule.
@@ -44,7 +49,7 @@ def pool(ovs: OpenVSwitch) -> Iterator[RealPool]:
             folder / "lark", ovs, net, POLICY,
             NETWORK_TYPE="none", COUNTER_SECONDS="0.5", USAGE_INTERVAL="1",
         ) as lark:  # fmt: skip
-            made = RealPool(lark, net, folder)
+            made = RealPool(lark, net, folder, USUAL._replace(of_access_point=COMMON))
             try:
                 made.start()
                 yield made
@@ -60,7 +65,8 @@ def moved(pool: RealPool) -> dict[str, dict[str, Any]]:
     for user in ("alice", "bob"):
         cluster = submit(pool, user)
         pool.jobs.wait(cluster)
-        names = ("LarkTransferBytesIn", "LarkTransferBytesOut", "ExitCode")
+        names = ("LarkTransferBytesIn", "LarkTransferBytesOut", "LarkTransferWanBytesIn", "LarkTransferSeconds",
+                 "LarkTransferRateIn", "ExitCode")  # fmt: skip
         ad = {name: pool.jobs.attribute(cluster, name) for name in names}
         found[user] = {"ad": ad, **used(pool, cluster)}
     return found
@@ -83,7 +89,20 @@ def test_what_is_left_for_transfers_is_in_the_pool_as_long_as_the_policy_has_a_c
     wait(lambda: [headroom(pool, each) for each in names] == [CAPACITY, CAPACITY], limit=120)
     pool.lark.client.put_policy(POLICY.replace(f"ap.test: {CAPACITY}", "ap.test: 7"))
     wait(lambda: headroom(pool, names[0]) == 7, limit=120)
-    pool.lark.client.put_policy(POLICY)
+    # Jobs wait for it: another one that is submitted later runs before this.
+    try:
+        waits = empty(pool, {"requirements": f"TARGET.{names[0]} >= 50 && TARGET.{names[1]} >= 50"})
+        pool.jobs.wait(empty(pool, {"requirements": f"TARGET.{names[0]} < 50"}))
+        assert pool.jobs.state(waits).split()[0] == "1"
+    finally:
+        pool.lark.client.put_policy(POLICY)
+    pool.jobs.wait(waits)
+
+
+def empty(pool: RealPool, more: dict[str, str]) -> int:
+    """Submit a job that does nothing; its cluster."""
+    lines = {"universe": "vanilla", "executable": "run", "request_memory": "64", "request_disk": "1000"}
+    return pool.jobs.submit("alice", "true", {**lines, "should_transfer_files": "YES", **more})
 
 
 def submit(pool: RealPool, user: str, sandbox: int = SANDBOX) -> int:
@@ -134,6 +153,24 @@ def test_a_checkpoint_which_a_starter_moves_itself_is_its_job_s(pool: RealPool) 
     assert found["transfer_bytes_in"] < OUTPUT // 50, found
 
 
+def test_input_that_jobs_have_in_common_is_each_job_s_own_with_the_shipped_configuration(pool: RealPool) -> None:
+    size = 3 * OUTPUT
+    access = pool.machines[0]
+    access.run(f"head -c {size} /dev/urandom >/home/alice/common; chown alice /home/alice/common")
+    cluster = pool.jobs.submit(
+        "alice", f"[ $(cat common data | wc -c) = {size + URL} ]",
+        {
+            "universe": "vanilla", "executable": "run", "request_memory": "64", "request_disk": "200000",
+            "should_transfer_files": "YES", "output": "out", "error": "err", "log": "log",
+            "+CommonInputFiles": f'"/home/alice/common,http://{ACCESS_POINT}:{HTTP}/data"',
+        },
+    )  # fmt: skip
+    pool.jobs.wait(cluster)
+    found = used(pool, cluster)
+    assert pool.jobs.attribute(cluster, "NumJobStarts ExitCode") == "1 0"
+    assert 0 <= found["transfer_bytes_in"] - size - URL < (size + URL) // 50, found
+
+
 @pytest.mark.parametrize("user", ["alice", "bob"])
 def test_both_ways_of_moving_files_are_accounted_in_lark_and_in_the_job_s_ad(
     moved: dict[str, dict[str, Any]], user: str
@@ -147,6 +184,11 @@ def test_both_ways_of_moving_files_are_accounted_in_lark_and_in_the_job_s_ad(
     assert found["transfer_wan_bytes_in"] == 0, found
     assert 0 <= found["transfer_bytes_in"] - int(found["ad"]["LarkTransferBytesIn"]) < 100_000, found
     assert 0 <= int(found["ad"]["LarkTransferBytesOut"]) <= found["transfer_bytes_out"], found
+    assert found["ad"]["LarkTransferWanBytesIn"] == "0", found
+    seconds = float(found["ad"]["LarkTransferSeconds"])
+    assert 0 < seconds <= found["transfer_seconds"], found
+    rate = 8 * int(found["ad"]["LarkTransferBytesIn"]) / MEGA / seconds
+    assert float(found["ad"]["LarkTransferRateIn"]) == pytest.approx(rate, rel=0.001), found
 
 
 def test_a_rule_s_rate_holds_beside_a_job_that_has_none(moved: dict[str, dict[str, Any]]) -> None:

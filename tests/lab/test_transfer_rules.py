@@ -19,10 +19,10 @@ from lab import controller, submit
 from lab.boot import Lab
 from lab.inside.topology import WAN_ADDRESSES
 from lark_worker.transfers import limits
+from tests.lab.test_transfers import of_type
 
 PORT = 8098
 SIZE, RATE = 30_000_000, 40
-CONFIG = "/etc/condor/config.d/90-trial.conf"
 WORKER = "worker1"
 # As long as there is any rule, workers ask about each new job at once.
 ANY = "rate: 100Gbit"
@@ -61,20 +61,6 @@ def taker(lab: Lab) -> Iterator[None]:
         yield
     finally:
         lab.on("wan1", "kill", pid, check=False)
-
-
-@contextmanager
-def of_type(lab: Lab, network: str) -> Iterator[None]:
-    """Jobs of the worker have this NetworkType."""
-    lab.write(WORKER, CONFIG, f'NetworkType = "{network}"\n')
-    try:
-        lab.on(WORKER, "condor_reconfig")
-        shown = f"condor_status -constraint 'Machine == \"{WORKER}.lab.test\"' -af NetworkType"
-        lab.on("central", "sh", "-c", f"until {shown} | grep -q {network}; do sleep 0.5; done", timeout=120)
-        yield
-    finally:
-        lab.on(WORKER, "rm", CONFIG)
-        lab.on(WORKER, "condor_reconfig")
 
 
 def left_by(lab: Lab) -> dict[str, int]:

@@ -16,6 +16,21 @@ from lab.run import LabError
 MEGA = 1_000_000
 SIZE = 30 * MEGA
 PORT = 8099
+TRIAL = "/etc/condor/config.d/90-trial.conf"
+
+
+@contextmanager
+def of_type(lab: Lab, network: str) -> Iterator[None]:
+    """Jobs of the first worker have this NetworkType."""
+    lab.write("worker1", TRIAL, f'NetworkType = "{network}"\n')
+    try:
+        lab.on("worker1", "condor_reconfig")
+        shown = "condor_status -constraint 'Machine == \"worker1.lab.test\"' -af NetworkType"
+        lab.on("central", "sh", "-c", f"until {shown} | grep -q {network}; do sleep 0.5; done", timeout=120)
+        yield
+    finally:
+        lab.on("worker1", "rm", TRIAL)
+        lab.on("worker1", "condor_reconfig")
 
 
 @contextmanager
@@ -44,8 +59,13 @@ def use(lab: Lab, jobs: submit.Jobs, process: int = 0) -> dict[str, Any]:
         time.sleep(0.5)
 
 
-@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
-def test_what_htcondor_moves_is_in_the_job_s_account_and_apart_from_its_own_traffic(lab: Lab, family: str) -> None:
+@pytest.mark.parametrize(
+    ("network", "family"), [("ovs_bridge", "IPv4"), ("ovs_bridge", "IPv6"), ("bridge", "IPv4"), ("nat", "IPv6"),
+                            ("none", "IPv4")],
+)  # fmt: skip
+def test_what_htcondor_moves_is_in_the_job_s_account_and_apart_from_its_own_traffic(
+    lab: Lab, network: str, family: str
+) -> None:
     host = "192.0.2.1" if family == "IPv4" else "[3fff:0:1::1]"
     attributes = {
         "requirements": 'Machine == "worker1.lab.test"',
@@ -53,7 +73,7 @@ def test_what_htcondor_moves_is_in_the_job_s_account_and_apart_from_its_own_traf
         "transfer_input_files": f"/etc/services, http://{host}:{PORT}/data",
     }
     make = f"head -c {2 * SIZE} /dev/zero >result; ls -l data; sleep 1"
-    with http_server(lab):
+    with http_server(lab), of_type(lab, network):
         jobs = submit.submit(lab, "alice", make, attributes, number=2)
         submit.wait(lab, jobs)
     for process in range(2):
@@ -75,9 +95,8 @@ def test_what_htcondor_moves_is_in_the_job_s_account_and_apart_from_its_own_traf
 
 def test_a_job_that_is_registered_before_its_input_starts_as_the_page_has_it(lab: Lab) -> None:
     """docs/how-to/transfers.md, "Limit, mark and block transfers"; with NO_JOB_NETWORKING it would not."""
-    config = "/etc/condor/config.d/90-trial.conf"
     before = "LARK_HOOK_PREPARE_JOB_BEFORE_TRANSFER = /usr/local/libexec/lark/lark-start"
-    lab.write("worker1", config, f"{before}\nNO_JOB_NETWORKING = False\n")
+    lab.write("worker1", TRIAL, f"{before}\nNO_JOB_NETWORKING = False\n")
     lab.on("worker1", "condor_reconfig")
     try:
         jobs = submit.submit(lab, "alice", "echo well", {"requirements": 'Machine == "worker1.lab.test"'})
@@ -85,5 +104,5 @@ def test_a_job_that_is_registered_before_its_input_starts_as_the_page_has_it(lab
         assert submit.output(lab, jobs) == "well\n"
         assert submit.attribute(lab, jobs, "NumJobStarts") == "1"
     finally:
-        lab.on("worker1", "rm", config)
+        lab.on("worker1", "rm", TRIAL)
         lab.on("worker1", "condor_reconfig")

@@ -10,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Route, expect
 
+from lark_controller.accounting.readings import TransferCounts
+from lark_controller.api.usage import TransferReport
 from lark_controller.rest.schemas.times import iso
 from tests.fixtures.browser import (
     CORE,
@@ -69,6 +71,54 @@ def test_what_a_job_uses_in_numbers_and_as_a_plot(reader: Reader, site: Site) ->
     expect(panel(page, "Use").get_by_role("row", name="Sent 3.00 MB")).to_be_visible()
 
 
+def test_transfers_are_shown_apart_from_the_jobs_own_use_and_together_with_it(reader: Reader, site: Site) -> None:
+    site.lark.put_policy(POLICY + "transfer_capacity: {groups: {group_cms: 4Gbit}}\n")
+    job = site.run("alice")
+    site.passed(job, 3, 2)
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    use = panel(page, "Use of the network")
+    expect(use.get_by_role("row", name="Sent 3.00 MB 0 B 3,000 0 0")).to_be_visible()
+    expect(use.get_by_role("table", name="Transfers by HTCondor")).to_have_count(0)
+    moved = TransferReport(TransferCounts(50_000_000, 7_000_000, 4_000_000, 0, 8_000))
+    site.lark.service.controller.usage.transferred("worker1.example", {job["id"]: moved})
+    expect(use.get_by_role("row", name="From the worker 7.00 MB 0 B 10.0 MB")).to_be_visible()
+    expect(use.get_by_role("row", name="To the worker 50.0 MB 4.00 MB 52.0 MB")).to_be_visible()
+    expect(use.get_by_text("8 s", exact=True)).to_be_visible()
+    plot = use.get_by_role("img", name="Traffic of job 101.0")
+    expect(plot.locator("path.series.moved")).to_have_count(2)
+    page.goto(f"{site.url}/pages/#/groups/group_cms")
+    expect(panel(page, "Use").get_by_role("row", name="To the worker 50.0 MB 4.00 MB 52.0 MB")).to_be_visible()
+    expect(page.locator(".facts").first).to_contain_text(re.compile(r"Moved in now[1-9][\d.]* [kM]b/s"))
+    expect(page.locator(".facts").first).to_contain_text("Capacity for transfers4.00 Gb/s")
+    page.goto(f"{site.url}/pages/#/users/alice")
+    expect(page.locator(".facts").first).to_contain_text(re.compile(r"Moved in now[1-9][\d.]* [kM]b/s"))
+    for place, name in (("", "Users that send and receive most"), ("groups", "Groups"), ("jobs", "Jobs")):
+        page.goto(f"{site.url}/pages/#/{place}")
+        shown = page.get_by_role("table", name=name, exact=True)
+        column = shown.locator("thead th").all_inner_texts
+        wait(lambda: "MOVED IN" in [each.upper() for each in column()])  # noqa: B023  # done at once
+        at = [each.upper() for each in column()].index("MOVED IN")
+        expect(shown.locator("tbody tr td, tbody tr th").nth(at)).to_have_text(re.compile(r"[1-9][\d.]* [kM]b/s"))
+
+
+def test_the_rule_of_transfers_and_the_mark_are_shown_of_jobs_without_a_network_too(reader: Reader, site: Site) -> None:
+    rules = (
+        "  - transfers: {when: 'Owner == \"carol\"', rate: 50Mbit}\n"
+        "  - scitags: {experiment: 3, activity: 12, when: 'Owner == \"carol\"'}\n"
+    )
+    site.lark.put_policy(POLICY.replace("policies:\n", f"policies:\n{rules}"))
+    page = reader.log_in(site.reader)
+    for kind in ("ovs_bridge", "none"):
+        ads = site.ads("carol").replace('"ovs_bridge"', f'"{kind}"')
+        answer = site.lark.post(ads, 5.0)
+        assert answer.status == 201, answer
+        reader.go(f"#/jobs/{answer.body['id']}")
+        decision = panel(page, "Decision")
+        expect(decision).to_contain_text("What HTCondor moves for it: at most 50 Mb/s")
+        expect(decision).to_contain_text("(pending: the worker has not confirmed that it enforces this)")
+        expect(decision).to_contain_text("Its mark for science networks (SciTag): experiment 3, activity 12.")
+
+
 def test_a_job_shows_its_external_address(reader: Reader, site: Site) -> None:
     pools = "external: {pools: {public: [203.0.113.64/30]}, rules: [{pool: public, open: [tcp/80]}]}\n"
     site.lark.put_policy(POLICY + pools)
@@ -111,7 +161,7 @@ def test_the_history_of_a_group_over_a_range(reader: Reader, site: Site) -> None
         first = (int(asked["from"][0]) // width + 5) * width
         made = [
             {"start": iso(first + at * width), "end": iso(first + (at + 1) * width), "group": "group_cms", **zero}
-            | {f"{part}bytes_{way}": 10**6 * width for part in ("", "wan_") for way in ("in", "out")}
+            | {f"{part}bytes_{way}": 10**6 * width for part in ("", "wan_", "transfer_") for way in ("in", "out")}
             for at in range(3)
         ]
         route.fulfill(json={"bucket_seconds": width, "counted": iso(time.time()), "rows": made, "next": None})
@@ -125,7 +175,8 @@ def test_the_history_of_a_group_over_a_range(reader: Reader, site: Site) -> None
         expect(over.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
         drawn = over.get_by_role("img", name=f"Traffic of group_cms, last {name.lower()}")
         expect(drawn).to_contain_text("10.0 Mb/s")
-        expect(drawn.locator("path.series").first).to_have_attribute("d", re.compile(r"M\d.*L\d"))
+        for kind in ("path.series", "path.series.moved"):
+            expect(drawn.locator(kind).first).to_have_attribute("d", re.compile(r"M\d.*L\d"))
     expect(over.locator(".legend")).to_contain_text("Guarantee 250 Mb/s")
 
 

@@ -6,17 +6,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import NotFoundError
-from lark_controller.accounting.readings import PortReading, QueueReading, WorkerCounts
+from lark_controller.accounting.readings import PortReading, QueueReading, TransferCounts, WorkerCounts
 from lark_controller.accounting.usage import JobUsage, Usage
+from lark_controller.api.controls import Controls
 from lark_controller.api.jobs import JobFilter
-from lark_controller.api.usage import UsageFilter
+from lark_controller.api.usage import TransferReport, UsageFilter
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job
+from lark_controller.rest.scrape import ControlsCollector
 from lark_controller.switches.openflow.replies import PortCounters
 from tests.fixtures.controllers import (
     POLICY,
@@ -68,6 +71,41 @@ def test_ports_are_read_and_a_last_time_when_the_job_ends(tmp_path: Path, networ
         until(lambda: controller.usage.page(chosen, None, 10).rows != ())
         (row,) = controller.usage.page(chosen, None, 10).rows
         assert row.usage == used(controller, job.id).usage
+
+
+def test_transfers_are_in_the_use_of_group_user_host_and_job_and_in_the_metrics(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with counting(tmp_path, network, 0.05, POLICY + "groups: {all: {when: 'true'}}\n") as (controller, edge, job):
+        counters(network, edge, 11, 5, 7)
+        moved = TransferReport(TransferCounts(5000, 700, 400, 300, 2000))
+        assert controller.usage.transferred(job.host, {job.id: moved, "unknown": moved}).missing == {"unknown"}
+        until(lambda: used(controller, job.id).usage.packets_out == 5)
+        assert used(controller, job.id).rate.transfer_inward == 40_000
+        found = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in ControlsCollector(cast("Controls", controller))._groups()
+            for sample in family.samples
+        }
+        name = "lark_group_transfer_bytes_total"
+        assert {key[2:]: value for key, value in found.items() if key[:2] == (name, "all")} == {
+            ("in", "wan"): 400, ("in", "local"): 4600, ("out", "wan"): 300, ("out", "local"): 400
+        }  # fmt: skip
+        assert found["lark_group_transfer_seconds_total", "all"] == 2
+        assert found["lark_group_bytes_total", "all", "in", "local"] == 700
+        controller.jobs.end(job.id, "test")
+        until(lambda: used(controller, job.id).final)
+        now = time.time()
+        for by in ("group", "user", "host", "job"):
+            chosen = UsageFilter(by, now - 3600, now + 3600, 60)
+            until(lambda: controller.usage.page(chosen, None, 10).rows != ())  # noqa: B023  # done at once
+            (row,) = controller.usage.page(chosen, None, 10).rows
+            assert row.usage == used(controller, job.id).usage
+            assert (row.usage.transfer_bytes_in, row.usage.transfer_wan_bytes_in, row.usage.bytes_in) == (
+                5000,
+                400,
+                700,
+            )
 
 
 def test_the_last_reading_needs_no_round(tmp_path: Path, network: FakeNetwork) -> None:

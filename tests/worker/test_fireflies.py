@@ -27,7 +27,7 @@ from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError
 from lark_worker.records.records import Record
 from lark_worker.transfers import fireflies as sending
-from lark_worker.transfers import flow_lives
+from lark_worker.transfers import flow_lives, reports
 from lark_worker.transfers.book import Flow, Turns
 from lark_worker.transfers.fireflies import Fireflies
 from lark_worker.transfers.firefly import State, Times, datagram
@@ -140,6 +140,14 @@ def test_a_flow_of_an_earlier_service_is_not_started_again() -> None:
     assert states(due(lives, 70.0, {ONE: CMS})) == [("ongoing", 0)]
     lives.end(Flow(ONE, a_connection(), 10.0), 80.0)
     assert states(due(lives, 81.0, {ONE: CMS})) == [("end", 0)]
+
+
+def test_a_flow_that_is_known_stays_as_it_is() -> None:
+    lives = FlowLives()
+    lives.begin(Flow(ONE, a_connection(), 10.0))
+    assert states(due(lives, 11.0, {ONE: CMS})) == [("start", 0)]
+    lives.begin(Flow(ONE, a_connection(received=9), 10.0))
+    assert due(lives, 12.0, {ONE: CMS}) == []
 
 
 def test_what_is_not_sent_yet_is_due_again() -> None:
@@ -278,6 +286,23 @@ def test_flows_to_silent_networks_and_of_jobs_without_a_mark_are_told_to_nobody(
         assert {each["flow-id"]["dst-ip"] for each in receiver.seen} == {"198.51.100.1"}
 
 
+def test_a_flow_that_goes_on_has_the_mark_that_its_job_gets_later() -> None:
+    flow = Flow(ONE, a_connection(), time.monotonic())
+    with receiving() as receiver:
+        place = (Collector("127.0.0.1", receiver.port),)
+        link = Link(Marks("2", place, jobs={"a": None}))
+        with fireflies(link, {ONE: "a"}) as made:
+            made._announce = lambda: made.note(Turns([flow], []), time.monotonic())
+            # While nobody is told, and while its job has no mark.
+            made.revise("")
+            made.note(Turns([flow], []), time.monotonic())
+            made.revise("2")
+            wait(lambda: link.asked == 1 and len(made._lives) == 0)
+            link.marks_now = Marks("3", place, jobs={"a": CMS})
+            made.revise("3")
+            wait(lambda: receiver.states() == ["start"])
+
+
 def test_nobody_is_asked_and_nothing_kept_while_nobody_is_told() -> None:
     link = Link(Marks("1", jobs={"a": CMS}))
     with fireflies(link, {ONE: "a"}) as made:
@@ -372,6 +397,27 @@ def test_real_transfers_are_told_from_their_start_to_their_end(pool: Pool, addre
         if address != "::1":
             wait(lambda: destination.states() == collector.states())
             assert destination.seen == collector.seen
+
+
+@pytest.mark.ovs
+def test_a_policy_that_comes_while_files_are_moved_marks_them(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "OLD_SECONDS", 0.5)
+    pool.stop_service()
+    pool.environment["LARK_WORKER_COUNTER_SECONDS"] = "0.2"
+    with receiving() as collector, serving("::1") as server:
+        pool.start_service()
+        worker = pool.worker
+        assert worker is not None
+        starter = pool.starter(1, "alice", 'NetworkType = "none"\n')
+        starter.run(f"( {client(pool, server, 200_000)}; true ) & copy=$!")
+        pool.hook(starter, "start", "alice", 1)
+        wait(lambda: worker.transfers.followed == 1 and worker.fireflies.informed)
+        pool.client.put_policy(POLICY.replace("PORT", str(collector.port)))
+        wait(lambda: collector.states()[:1] == ["start"])
+        wait(lambda: len(worker.fireflies._labels) == 1)
+        server.release.set()
+        starter.run("wait $copy")
+        wait(lambda: collector.states()[-1:] == ["end"])
 
 
 FLOWD = """

@@ -71,8 +71,8 @@ def test_what_a_starter_moves_itself_as_its_jobs_user_is_a_transfer(tmp_path: Pa
         connect("startd")
         assert starters.look(REST_SECONDS)[1] == []
         assert starters.look(2 * REST_SECONDS)[1] == []
-        # Common input: the connection is made before it acts as its job's user; a checkpoint's then.
-        common = connect("common")
+        # A connection may be made before it acts as its job's user, and then.
+        early = connect("early")
         assert starters.look(3 * REST_SECONDS)[1] == []
         starter.do("os.seteuid(1)")
         checkpoint = connect("checkpoint")
@@ -82,7 +82,7 @@ def test_what_a_starter_moves_itself_as_its_jobs_user_is_a_transfer(tmp_path: Pa
         assert starters.owners(starters.look(at)[1], every) == {}
         for _ in range(2):
             movers = starters.look(at)[1]
-            assert starters.owners(movers, every, near={job}) == {common: starter.key, checkpoint: starter.key}
+            assert starters.owners(movers, every, near={job}) == {early: starter.key, checkpoint: starter.key}
         starter.do("os.seteuid(0)")
         assert starters.look(at)[1] == []
         # What it keeps is its own after a while, and is so for good.

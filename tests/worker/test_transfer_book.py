@@ -134,6 +134,21 @@ def test_bytes_are_those_of_the_starter_whose_connection_it_is_to_the_last_of_th
     assert (len(book), book.missed) == (0, Missed())
 
 
+def test_flows_that_are_followed_are_announced_once_more() -> None:
+    book, kernel = a_book()
+    kernel.open(1, ONE)
+    kernel.look(book, 1.0)
+    (first,) = book.turns().found
+    kernel.look(book, 2.0)
+    assert book.turns() == ([], [])
+    book.announce()
+    kernel.open(2, TWO)
+    kernel.look(book, 3.0)
+    again, other = book.turns().found
+    assert again == first
+    assert (other.key, other.since) == (TWO, 3.0)
+
+
 def test_a_connection_without_a_starter_is_asked_about_less_and_less_often() -> None:
     book, kernel = a_book()
     kernel.open(1, None)

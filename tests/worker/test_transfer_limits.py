@@ -234,9 +234,10 @@ def test_the_mark_of_the_group_is_in_what_leaves_and_in_no_others(site: Site, ne
     wait(lambda: "goto" not in table())
 
 
+@pytest.mark.parametrize("way", ["in", "out"])
 @pytest.mark.parametrize("can_end", [True, False])
 def test_a_blocked_transfer_ends_and_others_go_on(
-    site: Site, net: Net, can_end: bool, monkeypatch: pytest.MonkeyPatch
+    site: Site, net: Net, can_end: bool, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_end:
 
@@ -248,8 +249,8 @@ def test_a_blocked_transfer_ends_and_others_go_on(
     blocked, other = site.starter(), site.starter()
     with listening(far) as peer, listening(far, 6) as peer6:
         for each in (peer, peer6):
-            move(blocked, each, "in")
-            move(other, each, "in")
+            move(blocked, each, way)
+            move(other, each, way)
         wait(lambda: site.transfers.followed == 4)
         site.transfers.treat({blocked.key: Treatment(block=True)})
         if can_end:

@@ -77,6 +77,15 @@ def test_each_connection_is_in_its_own_jobs_chains_and_in_no_others(
     assert all(f"delete chain inet t {chain}\n" in left for chain in made.chains if chain not in bare.chains)
 
 
+def test_ports_that_are_used_again_are_the_later_jobs() -> None:
+    one, other = (
+        Connection(cookie, 1, ip_address("10.0.0.1"), 0, 0, ip_address("10.0.0.2"), (7, 9618)) for cookie in (1, 2)
+    )
+    made = table("t", {KEYS[0]: Treatment(rate=8), KEYS[1]: Treatment(rate=9)}, [(KEYS[0], one), (KEYS[1], other)])
+    ends = "10.0.0.2 . 7 . 10.0.0.1 . 9618 : goto"
+    assert [made.sets[f"{way}4"].elements for way in "oi"] == [(f"{ends} {way}_200_2",) for way in "oi"]
+
+
 def test_a_change_of_one_connection_names_no_other() -> None:
     treated = {KEYS[0]: Treatment(rate=8)}
     many = [

@@ -15,9 +15,9 @@ export const RANGES = [
   { name: "Week", seconds: 604800, buckets: ["hour", "minute"], again: 60 },
   { name: "Month", seconds: 2678400, buckets: ["day", "hour", "minute"], again: 60 },
 ];
-const NONE = { inward: 0, outward: 0, wan_inward: 0, wan_outward: 0 };
+export const NONE = { inward: 0, outward: 0, wan_inward: 0, wan_outward: 0, transfer_inward: 0, transfer_outward: 0 };
 
-// Rows of buckets as points of a line {at, inward, outward, wan_inward, wan_outward} in Mb/s, two for each bucket: where it begins
+// Rows of buckets as points of a line {at, …the members of NONE} in Mb/s, two for each bucket: where it begins
 // and where it ends. `parts` are {rows, step}, the widest first; each goes to the end of its last whole bucket, and the next goes on
 // from there. `counted` is until when everything is in the rows: a bucket that ends later would seem low. Those without a row were
 // idle; what lies before the first row is not known, and may be older than what is kept.
@@ -48,15 +48,23 @@ function sums(rows) {
     for (const [name, way] of [["inward", "in"], ["outward", "out"]]) {
       sum[name] += row[`bytes_${way}`];
       sum[`wan_${name}`] += row[`wan_bytes_${way}`];
+      sum[`transfer_${name}`] += row[`transfer_bytes_${way}`];
     }
     buckets.set(start, sum);
   }
   return buckets;
 }
 
-// What every plot shows: all traffic as whole lines, the WAN's part of it as broken ones.
-export const SERIES = [["Sent", "out", "outward"], ["Received", "in", "inward"], ["To the WAN", "out wan", "wan_outward"],
+// What every plot shows: all traffic as whole lines, the WAN's part of it as broken ones. Transfers, which are no part of it, are
+// dotted lines where there were any.
+const SERIES = [["Sent", "out", "outward"], ["Received", "in", "inward"], ["To the WAN", "out wan", "wan_outward"],
   ["From the WAN", "in wan", "wan_inward"]];
+const MOVED = [["Moved out", "out moved", "transfer_outward"], ["Moved in", "in moved", "transfer_inward"]];
+
+function seriesOf(points) {
+  const some = points.some((each) => each.transfer_outward > 0 || each.transfer_inward > 0);
+  return [...SERIES, ...(some ? MOVED : [])].map(([name, kind, member]) => ({ name, kind, points: points.map((each) => [each.at, each[member]]) }));
+}
 
 export function plotWidth() {
   const style = getComputedStyle(document.getElementById("main"));
@@ -116,7 +124,7 @@ export function history({ live, draw, signal, by, choose, subject, label, limits
           } } }, each.name))),
         points.length ? plot({
           label: `${label}, last ${range.name.toLowerCase()}`, from, until, width: plotWidth(), at: pointed, lines: limits(),
-          series: SERIES.map(([name, kind, member]) => ({ name, kind, points: points.map((each) => [each.at, each[member]]) })),
+          series: seriesOf(points),
           point: (at) => {
             pointed = at;
             draw();
@@ -134,6 +142,6 @@ export function recent({ subject, label, pointed, point }) {
   const until = samples.at(-1).at;
   return plot({
     label, until, from: Math.min(samples[0].at, until - 60000), width: plotWidth(), at: pointed, point,
-    series: SERIES.map(([name, kind, member]) => ({ name, kind, points: samples.map((each) => [each.at, each[member]]) })),
+    series: seriesOf(samples),
   });
 }

@@ -5,7 +5,7 @@ const SUBJECTS = 100;
 
 const seen = new Map();
 
-// Remember a rate {inward, outward, wan_inward, wan_outward} of a time (ms); one that is not newer is left out.
+// Remember a rate, as the API has it, of a time (ms); one that is not newer is left out.
 export function remember(subject, at, rate) {
   const samples = seen.get(subject) || [];
   if (samples.length && samples.at(-1).at >= at) return;

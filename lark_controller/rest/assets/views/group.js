@@ -3,14 +3,13 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, rate, several } from "../format.js";
-import { history } from "../history.js";
+import { NONE, history } from "../history.js";
 import { facts, headed, note } from "../parts.js";
 import { remember } from "../samples.js";
 import { jobTable, pages } from "./jobs.js";
 import { used } from "./usage.js";
 
 const KNOWN = 1000;
-const IDLE = { inward: 0, outward: 0, wan_inward: 0, wan_outward: 0 };
 
 export function open({ one, query, paint, live, signal }) {
   let [group, page] = [null, null];
@@ -26,6 +25,8 @@ export function open({ one, query, paint, live, signal }) {
       ["WAN port", group.port || "any"], ["DSCP", count(group.dscp)], ["Queue", group.queue === null ? undefined : count(group.queue)],
       ["To the WAN now", rate(group.rate.wan_outward)], ["From the WAN now", rate(group.rate.wan_inward)],
       ["Sent now", rate(group.rate.outward)], ["Received now", rate(group.rate.inward)],
+      ["Moved out now", rate(group.rate.transfer_outward)], ["Moved in now", rate(group.rate.transfer_inward)],
+      ["Capacity for transfers", group.transfer_capacity === null ? undefined : rate(group.transfer_capacity)],
       ["Dropped at the core", several(group.core_drops, "packet")])
       : note("plain", "The policy in force has no group of this name; its jobs are in the group that takes them instead."),
     group && group.unkept.length > 0 && note("poor", h("strong", {}, "Not all of its rates is kept: "), group.unkept.join("; ")),
@@ -45,7 +46,7 @@ export function open({ one, query, paint, live, signal }) {
     // The history is by AcctGroup, and so are the rates that go on with it. A group of the policy that no job has as its AcctGroup
     // has no history; what it moves now is all there is to show.
     const now = rates.find((each) => each.name === one)?.rate;
-    remember(`group ${one}`, Date.now(), now || (!jobs.jobs.length && group?.rate) || IDLE);
+    remember(`group ${one}`, Date.now(), now || (!jobs.jobs.length && group?.rate) || NONE);
     draw();
   });
 }

@@ -26,6 +26,8 @@ export function groupTable(groups, { whole = false } = {}) {
     { head: "Sent", number: true, narrow: false, cell: (group) => rate(group.rate.outward) },
     { head: "Received", number: true, narrow: false, cell: (group) => rate(group.rate.inward) },
     ...(whole ? [
+      { head: "Moved out", number: true, narrow: false, cell: (group) => rate(group.rate.transfer_outward) },
+      { head: "Moved in", number: true, narrow: false, cell: (group) => rate(group.rate.transfer_inward) },
       { head: "WAN port", narrow: false, cell: (group) => group.port || "any" },
     ] : []),
   ], groups, { key: (group) => group.name, empty: "The policy in force has no groups." });

@@ -167,15 +167,18 @@ function bandwidthOf(job) {
 }
 
 function decision(job) {
-  const { blocked, slice, bandwidth, transfers, because } = job.decision;
+  const { blocked, slice, bandwidth, transfers, scitag, because } = job.decision;
   const words = job.network_type === "none" ? ["It has no network: nothing passes, whatever the rules."]
     : blocked ? ["It is blocked: nothing passes."] : [
     slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
     connections(job),
     bandwidth && bandwidthOf(job),
-    transfers && `What HTCondor moves for it: ${transfers.words}${!job.transfers || job.transfers.enforced ? "" : ` (pending: ${job.transfers.reason})`}.`,
     job.decision.group && ["It is accounted to the group ", groupLink(job.decision.group), "."],
   ];
+  // These are about jobs without a network, and blocked ones, too: HTCondor moves their files all the same.
+  words.push(
+    transfers && `What HTCondor moves for it: ${transfers.words}${!job.transfers || job.transfers.enforced ? "" : ` (pending: ${job.transfers.reason})`}.`,
+    scitag && `Its mark for science networks (SciTag): experiment ${scitag.experiment}, activity ${scitag.activity}.`);
   return [
     h("p", {}, words.filter(Boolean).map((each, at) => [at > 0 && " ", each])),
     because.length ? h("ol", { class: "because" }, because.map((each) => h("li", {},

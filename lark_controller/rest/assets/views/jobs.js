@@ -17,6 +17,8 @@ const COLUMNS = {
   address: { head: "Address", cell: (job) => h("span", { class: "code" }, job.addresses.map((one, at) => [at > 0 && h("br"), one.address])) },
   sent: { head: "Sent", number: true, cell: (job) => rate(job.usage?.rate.outward) },
   received: { head: "Received", number: true, cell: (job) => rate(job.usage?.rate.inward) },
+  moved: { head: "Moved out", number: true, narrow: false, cell: (job) => rate(job.usage?.rate.transfer_outward) },
+  taken: { head: "Moved in", number: true, narrow: false, cell: (job) => rate(job.usage?.rate.transfer_inward) },
   started: { head: "Registered", narrow: false, cell: (job) => moment(job.created) },
   reason: { head: "Reason", wide: true, cell: (job) => linked(job.reason) },
 };

@@ -58,6 +58,8 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
           { head: "Sent", number: true, cell: (one) => rate(one.rate.outward) },
           { head: "Received", number: true, cell: (one) => rate(one.rate.inward) },
           { head: "To the WAN", number: true, narrow: false, cell: (one) => rate(one.rate.wan_outward) },
+          { head: "Moved out", number: true, narrow: false, cell: (one) => rate(one.rate.transfer_outward) },
+          { head: "Moved in", number: true, narrow: false, cell: (one) => rate(one.rate.transfer_inward) },
         ], users, { key: (one) => `${one.user} ${one.group}` })),
         headed("Jobs without their network", ["quarantined", "pending", "refused"].map((each) => link(`All ${each}`, "jobs", { state: each })),
           waiting.length ? jobTable(waiting, { label: "Jobs without their network", columns: ["job", "state", "owner", "host", "reason"] })

@@ -2,8 +2,9 @@
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
-import { history } from "../history.js";
-import { headed } from "../parts.js";
+import { rate } from "../format.js";
+import { NONE, history } from "../history.js";
+import { facts, headed } from "../parts.js";
 import { remember } from "../samples.js";
 import { jobTable, pages } from "./jobs.js";
 
@@ -14,10 +15,13 @@ export function open({ one, query, paint, live, signal }) {
   let plotted = null;
   // Use is kept by User (alice@example.org), jobs are found by Owner (alice).
   let user = null;
+  let now = null;
   const draw = () => paint(`User ${one}`, found ? content(found) : h("p", { class: "empty" }, "Loading…"));
   draw();
 
   const content = ({ current, refused, ended }) => [
+    now && facts(["Sent now", rate(now.outward)], ["Received now", rate(now.inward)],
+      ["Moved out now", rate(now.transfer_outward)], ["Moved in now", rate(now.transfer_inward)]),
     plotted && headed("Over time", user, plotted.view()),
     headed("Live jobs", null, jobTable(current.jobs, { empty: "None." }), pages(query, current.next_cursor, "users", one)),
     refused.jobs.length > 0 && headed("Refused", null, jobTable(refused.jobs, { label: "Refused jobs" })),
@@ -32,7 +36,7 @@ export function open({ one, query, paint, live, signal }) {
     found = answer;
     user ||= [...answer.current.jobs, ...answer.ended.jobs][0]?.user || null;
     if (user) {
-      const now = { inward: 0, outward: 0, wan_inward: 0, wan_outward: 0 };
+      now = { ...NONE };
       for (const row of answer.rates.filter((each) => each.user === user)) {
         for (const name of Object.keys(now)) now[name] += row.rate[name];
       }
