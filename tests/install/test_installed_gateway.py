@@ -55,10 +55,10 @@ def gateway(site: Site, outside: Host, tmp_path_factory: pytest.TempPathFactory)
     """A router between the jobs' own router and the outside; nothing of Lark is on it."""
     machine = added(site, GATEWAY, tmp_path_factory.mktemp(GATEWAY))
     run(["ip", "link", "set", outside.port, "netns", str(machine.leader), "name", "wan0"])
-    machine.run(
-        f"ip address add {BESIDE}/24 dev wan0; ip link set wan0 up; sysctl -qw net.ipv4.ip_forward=1; "
-        f"ip route add 10.64.0.0/16 via {ROUTER}"
-    )
+    # Before there is iproute2 on it.
+    for words in (f"address add {BESIDE}/24 dev wan0", "link set wan0 up", f"route add 10.64.0.0/16 via {ROUTER}"):
+        run(["nsenter", f"--net=/proc/{machine.leader}/ns/net", "ip", *words.split()])
+    machine.run("echo 1 > /proc/sys/net/ipv4/ip_forward")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     run(["ip", "route", "add", "192.0.2.0/24", "via", ADDRESSES[GATEWAY], "dev", LAN])
     return machine
