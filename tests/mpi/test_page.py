@@ -85,3 +85,19 @@ def test_the_commands_of_the_page_make_it_for_both_mpis_out_of_one_checkout(tmp_
             env={**os.environ, **environment(mpi, tmp_path), **root},
         )  # fmt: skip
         assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+
+
+def test_python_with_both_mpis_out_of_one_environment(tmp_path: Path) -> None:
+    """What MPICH needs stands where mpi4py does not look by itself: it looks into the environment's ``lib`` first."""
+    (tmp_path / "ring.py").write_text(example("python"))
+    page = Page(PAGE.name, {"$HOME/lark": f"{tmp_path}/lark"})
+    subprocess.run(["sh", "-ec", 2 * page.block("mkdir -p")], check=True)
+    assert not (tmp_path / "lark/lib").exists()
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(PAGE.parents[2])}
+    for mpi, before in (("openmpi", ""), ("mpich", page.block("export MPI4PY_MPIABI"))):
+        script = f"{before}exec mpiexec.{mpi} -n 2 {sys.executable} ring.py"
+        ran = subprocess.run(
+            ["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+            env={**os.environ, "TMPDIR": "/tmp", "OMPI_MCA_rmaps_base_oversubscribe": "1", **root},
+        )  # fmt: skip
+        assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
