@@ -43,8 +43,8 @@ def test_the_commands_of_the_page_make_a_zone_that_takes_names(store: Store, tmp
     for folder in ("etc", "lib", "run"):
         (tmp_path / folder).mkdir(mode=0o755)
     # The server's own user has no way into the test's directory.
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    for above in (tmp_path, *tmp_path.parents[:3]):
+        above.chmod(above.stat().st_mode | 0o011)
     (tmp_path / "run").chmod(0o777)
     with socket.socket() as free:
         free.bind((ADDRESS, 0))
