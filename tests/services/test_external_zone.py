@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from lab.namespaces import temporary_directory
 from lark_controller.services.dns_updates import DnsUpdates
 from lark_controller.services.external_names import ExternalNames
 from lark_controller.settings import Listen
@@ -38,26 +42,31 @@ exec /usr/sbin/named -f -u bind -4 -n1 -c /etc/bind/named.conf
 """
 
 
-def test_the_commands_of_the_page_make_a_zone_that_takes_names(store: Store, tmp_path: Path) -> None:
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory into which the server's own user has a way."""
+    with temporary_directory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_the_commands_of_the_page_make_a_zone_that_takes_names(store: Store, place: Path) -> None:
     block = Page("external-addresses.md", {"systemctl reload named\n": ""}).block("(umask 027; tsig-keygen")
     for folder in ("etc", "lib", "run"):
-        (tmp_path / folder).mkdir(mode=0o755)
-    # The server's own user has no way into the test's directory.
-    for above in (tmp_path, *tmp_path.parents[:3]):
-        above.chmod(above.stat().st_mode | 0o011)
-    (tmp_path / "run").chmod(0o777)
+        (place / folder).mkdir(mode=0o755)
+    (place / "run").chmod(0o777)
     with socket.socket() as free:
         free.bind((ADDRESS, 0))
         port = free.getsockname()[1]
-    (tmp_path / "etc/named.conf").write_text(_NAMED.format(directory=tmp_path / "run", port=port, address=ADDRESS))
-    (tmp_path / "etc/named.conf.local").write_text("")
-    log = tmp_path / "log"
+    (place / "etc/named.conf").write_text(_NAMED.format(directory=place / "run", port=port, address=ADDRESS))
+    (place / "etc/named.conf.local").write_text("")
+    log = place / "log"
     with log.open("wb") as output:
         server = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", _ELSEWHERE, "zone", tmp_path, block], stdout=output, stderr=output
+            ["unshare", "--mount", "sh", "-c", _ELSEWHERE, "zone", place, block], stdout=output, stderr=output
         )
     try:
-        names = ExternalNames(store, DnsUpdates(Listen(ADDRESS, port), tmp_path / "etc/lark.key"), None, Closing())
+        names = ExternalNames(store, DnsUpdates(Listen(ADDRESS, port), place / "etc/lark.key"), None, Closing())
         given = give(store, 1, "web")
 
         def is_added() -> bool:
