@@ -133,8 +133,15 @@ def test_a_router_becomes_a_gateway(site: Site, gateway: Machine) -> None:
     gateway.run(told.block("ip route replace"))
     sent(site, told.block("lark token gateway1"), gateway)
     gateway.write("/etc/lark/worker.env", told.block("LARK_WORKER_URL=https://"))
-    listed = gateway.run(told.block("systemctl enable --now lark-gateway.service")).stdout
-    assert "table inet lark-gateway" in listed
+    gateway.run(told.block("systemctl enable --now lark-gateway.service"))
+    listed, said = told.block("nft list table inet lark-gateway"), list[str]()
+
+    def is_there() -> bool:
+        # Shown where the test fails.
+        said[:] = gateway.run("journalctl --no-pager -u lark-gateway | tail -n 5", check=False).stdout.splitlines()
+        return gateway.run(listed, check=False).returncode == 0
+
+    wait_until(is_there, 20, "the table is there")
     # Of its services that one runs there alone.
     running = gateway.run("systemctl list-units --plain --no-legend --state=active 'lark-*'").stdout
     assert [line.split()[0] for line in running.splitlines()] == ["lark-gateway.service"]
