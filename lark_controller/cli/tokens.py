@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from lark_common.errors import SettingError
 from lark_controller.cli import printing
 from lark_controller.cli.text_files import read_text
 from lark_controller.rest.token_files import SUFFIX, add_workers, hosts_in, write_secret
-from lark_controller.rest.tokens import Scope, Token, add, read
+from lark_controller.rest.tokens import Scope, Token, add_all, read
 from lark_controller.settings import table
 
 EVERY_HOST: Final = "every host"
@@ -36,9 +37,14 @@ def _one(path: Path, arguments: argparse.Namespace) -> int:
     if arguments.directory or (arguments.owner and not arguments.output):
         raise SettingError("--directory goes with --workers, --owner with --output or --workers")
     scopes = {Scope(word) for word in arguments.scope}
-    secret = add(path, arguments.name, scopes, arguments.expires, arguments.host, arguments.user)
-    if arguments.output:
-        write_secret(arguments.output, secret, arguments.owner)
+
+    def keep(made: Mapping[str, str]) -> None:
+        # Before the hash: a token that nobody has would keep its name from the next try.
+        if arguments.output:
+            write_secret(arguments.output, made[arguments.name], arguments.owner)
+
+    named = {arguments.name: arguments.host}
+    secret = add_all(path, named, scopes, arguments.expires, keep, arguments.user)[arguments.name]
     shown = {"file": str(path), "output": str(arguments.output)} if arguments.output else {"file": str(path)}
     if arguments.json:
         printing.json_out({"name": arguments.name, "token": None if arguments.output else secret, **shown})

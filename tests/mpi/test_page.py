@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from lab.namespaces import temporary_directory
-from tests.mpi.ranks import built, run
+from tests.install.pages import Page
+from tests.mpi.ranks import SOURCE, built, environment, run
 from tests.mpi.standin import Standin
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/mpi.md"
@@ -59,3 +62,42 @@ def test_the_ring_of_the_page_runs(language: str) -> None:
         standin.close()
         assert refused.output.startswith("without a reservation: rank 0: link access:one")
         assert standin.rates() == {}
+
+
+def test_the_commands_of_the_page_make_it_for_both_mpis_out_of_one_checkout(tmp_path: Path) -> None:
+    """Without a worker service: ranks beside each other need none."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(SOURCE, checkout / "lark_mpi/c", ignore=shutil.ignore_patterns("build"))
+    (tmp_path / "ring.c").write_text(example("c"))
+    page = Page(PAGE.name, {"$HOME/lark": f"{tmp_path}/lark"})
+    subprocess.run(["sh", "-ec", page.block("make -C")], cwd=checkout, check=True, stdout=subprocess.DEVNULL)
+    for mpi, library in (("openmpi", r"libmpi\.so"), ("mpich", r"libmpich\.so")):
+        subprocess.run(["sh", "-ec", page.block(f"mpicc.{mpi} -o ring")], cwd=tmp_path, check=True)
+        built_for = subprocess.run(
+            ["readelf", "-d", f"{tmp_path}/lark/{mpi}/lib/liblark_mpi.so"], capture_output=True, text=True, check=True
+        ).stdout
+        assert re.search(library, built_for), built_for
+        command = page.block("mpiexec.openmpi -n 2").splitlines()[1].replace("openmpi", mpi)
+        # Open MPI runs nothing for root unless it is asked twice.
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        ran = subprocess.run(
+            ["sh", "-ec", command], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+            env={**os.environ, **environment(mpi, tmp_path), **root},
+        )  # fmt: skip
+        assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+
+
+def test_python_with_both_mpis_out_of_one_environment(tmp_path: Path) -> None:
+    """What MPICH needs stands where mpi4py does not look by itself: it looks into the environment's ``lib`` first."""
+    (tmp_path / "ring.py").write_text(example("python"))
+    page = Page(PAGE.name, {"$HOME/lark": f"{tmp_path}/lark"})
+    subprocess.run(["sh", "-ec", 2 * page.block("mkdir -p")], check=True)
+    assert not (tmp_path / "lark/lib").exists()
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(PAGE.parents[2])}
+    for mpi, before in (("openmpi", ""), ("mpich", page.block("export MPI4PY_MPIABI"))):
+        script = f"{before}exec mpiexec.{mpi} -n 2 {sys.executable} ring.py"
+        ran = subprocess.run(
+            ["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+            env={**os.environ, "TMPDIR": "/tmp", "OMPI_MCA_rmaps_base_oversubscribe": "1", **root},
+        )  # fmt: skip
+        assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final
 
 import pytest
+import yaml
 
 from lark_common.classads import ads, evaluation
 from lark_common.classads import text as classad_text
+from lark_common.errors import PolicyError
 from lark_controller.policies import (
     bandwidth,
     block,
@@ -26,6 +29,7 @@ from lark_controller.policies import (
 )
 from lark_controller.policies import slice as slices
 from lark_controller.policies.model import InboundShares
+from tests.install.pages import HOW_TO, blocks
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 POLICY = (REFERENCE / "policy.md").read_text(encoding="utf-8")
@@ -33,6 +37,30 @@ ADS = (REFERENCE / "ads.md").read_text(encoding="utf-8")
 
 INDENTED = re.findall(r"((?:^    .*\n)+)", POLICY, re.MULTILINE)
 EXAMPLES = [text for text in INDENTED if text.lstrip().startswith(("policies", "topology", "scitags"))]
+
+
+# What the parts of a policy on the how-to pages name without having it, and the site's policy has.
+SITE: Final = {
+    "switches": {
+        "core1": {
+            "datapath": "00000000000000c1",
+            "role": "core",
+            "ports": {
+                "lan": 1,
+                "wan": {"port": 2, "next_hop": "02:00:00:00:00:01"},
+                "wan-fast": {"port": 3, "next_hop": "02:00:00:00:00:02"},
+            },
+        }
+    },
+    "groups": {"group_cms": {}},
+}
+
+
+def parts(page: Path) -> list[str]:
+    """The parts of a policy on a page."""
+    heads = tuple(f"{key}:" for key in file.KEYS)
+    found = (re.sub(r"(?m)^ *#.*\n", "", block) for block in blocks(page.read_text()))
+    return [text for text in found if text.startswith(heads)]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +95,19 @@ def test_examples_are_valid(text: str) -> None:
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) == 6
+
+
+def test_parts_of_a_policy_on_the_how_to_pages_are_valid() -> None:
+    found = [(page.name, text) for page in sorted(HOW_TO.glob("*.md")) for text in parts(page)]
+    assert len(found) >= 12
+    refused = {}
+    for name, text in found:
+        own = yaml.safe_load(text)
+        try:
+            file.load(yaml.safe_dump({"version": 1, **SITE, **own}, allow_unicode=True, sort_keys=False))
+        except PolicyError as error:
+            refused[name, text] = str(error)
+    assert refused == {}
 
 
 def test_ads_example_is_accepted() -> None:

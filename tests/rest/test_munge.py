@@ -24,6 +24,7 @@ from lark_controller.rest.server.waitress_server import Server
 from tests.fixtures.fake_controls import bearer, post_body
 from tests.fixtures.rest_app import Api, make_api
 from tests.fixtures.service import wait
+from tests.install.pages import Page
 
 USER = "nobody"
 PATH = "/v1/external-addresses"
@@ -163,6 +164,25 @@ def test_the_command_shows_a_credential(
         assert "no MUNGE credential" in capsys.readouterr().err
     finally:
         server.stop()
+
+
+def test_a_request_by_hand_is_as_the_page_has_it(api: Api, socket: str, tmp_path: Path) -> None:
+    """As the user, with munge and curl alone."""
+    server = Server(api.app, table.load({}, {"rest_listen": "127.0.0.1:0"}))
+    server.start()
+    here = {
+        "https://lark.example:8443": f"http://{server.addresses[0]}",
+        "--cacert /etc/lark/ca.pem ": "--silent ",
+        "103.0": "1.0",
+        "munge --string": f"munge --socket={socket} --string",
+    }
+    try:
+        block = Page("tokens-and-tls.md", here).block("body=")
+        command = ["setpriv", f"--reuid={USER}", "--clear-groups", "sh", "-ec", block]
+        answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd="/").stdout)
+    finally:
+        server.stop()
+    assert (answer["owner"], answer["open"], answer["actor"]) == (USER, ["tcp/80"], f"{USER} by MUNGE")
 
 
 def test_whoever_has_credentials_looked_at_pays_for_the_processes_that_do_so() -> None:

@@ -286,6 +286,20 @@ def test_a_token_in_a_file_is_its_owners_alone(tmp_path: Path, capsys: pytest.Ca
     assert mode(write_secret(tmp_path / "other", "x")) == 0o600
 
 
+@pytest.mark.parametrize(
+    "wrong", [["--output", "/nowhere/gateway1.token"], ["--output", "made", "--owner", "nobody-here"]]
+)
+def test_a_token_that_cannot_be_written_is_none_and_its_name_is_free(
+    tmp_path: Path, wrong: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["token", "gateway1", "--scope", "gateway", "--file", "tokens.yaml"]
+    assert cli.main([*command, *wrong]) == cli.USAGE
+    assert capsys.readouterr().err.startswith("lark: ")
+    assert list(tmp_path.iterdir()) == []
+    assert cli.main([*command, "--output", "gateway1.token"]) == cli.OK
+
+
 def test_all_tokens_of_a_large_file_are_found(tmp_path: Path) -> None:
     path = tmp_path / "tokens.yaml"
     made = add_all(path, {f"w{number}": None for number in range(3000)}, {Scope.HOOK})

@@ -1,4 +1,4 @@
-"""The gateway's unit of systemd: its program works with the settings and rights of the unit."""
+"""The gateway's unit of systemd: its program works with the unit's settings and rights; and the page's commands."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from lab.namespaces import INNER
+from lab.run import run
 from tests.cli.test_commands import served as over_socket
 from tests.fixtures.fake_controls import TOKENS, bearer
 from tests.fixtures.rest_app import Api
 from tests.fixtures.service import wait
-from tests.worker.test_gateway import Site, site
+from tests.install.pages import Page
+from tests.worker.test_gateway import FIRST, POOL, Site, reached, site
 
 __all__ = ["over_socket", "site"]
 
@@ -67,3 +70,19 @@ def test_the_unit_can_do_its_work_by_the_settings_and_the_rules_outlive_it(
             running.kill()
             running.wait()
     assert "198.51.100.64 . tcp . 80 : 10.64.0.1" in site.listed("ruleset")
+
+
+def test_a_gateway_to_which_nothing_is_routed_answers_for_the_pool_by_the_pages_commands(site: Site) -> None:
+    """Twice, as by somebody who does not know whether that was done."""
+    page = Page("external-addresses.md", {"198.51.100.64/27": POOL, "lan0": "lan", "wan0": "wan"})
+    run(["ip", "-n", site.out.namespace, "route", "replace", POOL, "dev", INNER])
+    site.told.give(FIRST, "10.64.0.1", "tcp/80")
+    site.step()
+    assert not reached(site, site.a, FIRST, 80)
+    for _ in range(2):
+        run(["ip", "netns", "exec", site.gateway.namespace, "sh", "-ec", page.block("ip route replace")])
+    wait(lambda: reached(site, site.a, FIRST, 80))
+    assert not reached(site, site.a, FIRST, 81)
+    gone = page.block("systemctl disable --now lark-gateway.service").splitlines()[1]
+    run(["ip", "netns", "exec", site.gateway.namespace, "sh", "-ec", gone])
+    assert "lark" not in site.listed("ruleset")
