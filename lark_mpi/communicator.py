@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
@@ -33,7 +34,7 @@ from lark_mpi.patterns import (
     together,
     uses_ipv6,
 )
-from lark_mpi.service import ask, path, reason
+from lark_mpi.service import BUSY, PATIENCE, ask, path, reason
 
 # Linux's numbers; Python has no names for them.
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -41,11 +42,17 @@ _IP_MTU, _IPV6_MTU = 14, 24
 _PORT: Final = 9
 # Between a reservation's id and the number of a share of it.
 SHARE: Final = "s"
-# Seconds that one request waits for a change, and between two that are answered at once.
+# Seconds that one request waits for a change, and between two that are answered at once: first so many, then twice as
+# many each time, and no more than the last figure.
 LONGEST_WAIT: Final = 30.0
 PACE: Final = 2.0
+SLOWEST_PACE: Final = 16.0
 # Numbers of answers are less.
 _LARGEST: Final = 1e300
+
+
+class _BusyError(ReservationError):
+    """The job's processes ask too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +117,29 @@ class Reservation:
             return False
         if not self._version:
             self._paths("", 0.0)
-        before = self._version
+        before, pace = self._version, PACE
         while True:
             began = time.monotonic()
             left = max(end - began, 0.0)
-            self._paths(before, min(left, LONGEST_WAIT))
+            # A job that asks too often is told of nothing meanwhile.
+            with suppress(_BusyError):
+                self._paths(before, min(left, LONGEST_WAIT), min(left, PATIENCE))
             if self._version != before:
                 return True
             if time.monotonic() >= end:
                 return False
             # Where too many wait already, the answer comes at once.
             if time.monotonic() - began < min(left, LONGEST_WAIT) / 2:
-                time.sleep(min(PACE, max(end - time.monotonic(), 0.0)))
+                time.sleep(min(pace, max(end - time.monotonic(), 0.0)))
+                pace = min(2 * pace, SLOWEST_PACE)
 
-    def _paths(self, after: str, wait: float) -> tuple[Path, ...]:
+    def _paths(self, after: str, wait: float, patience: float = PATIENCE) -> tuple[Path, ...]:
         flows = self._flows.made() or self._told
         if not flows:
             return ()
-        answer = ask("GET", f"/v1/paths?after={after}&wait={wait:g}", wait=wait)
+        answer = ask("GET", f"/v1/paths?after={after}&wait={wait:g}", wait=wait, patience=patience)
+        if answer[0] == BUSY:
+            raise _BusyError(reason(answer))
         version, listed = answer[1].get("version"), answer[1].get("paths")
         if answer[0] != 200 or not isinstance(version, str) or not isinstance(listed, list):
             raise ReservationError(reason(answer))

@@ -7,6 +7,7 @@ after a lease at the latest. The thread makes no call to MPI.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import secrets
 import threading
@@ -81,7 +82,7 @@ class Flows:
             if job not in before or before[job].lost or rate > before[job].rate
         ]
         for number, (job, rate) in enumerate(more, 1):
-            self._take(job, rate, WAIT if number == len(more) else 0.0)
+            self._take(job, rate, min(WAIT, self.lease / 3) if number == len(more) else 0.0)
         if wanted:
             _renewal.add(self)
 
@@ -191,7 +192,8 @@ class _Renewal:
     def add(self, flows: Flows) -> None:
         """Renew these from now on."""
         with self._lock:
-            self._due[flows] = time.monotonic() + flows.lease / 3
+            # With a longer lease than before, no later than what is reserved already needs it.
+            self._due[flows] = min(self._due.get(flows, math.inf), time.monotonic() + flows.lease / 3)
             if self._thread is None:
                 self._process = os.getpid()
                 self._thread = threading.Thread(target=self._run, name="lark_mpi", daemon=True)

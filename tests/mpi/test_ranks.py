@@ -146,6 +146,16 @@ def test_what_dies_or_aborts_is_released_after_a_lease(mpi: str, language: str, 
         standins[way].close()
 
 
+@pytest.mark.parametrize("mpi", MPIS)
+def test_threads_of_a_rank_reserve_for_a_communicator_each_at_the_same_time(mpi: str, folder: Path) -> None:
+    standin = Standin(folder, ["one", "two"])
+    outcome = run(mpi, folder, standin.sockets, c(mpi, "threads"))
+    standin.close()
+    assert outcome.status == 0, outcome.output
+    assert list(outcome.told.values()) == [{"good": True}] * 4
+    assert standin.rates() == {}
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_an_application_in_one_job_asks_nobody(language: str, folder: Path) -> None:
     outcome = run("mpich", folder, [Path("/nonexistent")], program(language, "mpich", "refusal"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,18 @@ def test_a_renewal_does_not_overtake_a_change(standin: Standin, monkeypatch: pyt
     renewal.join()
     assert list(standin.rates().values()) == [60.0]
     flows.commit()
+    flows.release()
+
+
+def test_a_longer_lease_puts_off_no_renewal(standin: Standin) -> None:
+    flows = Flows(lease=3)
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    flows.lease = 3000
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    # The reservation is over in three seconds, if it is not renewed before.
+    eventually(lambda: any(each["until"] > time.time() + 1000 for each in standin.live().values()), 20)
     flows.release()
 
 

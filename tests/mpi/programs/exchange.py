@@ -198,6 +198,15 @@ def adapts(comm: MPI.Intracomm) -> None:
     comm.Barrier()
 
 
+def busy(comm: MPI.Intracomm) -> None:
+    """Each rank waits for a change while its worker has no time for the job."""
+    made = lark_mpi.reserve(comm, "ring", 1e6)
+    made.paths()
+    wait_for("busy")
+    tell(changed=made.changed(0.7))
+    wait_for("free")
+
+
 def twice(comm: MPI.Intracomm) -> None:
     """Two communicators of the same jobs, the second one with other ranks that ask; each is released by itself."""
     half = MPI.Intracomm(comm.Split(comm.rank % 2))
