@@ -13,6 +13,7 @@ import pytest
 from lab.namespaces import temporary_directory
 from tests.mpi.ranks import built
 from tests.mpi.standin import Standin
+from tests.worker.pool import eventually
 
 
 class Program:
@@ -77,11 +78,9 @@ def test_a_renewal_does_not_overtake_a_change(program: Program) -> None:
     program.standin.delay = delay
     program.do("renew")
     assert begun.wait(10)
-    program.begin("change")
-    program.done("change")
+    program.do("change")
     changed.set()
-    # A renewal after it has the new rate.
-    program.do("renew")
+    eventually(lambda: sum(each[1] == "PATCH" for each in program.standin.requests) == 2)
     assert program.rates() == [60.0]
     program.do("end")
     assert program.rates() == []
