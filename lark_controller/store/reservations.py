@@ -107,7 +107,7 @@ def change(
     before = _one(connection, (reservations.c.id == reservation_id) & _valid(now))
     if before is None:
         return None
-    return _replace(connection, before, *rebook(before), now, actor, of_job)
+    return _replace(connection, before, *rebook(before), now, actor, of_job=of_job)
 
 
 def release(connection: Connection, reservation_id: str, now: float, actor: str) -> Reservation | None:
@@ -327,6 +327,7 @@ def _replace(
     demand: Demand,
     now: float,
     actor: str,
+    *,
     of_job: bool = False,
 ) -> Reservation:
     after = replace(before, kbps=kbps, until=until, steady=steady)
