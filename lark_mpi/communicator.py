@@ -7,11 +7,11 @@ ranks' rates. Reading and releasing are local.
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
@@ -34,7 +34,7 @@ from lark_mpi.patterns import (
     together,
     uses_ipv6,
 )
-from lark_mpi.service import ask, path, reason
+from lark_mpi.service import BUSY, PATIENCE, ask, path, reason
 
 # Linux's numbers; Python has no names for them.
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -42,9 +42,17 @@ _IP_MTU, _IPV6_MTU = 14, 24
 _PORT: Final = 9
 # Between a reservation's id and the number of a share of it.
 SHARE: Final = "s"
-# Seconds that one request waits for a change, and between two that are answered at once.
+# Seconds that one request waits for a change, and between two that are answered at once: first so many, then twice as
+# many each time, and no more than the last figure.
 LONGEST_WAIT: Final = 30.0
 PACE: Final = 2.0
+SLOWEST_PACE: Final = 16.0
+# Numbers of answers are less.
+_LARGEST: Final = 1e300
+
+
+class _BusyError(ReservationError):
+    """The job's processes ask too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +109,37 @@ class Reservation:
     def changed(self, timeout: float) -> bool:
         """Wait until paths are others than when this was last asked, or :meth:`paths` was called; False after
         ``timeout`` seconds without. Local, and waits in the kernel. Raises ReservationError."""
-        end = time.monotonic() + timeout
+        # NaN is no time.
+        end = time.monotonic() + (timeout if timeout > 0 else 0.0)
         if not (self._flows.made() or self._told):
-            time.sleep(max(timeout, 0.0))
+            while (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, LONGEST_WAIT))
             return False
         if not self._version:
             self._paths("", 0.0)
-        before = self._version
+        before, pace = self._version, PACE
         while True:
             began = time.monotonic()
             left = max(end - began, 0.0)
-            self._paths(before, min(left, LONGEST_WAIT))
+            # A job that asks too often is told of nothing meanwhile.
+            with suppress(_BusyError):
+                self._paths(before, min(left, LONGEST_WAIT), min(left, PATIENCE))
             if self._version != before:
                 return True
             if time.monotonic() >= end:
                 return False
             # Where too many wait already, the answer comes at once.
             if time.monotonic() - began < min(left, LONGEST_WAIT) / 2:
-                time.sleep(min(PACE, max(end - time.monotonic(), 0.0)))
+                time.sleep(min(pace, max(end - time.monotonic(), 0.0)))
+                pace = min(2 * pace, SLOWEST_PACE)
 
-    def _paths(self, after: str, wait: float) -> tuple[Path, ...]:
+    def _paths(self, after: str, wait: float, patience: float = PATIENCE) -> tuple[Path, ...]:
         flows = self._flows.made() or self._told
         if not flows:
             return ()
-        answer = ask("GET", f"/v1/paths?after={after}&wait={wait:g}", wait=wait)
+        answer = ask("GET", f"/v1/paths?after={after}&wait={wait:g}", wait=wait, patience=patience)
+        if answer[0] == BUSY:
+            raise _BusyError(reason(answer))
         version, listed = answer[1].get("version"), answer[1].get("paths")
         if answer[0] != 200 or not isinstance(version, str) or not isinstance(listed, list):
             raise ReservationError(reason(answer))
@@ -140,10 +155,10 @@ class Reservation:
         if flow.lost or found is None:
             return Path(job, there.host, 0.0, None, flow.lost or f"the reservation {flow.id} is over")
         mtu, ipv6 = _mtu(there), uses_ipv6(here, there)
-        whole, left = found.get("rate"), found.get("free")
+        whole, left = _number(found.get("rate")), _number(found.get("free"))
         # The reservation is the sum of its shares.
-        promised = min(flow.rate, float(whole)) if isinstance(whole, int | float) else 0.0
-        free = application_rate(max(float(left), 0.0), mtu, ipv6) if isinstance(left, int | float) else None
+        promised = 0.0 if whole is None else min(flow.rate, whole)
+        free = None if left is None else application_rate(max(left, 0.0), mtu, ipv6)
         sent, total, age = (_number(found.get(name)) for name in ("delivered", "delivered_bytes", "age"))
         return Path(
             job,
@@ -155,15 +170,14 @@ class Reservation:
             age=age,
         )
 
-    def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], wish: Wish, makes: bool) -> None:
+    def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], makes: bool) -> None:
         """Take what is wanted, on every job or on none."""
-        self._flows.lease, self._flows.steady = wish.lease, wish.steady
         refused = ""
         try:
             if makes:
                 self._flows.prepare(wanted)
-        except ReservationError as error:
-            refused = str(error)
+        except Exception as error:  # whatever it is, such as a thread that cannot be started: the other ranks wait
+            refused = str(error) or type(error).__name__
         self.reason = _first(comm, refused)
         if self.reason:
             self._flows.undo()
@@ -243,12 +257,15 @@ def release(comm: MPI.Comm) -> None:
 
 def _ask(comm: MPI.Intracomm, wish: Wish) -> Reservation:
     """Set the attribute: the reservation that was there, changed, or another."""
-    problem, sent = "", dict[int, float]()
+    if comm.Is_inter():
+        # Between two groups, collective calls give each group the other's values.
+        raise ReservationError("the communicator is between two groups; one of a single group is accepted")
+    problem, sent, lease, steady = "", dict[int, float](), LEASE, False
     try:
-        _check_lease(wish.lease)
+        lease, steady = _checked_lease(wish.lease), bool(wish.steady)
         sent = _sent(comm, wish)
-    except (ReservationError, TypeError, ValueError) as error:
-        problem = str(error)
+    except Exception as error:  # whatever it is: the other ranks wait for this one in a collective call
+        problem = str(error) or type(error).__name__
     places: list[Place] = []
     if not (problem := _first(comm, problem)):
         places, problem = _places(comm)
@@ -260,9 +277,10 @@ def _ask(comm: MPI.Intracomm, wish: Wish) -> Reservation:
     if problem:
         found.admitted, found.reason = False, problem
         return found
-    if found._place is None:
-        found._places, found._place = {place.job: place for place in places}, places[comm.rank]
     here = places[comm.rank]
+    # A job may have another address than at the request before, or another id.
+    found._places |= {place.job: place for place in places}
+    found._place = here
     sums = comm.allgather((here.job, to_jobs(sent, comm.rank, places)))
     makes = [place.job for place in places].index(here.job) == comm.rank
     there = found._places
@@ -270,7 +288,8 @@ def _ask(comm: MPI.Intracomm, wish: Wish) -> Reservation:
         job: megabits(rate, _mtu(there[job]), uses_ipv6(here, there[job]))
         for job, rate in together(each for job, each in sums if job == here.job).items()
     }
-    found._agree(comm, wanted if makes else {}, wish, makes)
+    found._flows.lease, found._flows.steady = lease, steady
+    found._agree(comm, wanted if makes else {}, makes)
     return found
 
 
@@ -288,9 +307,10 @@ def _sent(comm: MPI.Intracomm, wish: Wish) -> dict[int, float]:
     return row(pattern, comm.rank, comm.size, wish.rate, near)
 
 
-def _check_lease(lease: float) -> None:
-    if not (math.isfinite(lease) and SHORTEST_LEASE <= lease <= LONGEST_LEASE):
+def _checked_lease(lease: float) -> float:
+    if not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
         raise ReservationError(f"a lease of {lease} seconds; {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} are accepted")
+    return float(lease)
 
 
 def _neighbours(comm: MPI.Intracomm) -> Iterable[int]:
@@ -353,7 +373,10 @@ def _own_place() -> Place:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    """A number of an answer; whole ones of hundreds of digits are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+        return None
+    return float(value)
 
 
 def _mtu(there: Place) -> int:

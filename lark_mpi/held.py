@@ -7,7 +7,9 @@ after a lease at the latest. The thread makes no call to MPI.
 from __future__ import annotations
 
 import atexit
+import math
 import os
+import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -21,6 +23,11 @@ from lark_mpi.service import ask, reason
 # Seconds for which a flow stays reserved when nobody renews it.
 LEASE: Final = 300.0
 SHORTEST_LEASE, LONGEST_LEASE = 3.0, 86400.0
+# Seconds of a lease for each flow: a worker accepts five requests a second of a job, of which three in each lease are
+# renewals.
+SECONDS_FOR_EACH: Final = 1.0
+# Numbers of shares, from 1 on.
+NUMBERS: Final = 999_999_999_999
 # Seconds that the answer to the last request of several waits for the queues.
 WAIT: Final = 10.0
 # A renewal's patience in seconds: the next one has its turn as well.
@@ -52,6 +59,9 @@ class Flows:
         # Of what is prepared from now on.
         self.steady = False
         self._lock = threading.Lock()
+        # One request about a flow's rate at a time: a renewal with the rate of before must not overtake a change.
+        self._asking = threading.Lock()
+        self._process = os.getpid()
         self._made: dict[str, Flow] = {}
         self._wanted: Mapping[str, float] = {}
         self._taken: list[tuple[str, Flow | None]] = []
@@ -63,6 +73,7 @@ class Flows:
 
     def prepare(self, wanted: Mapping[str, float]) -> None:
         """Take new flows, and the higher rates of others, Mb/s by job. Raises ReservationError."""
+        self.lease = max(self.lease, len(wanted) * SECONDS_FOR_EACH)
         self._wanted, self._taken = dict(wanted), []
         before = self.made()
         more = [
@@ -71,7 +82,7 @@ class Flows:
             if job not in before or before[job].lost or rate > before[job].rate
         ]
         for number, (job, rate) in enumerate(more, 1):
-            self._take(job, rate, before.get(job), WAIT if number == len(more) else 0.0)
+            self._take(job, rate, min(WAIT, self.lease / 3) if number == len(more) else 0.0)
         if wanted:
             _renewal.add(self)
 
@@ -95,7 +106,9 @@ class Flows:
         self._taken = []
 
     def release(self) -> None:
-        """Give back everything; may be repeated."""
+        """Give back everything; may be repeated. Nothing in a child of the process, which goes on without it."""
+        if os.getpid() != self._process:
+            return
         answers = True
         for job in self.made():
             answers = self._give(job, answers)
@@ -103,28 +116,34 @@ class Flows:
 
     def renew(self) -> None:
         """Put off the end of every flow; one that is over is lost."""
-        for job, flow in self.made().items():
-            if flow.lost:
-                continue
-            try:
-                answer = ask("PATCH", _target(flow), self._terms(flow.rate, flow.steady), patience=RENEWAL_PATIENCE)
-            except ReservationError:
-                continue
-            if answer[0] == 404:
-                self._lose(job, flow, reason(answer))
+        for job in self.made():
+            with self._asking:
+                flow = self.made().get(job)
+                if flow is None or flow.lost:
+                    continue
+                try:
+                    answer = ask("PATCH", _target(flow), self._terms(flow.rate, flow.steady), patience=RENEWAL_PATIENCE)
+                except ReservationError:
+                    continue
+                if answer[0] == 404:
+                    self._lose(job, flow, reason(answer))
 
-    def _take(self, job: str, rate: float, before: Flow | None, wait: float) -> None:
-        if before is None or before.lost:
-            # A share: another communicator of the same jobs may have its own.
-            wish = {"destination": job, "share": True, **self._terms(rate, self.steady)}
-            answer = ask("POST", f"/v1/reservations?wait={wait:g}", wish, wait)
-        else:
-            answer = ask("PATCH", _target(before), self._terms(rate, self.steady))
-        status, document = answer
-        if status not in (200, 201) or not isinstance(document.get("id"), str):
-            raise ReservationError(reason(answer))
-        with self._lock:
-            self._made[job] = Flow(document["id"], rate, steady=self.steady)
+    def _take(self, job: str, rate: float, wait: float) -> None:
+        with self._asking:
+            before = self.made().get(job)
+            if before is None or before.lost:
+                # A share: another communicator of the same jobs may have its own. By its number the worker service
+                # finds that a request is the one of before, whose answer was lost.
+                number = 1 + secrets.randbelow(NUMBERS)
+                wish = {"destination": job, "share": number, **self._terms(rate, self.steady)}
+                answer = ask("POST", f"/v1/reservations?wait={wait:g}", wish, wait)
+            else:
+                answer = ask("PATCH", _target(before), self._terms(rate, self.steady))
+            status, document = answer
+            if status not in (200, 201) or not isinstance(document.get("id"), str):
+                raise ReservationError(reason(answer))
+            with self._lock:
+                self._made[job] = Flow(document["id"], rate, steady=self.steady)
         self._taken.append((job, None if before is None or before.lost else before))
 
     def _terms(self, rate: float, steady: bool) -> dict[str, float]:
@@ -133,11 +152,12 @@ class Flows:
     def _set(self, job: str, flow: Flow, rate: float, steady: bool) -> None:
         """Lower a rate, or make it steady or not, which is never refused; where nobody answers, the flow's end does
         it."""
-        with suppress(ReservationError):
-            ask("PATCH", _target(flow), self._terms(rate, steady))
-        with self._lock:
-            if job in self._made:
-                self._made[job] = replace(self._made[job], rate=rate, steady=steady)
+        with self._asking:
+            with suppress(ReservationError):
+                ask("PATCH", _target(flow), self._terms(rate, steady))
+            with self._lock:
+                if job in self._made:
+                    self._made[job] = replace(self._made[job], rate=rate, steady=steady)
 
     def _give(self, job: str, answers: bool = True) -> bool:
         """Release a flow; False where nobody answers, or nobody ``answers`` as it is: its end does it then."""
@@ -172,7 +192,8 @@ class _Renewal:
     def add(self, flows: Flows) -> None:
         """Renew these from now on."""
         with self._lock:
-            self._due[flows] = time.monotonic() + flows.lease / 3
+            # With a longer lease than before, no later than what is reserved already needs it.
+            self._due[flows] = min(self._due.get(flows, math.inf), time.monotonic() + flows.lease / 3)
             if self._thread is None:
                 self._process = os.getpid()
                 self._thread = threading.Thread(target=self._run, name="lark_mpi", daemon=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import index
 from typing import Final
 
 from lark_mpi.errors import ReservationError
@@ -53,18 +54,24 @@ def row(pattern: Pattern, rank: int, size: int, rate: float, neighbours: Iterabl
         receivers = neighbours
     sent: dict[int, float] = {}
     for receiver in receivers:
-        sent[receiver] = sent.get(receiver, 0.0) + rate
+        sent[receiver] = sent[receiver] + rate if receiver in sent else rate
     return table(rank, size, sent)
 
 
 def table(rank: int, size: int, rates: Mapping[int, float]) -> dict[int, float]:
-    """Check the rates that a rank sends: without those to itself and those of 0. Raises ReservationError."""
-    for receiver, rate in rates.items():
+    """Check the rates that a rank sends: without those to itself and those of 0. Raises ReservationError, and TypeError
+    for a rank or a rate that is no number."""
+    found: dict[int, float] = {}
+    for each, rate in rates.items():
+        receiver = index(each)
         if not 0 <= receiver < size:
             raise ReservationError(f"there is no rank {receiver} to send to; 0 to {size - 1} are accepted")
-        if not (math.isfinite(rate) and 0 <= rate <= MOST):
+        # Without math.isfinite, which fails at whole numbers of hundreds of digits.
+        if not 0 <= rate <= MOST:
             raise ReservationError(f"a rate of {rate} bytes a second; 0 to {MOST:g} are accepted")
-    return {receiver: float(rate) for receiver, rate in rates.items() if receiver != rank and rate > 0}
+        if receiver != rank and rate > 0:
+            found[receiver] = float(rate)
+    return found
 
 
 def to_jobs(sent: Mapping[int, float], rank: int, places: Sequence[Place]) -> dict[str, float]:

@@ -14,12 +14,15 @@ from lark_mpi.errors import ReservationError
 SOCKET: Final = "/run/lark-worker/worker.sock"
 # Seconds to wait for room in the service's queue, and for an answer.
 SECONDS: Final = 20
-# Seconds to ask again where the service is starting, or turns a job away that asks too often.
+# Seconds to ask again where the service is starting, or turns a job away that asks too often; between two requests
+# first so many, then twice as many each time, and no more than the last figure: of a job hundreds of ranks may ask.
 PATIENCE: Final = 30.0
 PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 4.0
 # Bytes of an answer. The links of a large pool are some megabytes.
 MAX_ANSWER: Final = 16 << 20
-AGAIN: Final = (429, 503)
+BUSY: Final = 429
+AGAIN: Final = (BUSY, 503)
 
 Answer = tuple[int, dict[str, Any]]
 
@@ -34,7 +37,7 @@ def ask(method: str, target: str, body: object = None, wait: float = 0.0, patien
 
     Raises ReservationError where no answer comes.
     """
-    deadline = time.monotonic() + patience
+    deadline, pause = time.monotonic() + patience, PAUSE
     while True:
         try:
             status, document = _once(method, target, body, SECONDS + wait)
@@ -45,11 +48,12 @@ def ask(method: str, target: str, body: object = None, wait: float = 0.0, patien
             status, document, problem = 0, {}, error.strerror or str(error)
         if problem is None and status not in AGAIN:
             return status, document
-        if time.monotonic() + PAUSE > deadline:
+        if time.monotonic() + pause > deadline:
             if problem is None:
                 return status, document
             raise ReservationError(f"the worker service cannot be asked: {problem}")
-        time.sleep(PAUSE)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def reason(answer: Answer) -> str:

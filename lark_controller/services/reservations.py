@@ -251,9 +251,16 @@ class Reservations:
 
         with self._lock:
             self._go_over()
-            made = self._store.reservations.change(reservation_id, rebook, now, actor)
+            known = self._flows.get(reservation_id)
+            made = self._store.reservations.change(reservation_id, rebook, now, actor, of_job)
             if made is None:
                 raise _missing(reservation_id)
+            if known is not None and replace(known, until=made.until) == made:
+                # Neither links nor the job's flows are others: an application renews each of its flows all the time.
+                self._flows[made.id] = made
+                if not of_job:
+                    event("reservation changed", job=made.job, reservation=made.id, rate=made.rate, actor=actor)
+                return made
             if made.kind is ReservationKind.FLOW:
                 self._keep(made)
                 self._flows_changed(made)

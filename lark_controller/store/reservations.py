@@ -97,15 +97,17 @@ def change(
     rebook: Callable[[Reservation], tuple[int, float | None, bool, Demand]],
     now: float,
     actor: str,
+    of_job: bool = False,
 ) -> Reservation | None:
     """Give a reservation the rate (kb/s), end, steadiness and demand that ``rebook`` makes of it; None where there is
-    none (any more). Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
+    none (any more). Another end alone is no line of the audit trail where the change is ``of_job``: an application puts
+    it off again and again while it runs. Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
     _lock_job_of(connection, reservation_id)
     _lock(connection)
     before = _one(connection, (reservations.c.id == reservation_id) & _valid(now))
     if before is None:
         return None
-    return _replace(connection, before, *rebook(before), now, actor)
+    return _replace(connection, before, *rebook(before), now, actor, of_job=of_job)
 
 
 def release(connection: Connection, reservation_id: str, now: float, actor: str) -> Reservation | None:
@@ -325,6 +327,8 @@ def _replace(
     demand: Demand,
     now: float,
     actor: str,
+    *,
+    of_job: bool = False,
 ) -> Reservation:
     after = replace(before, kbps=kbps, until=until, steady=steady)
     holds = _move(connection, words(after.kind, kbps, after.source, after.destination), demand, before.holds)
@@ -342,6 +346,8 @@ def _replace(
             detail = f"{before.rate:g} to {after.rate:g} Mb/s"
         elif before.steady != steady:
             detail = "steady" if steady else "not steady"
+        elif of_job:
+            return after
         _note(connection, now, actor, "change", before, detail)
     return after
 

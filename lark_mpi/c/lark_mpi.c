@@ -11,9 +11,11 @@
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -27,22 +29,32 @@
 #define SOCKET_PATH "/run/lark-worker/worker.sock"
 /* Seconds to wait for room in the service's queue, and for an answer. */
 #define SECONDS 20
-/* Seconds to ask again where the service is starting, or turns a job away that asks too often. */
+/* Seconds to ask again where the service is starting, or turns a job away that asks too often; between two requests
+ * first so many, then twice as many each time, and no more than the last figure: of a job hundreds of ranks may ask. */
 #define PATIENCE 30.0
 #define RENEWAL_PATIENCE 2.0
 #define PAUSE 0.5
+#define LONGEST_PAUSE 4.0
+#define BUSY 429
 /* Seconds that the answer to the last request of several waits for the queues. */
 #define WAIT 10
 #define LEASE 300.0
 #define SHORTEST_LEASE 3.0
 #define LONGEST_LEASE 86400.0
+/* Seconds of a lease for each flow: a worker accepts five requests a second of a job, of which three in each lease are
+ * renewals. */
+#define SECONDS_FOR_EACH 1.0
+/* Numbers of shares, from 1 on. */
+#define NUMBERS 999999999999ull
 #define MOST_RATE 1.25e12
 /* Bytes of an answer, and levels of JSON in it. */
 #define MAX_ANSWER ((size_t)16 << 20)
 #define MAX_DEPTH 64
-/* Seconds that one request waits for a change, and between two that are answered at once. */
+/* Seconds that one request waits for a change, and between two that are answered at once: first so many, then twice as
+ * many each time, and no more than the last figure. */
 #define LONGEST_WAIT 30.0
 #define PACE 2.0
+#define SLOWEST_PACE 16.0
 /* A version, as it stands in a query. */
 #define VERSION 256
 /* Between a reservation's id and the number of a share of it. */
@@ -285,6 +297,11 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
+static void rest(double seconds) {
+    struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&time, &time) && errno == EINTR) continue;
+}
+
 static const char *socket_path(void) {
     const char *given = getenv("LARK_SOCKET");
     return given && *given ? given : SOCKET_PATH;
@@ -381,12 +398,13 @@ static const char *once(const char *request, size_t length, double seconds, answ
 static int ask(const char *method, const char *target, const char *body, double wait, double patience, answer *out,
                char *reason) {
     char request[1024];
-    double deadline = now() + patience;
+    double deadline = now() + patience, pause = PAUSE;
     int missing, length = snprintf(request, sizeof request,
                                    "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                                    "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
                                    method, target, strlen(body), body);
     out->text = NULL;
+    out->status = 0;
     if (length < 0 || (size_t)length >= sizeof request) {
         snprintf(reason, TEXT, "the request is too long");
         return 0;
@@ -397,14 +415,15 @@ static int ask(const char *method, const char *target, const char *body, double 
             snprintf(reason, TEXT, "%s: no worker service of Lark is here", socket_path());
             return 0;
         }
-        if (!problem && out->status != 429 && out->status != 503) return 1;
-        if (now() + PAUSE > deadline) {
+        if (!problem && out->status != BUSY && out->status != 503) return 1;
+        if (now() + pause > deadline) {
             if (!problem) return 1;
             snprintf(reason, TEXT, "the worker service cannot be asked: %s", problem);
             return 0;
         }
         forget(out);
-        nanosleep(&(struct timespec){0, (long)(PAUSE * 1e9)}, NULL);
+        rest(pause);
+        if ((pause *= 2) > LONGEST_PAUSE) pause = LONGEST_PAUSE;
     }
 }
 
@@ -477,7 +496,7 @@ static long long kilobits(double rate, const place *here, const place *there) {
 typedef struct {
     char id[ID]; /* empty: none */
     long long kbps;
-    int steady;
+    int steady, changing; /* a request for another rate is under way */
     char lost[TEXT];
 } flow;
 
@@ -493,10 +512,14 @@ typedef struct reservation {
 
 /* Guards the list, and the flows in it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake;
+static pthread_cond_t wake, idle = PTHREAD_COND_INITIALIZER;
 static reservation *held;
 static pthread_t thread;
 static int running, stopping;
+/* The flow that is being renewed, or empty. */
+static char renewing[ID];
+/* The process that holds them; 0: none yet. */
+static atomic_int owner;
 
 static flow flow_of(const reservation *of, int job) {
     pthread_mutex_lock(&lock);
@@ -511,22 +534,47 @@ static void keep(reservation *of, int job, const flow *made) {
     pthread_mutex_unlock(&lock);
 }
 
-static void lose(const char *id, const char *reason) {
+/* A flow that is to be changed. A renewal with the rate of before must not overtake the change: the one waits for the
+ * other. */
+static flow begin_change(reservation *of, int job) {
     pthread_mutex_lock(&lock);
+    while (renewing[0] && !strcmp(of->flows[job].id, renewing)) pthread_cond_wait(&idle, &lock);
+    flow found = of->flows[job];
+    of->flows[job].changing = 1;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* Its end; `made` is the flow as it is now, NULL where it has not changed. */
+static void end_change(reservation *of, int job, const flow *made) {
+    pthread_mutex_lock(&lock);
+    if (made) of->flows[job] = *made;
+    of->flows[job].changing = 0;
+    pthread_cond_broadcast(&idle);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The flow with an id that is held and not lost; the lock is held. */
+static flow *find_flow(const char *id, reservation **of) {
     for (reservation *each = held; each; each = each->next) {
         for (int job = 0; job < each->jobs; job++) {
-            if (!strcmp(each->flows[job].id, id)) snprintf(each->flows[job].lost, TEXT, "%s", reason);
+            *of = each;
+            if (!strcmp(each->flows[job].id, id) && !each->flows[job].lost[0]) return &each->flows[job];
         }
     }
+    return NULL;
+}
+
+static int jobs_of(const reservation *of) {
+    pthread_mutex_lock(&lock);
+    int found = of->jobs;
     pthread_mutex_unlock(&lock);
+    return found;
 }
 
 /* A flow to be renewed. */
 typedef struct {
     char id[ID];
-    double lease;
-    long long kbps;
-    int steady;
 } due_flow;
 
 /* A request's rate, end and steadiness, as a JSON object. */
@@ -535,16 +583,27 @@ static int terms(char *body, size_t size, long long kbps, double lease, int stea
                     (long long)lease, steady ? "true" : "false");
 }
 
-static void renew(const due_flow *of) {
-    char target[96], body[128], reason[TEXT];
-    answer found;
-    snprintf(target, sizeof target, "/v1/reservations/%s", of->id);
-    terms(body, sizeof body, of->kbps, of->lease, of->steady);
-    if (!ask("PATCH", target, body, 0, RENEWAL_PATIENCE, &found, reason)) return;
-    if (found.status == 404) {
-        say(&found, reason);
-        lose(of->id, reason);
+/* Renews a flow as it is now. The lock is held, but not while the service is asked. */
+static void renew(const char *id) {
+    char target[96], body[128], reason[TEXT] = "";
+    answer found = {.text = NULL};
+    reservation *of;
+    flow *made = find_flow(id, &of);
+    while (made && made->changing) {
+        pthread_cond_wait(&idle, &lock);
+        made = find_flow(id, &of);
     }
+    if (!made) return;
+    snprintf(target, sizeof target, "/v1/reservations/%s", id);
+    terms(body, sizeof body, made->kbps, of->lease, made->steady);
+    memcpy(renewing, made->id, ID);
+    pthread_mutex_unlock(&lock);
+    int answered = ask("PATCH", target, body, 0, RENEWAL_PATIENCE, &found, reason);
+    if (answered) say(&found, reason);
+    pthread_mutex_lock(&lock);
+    renewing[0] = '\0';
+    pthread_cond_broadcast(&idle);
+    if (answered && found.status == 404 && (made = find_flow(id, &of))) memcpy(made->lost, reason, TEXT);
     forget(&found);
 }
 
@@ -559,11 +618,7 @@ static due_flow *take_due(double time, int *count) {
         each->due = time + each->lease / 3;
         for (int job = 0; job < each->jobs && found; job++) {
             const flow *made = &each->flows[job];
-            if (!made->id[0] || made->lost[0]) continue;
-            found[*count].lease = each->lease;
-            found[*count].kbps = made->kbps;
-            found[*count].steady = made->steady;
-            memcpy(found[(*count)++].id, made->id, ID);
+            if (made->id[0] && !made->lost[0]) memcpy(found[(*count)++].id, made->id, ID);
         }
     }
     return found;
@@ -582,11 +637,7 @@ static void *renewals(void *unused) {
             continue;
         }
         due_flow *due = take_due(now(), &count);
-        for (int i = 0; i < count && !stopping; i++) {
-            pthread_mutex_unlock(&lock);
-            renew(&due[i]);
-            pthread_mutex_lock(&lock);
-        }
+        for (int i = 0; i < count && !stopping; i++) renew(due[i].id);
         free(due);
     }
     pthread_mutex_unlock(&lock);
@@ -596,9 +647,11 @@ static void *renewals(void *unused) {
 /* Renews a reservation from now on. Without a thread it would end after a lease: 0. */
 static int enlist(reservation *of) {
     int there = 0;
+    double due = now() + of->lease / 3;
     pthread_mutex_lock(&lock);
-    of->due = now() + of->lease / 3;
     for (reservation *each = held; each; each = each->next) there |= each == of;
+    /* With a longer lease than before, no later than what is reserved already needs it. */
+    if (!there || due < of->due) of->due = due;
     if (!there) {
         of->next = held;
         held = of;
@@ -614,6 +667,7 @@ static int enlist(reservation *of) {
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
         stopping = 0;
+        owner = getpid();
         running = !pthread_create(&thread, NULL, renewals, NULL);
         pthread_sigmask(SIG_SETMASK, &old, NULL);
     } else {
@@ -637,27 +691,38 @@ static int give(reservation *of, int job) {
     return found.status != 503;
 }
 
-/* Sets a flow's rate, or makes one where there is none. */
+/* A number for a share, by which the service finds that a request is the one of before, whose answer was lost. */
+static unsigned long long new_number(void) {
+    unsigned long long found = 0;
+    if (getrandom(&found, sizeof found, 0) != sizeof found)
+        found = (unsigned long long)(now() * 1e9) ^ (unsigned long long)getpid() << 32;
+    return 1 + found % NUMBERS;
+}
+
+/* Sets a flow's rate, or makes one where there is none. The answer to the last one waits for the queues, but not as long
+ * as the lease. */
 static int take(reservation *of, int job, long long kbps, int steady, int last, char *reason) {
     char target[96], body[256];
     answer found;
-    flow made = flow_of(of, job);
-    int is_new = !made.id[0] || made.lost[0];
+    flow made = begin_change(of, job);
+    int is_new = !made.id[0] || made.lost[0], wait = !last ? 0 : of->lease < 3 * WAIT ? (int)(of->lease / 3) : WAIT;
     if (is_new) {
-        snprintf(target, sizeof target, "/v1/reservations?wait=%d", last ? WAIT : 0);
+        snprintf(target, sizeof target, "/v1/reservations?wait=%d", wait);
         int length = terms(body, sizeof body, kbps, of->lease, steady) - 1;
-        snprintf(body + length, sizeof body - (size_t)length, ", \"destination\": \"%s\", \"share\": true}",
-                 of->places[job].job);
+        snprintf(body + length, sizeof body - (size_t)length, ", \"destination\": \"%s\", \"share\": %llu}",
+                 of->places[job].job, new_number());
     } else {
         snprintf(target, sizeof target, "/v1/reservations/%s", made.id);
         terms(body, sizeof body, kbps, of->lease, steady);
     }
-    if (!ask(is_new ? "POST" : "PATCH", target, body, last ? WAIT : 0, PATIENCE, &found, reason)) return 0;
-    made = (flow){.kbps = kbps, .steady = steady};
-    int good = (found.status == 200 || found.status == 201) && member_text(found.body, "id", made.id, ID) && is_id(made.id);
-    if (!good) say(&found, reason);
-    forget(&found);
-    if (good) keep(of, job, &made);
+    int good = ask(is_new ? "POST" : "PATCH", target, body, wait, PATIENCE, &found, reason);
+    if (good) {
+        made = (flow){.kbps = kbps, .steady = steady};
+        good = (found.status == 200 || found.status == 201) && member_text(found.body, "id", made.id, ID) && is_id(made.id);
+        if (!good) say(&found, reason);
+        forget(&found);
+    }
+    end_change(of, job, good ? &made : NULL);
     return good;
 }
 
@@ -727,7 +792,9 @@ static void drop(reservation *of) {
 
 /* ---- The communicator ---- */
 
-static int keyval = MPI_KEYVAL_INVALID, end_keyval = MPI_KEYVAL_INVALID;
+static atomic_int keyval = MPI_KEYVAL_INVALID;
+static int end_keyval = MPI_KEYVAL_INVALID;
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 #define TRY(call) \
     do { \
@@ -741,8 +808,13 @@ static void destroy(reservation *of) {
     free(of);
 }
 
+/* True in a child of the process: what is reserved is its parent's, and the lock may be another thread's that is not
+ * there. */
+static int in_child(void) { return owner && owner != getpid(); }
+
 static int gone(MPI_Comm comm, int key, void *attribute, void *unused) {
     (void)comm, (void)key, (void)unused;
+    if (in_child()) return MPI_SUCCESS;
     drop(attribute);
     destroy(attribute);
     return MPI_SUCCESS;
@@ -751,6 +823,7 @@ static int gone(MPI_Comm comm, int key, void *attribute, void *unused) {
 /* MPI_Finalize deletes the attributes of MPI_COMM_SELF before it does anything else. */
 static int ends(MPI_Comm comm, int key, void *attribute, void *unused) {
     (void)comm, (void)key, (void)attribute, (void)unused;
+    if (in_child()) return MPI_SUCCESS;
     pthread_mutex_lock(&lock);
     while (held) {
         reservation *each = held;
@@ -768,12 +841,17 @@ static int ends(MPI_Comm comm, int key, void *attribute, void *unused) {
 }
 
 int lark_mpi_keyval(void) {
-    if (keyval == MPI_KEYVAL_INVALID) {
-        /* A duplicate of a communicator has no reservation. */
-        if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, gone, &keyval, NULL) != MPI_SUCCESS) keyval = MPI_KEYVAL_INVALID;
-        else if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, ends, &end_keyval, NULL) == MPI_SUCCESS)
+    int made;
+    if (keyval != MPI_KEYVAL_INVALID) return keyval;
+    /* Several threads may ask first. */
+    pthread_mutex_lock(&making);
+    /* A duplicate of a communicator has no reservation. */
+    if (keyval == MPI_KEYVAL_INVALID && MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, gone, &made, NULL) == MPI_SUCCESS) {
+        if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, ends, &end_keyval, NULL) == MPI_SUCCESS)
             PMPI_Comm_set_attr(MPI_COMM_SELF, end_keyval, &end_keyval);
+        keyval = made;
     }
+    pthread_mutex_unlock(&making);
     return keyval;
 }
 
@@ -921,6 +999,9 @@ static int find_places(MPI_Comm comm, int rank, int size, place *places, int *jo
     if (MPI_Allgather(&own, sizeof own, MPI_BYTE, told, sizeof own, MPI_BYTE, comm)) goto end;
     *jobs = 0;
     for (int i = 0; i < size; i++) {
+        /* Whatever another rank has sent, these are texts. */
+        told[i].job[ID - 1] = told[i].host[HOST - 1] = '\0';
+        for (int j = 0; j < ADDRESSES; j++) told[i].addresses[j][INET6_ADDRSTRLEN - 1] = '\0';
         int from = 0, job = 0;
         while (keys[from] != keys[i]) from++;
         while (job < *jobs && strcmp(places[job].job, told[from].job)) job++;
@@ -947,14 +1028,18 @@ static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int 
         }
     }
     if (!found->jobs && jobs) {
+        free(found->places), free(found->flows), free(found->before);
         found->places = malloc(sizeof *places * (size_t)jobs);
         found->flows = calloc((size_t)jobs, sizeof *found->flows);
         found->before = calloc((size_t)jobs, sizeof *found->before);
         if (!found->places || !found->flows || !found->before) return NULL;
         memcpy(found->places, places, sizeof *places * (size_t)jobs);
-        found->jobs = jobs;
         found->own = own;
         found->makes = makes;
+        /* From now on another thread may read them. */
+        pthread_mutex_lock(&lock);
+        found->jobs = jobs;
+        pthread_mutex_unlock(&lock);
     }
     return found;
 }
@@ -975,19 +1060,25 @@ static int agree(MPI_Comm comm, reservation *of, const double *sent) {
         if (job != of->own && total[job] > 0 && strcmp(here->host, there->host))
             wanted[job] = kilobits(total[job], here, there);
     }
+    double least = 0;
+    for (int job = 0; job < of->jobs; job++) least += wanted[job] ? SECONDS_FOR_EACH : 0;
+    pthread_mutex_lock(&lock);
+    if (of->lease < least) of->lease = least;
+    pthread_mutex_unlock(&lock);
     if (of->makes) prepare(of, wanted, problem);
     if (first(comm, problem, reason, &refused)) goto end;
     if (of->makes && refused) undo(of);
     else if (of->makes) lower(of, wanted);
     memcpy(of->status.reason, reason, TEXT);
     of->status.admitted = !refused;
-    if (!of->makes) memset(of->flows, 0, sizeof *of->flows * (size_t)of->jobs);
     /* The thread may note a loss at the same time, so not from where the flows are. */
     pthread_mutex_lock(&lock);
-    memcpy(of->before, of->flows, sizeof *of->flows * (size_t)of->jobs);
+    if (of->makes) memcpy(of->before, of->flows, sizeof *of->flows * (size_t)of->jobs);
     pthread_mutex_unlock(&lock);
     if (MPI_Bcast(of->before, (int)sizeof *of->before * of->jobs, MPI_BYTE, 0, own)) goto end;
+    pthread_mutex_lock(&lock);
     if (!of->makes) memcpy(of->flows, of->before, sizeof *of->flows * (size_t)of->jobs);
+    pthread_mutex_unlock(&lock);
     /* Nobody goes on before all jobs have done so. */
     result = MPI_Barrier(comm) ? LARK_MPI_FAILED : refused ? LARK_MPI_REFUSED : LARK_MPI_OK;
 end:
@@ -1082,16 +1173,31 @@ static void escaped(const char *text, char *out, size_t size) {
     out[length] = '\0';
 }
 
+/* Threads may wait and read at the same time. */
+static void set_version(reservation *of, const char *word) {
+    pthread_mutex_lock(&lock);
+    snprintf(of->version, VERSION, "%s", word);
+    pthread_mutex_unlock(&lock);
+}
+
+static void get_version(const reservation *of, char *word) {
+    pthread_mutex_lock(&lock);
+    memcpy(word, of->version, VERSION);
+    pthread_mutex_unlock(&lock);
+}
+
 /* The paths of this rank's job, once they have another version than `after`, or after so many seconds; 0 where they
  * cannot be read, and `reason` says why. The answer is to be forgotten. */
-static int read_paths(reservation *of, const char *after, double wait, answer *found, json *list, char *reason) {
-    char target[VERSION + 64], version[64];
+static int read_paths(reservation *of, const char *after, double wait, double patience, answer *found, json *list,
+                      char *reason) {
+    char target[VERSION + 64], version[64], word[VERSION];
     snprintf(target, sizeof target, "/v1/paths?after=%s&wait=%lld.%03d", after, (long long)wait,
              (int)((wait - (double)(long long)wait) * 1000));
-    if (!ask("GET", target, "", wait, PATIENCE, found, reason)) return 0;
+    if (!ask("GET", target, "", wait, patience, found, reason)) return 0;
     if (found->status == 200 && member_text(found->body, "version", version, sizeof version) &&
         member_list(found->body, "paths", list)) {
-        escaped(version, of->version, VERSION);
+        escaped(version, word, VERSION);
+        set_version(of, word);
         return 1;
     }
     say(found, reason);
@@ -1132,10 +1238,10 @@ int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, ch
     *reason = '\0';
     if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
     TRY(MPI_Comm_get_attr(comm, keyval, &of, &there));
-    for (int job = 0; there && job < of->jobs; job++) {
+    for (int job = 0, jobs = there ? jobs_of(of) : 0; job < jobs; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;
-        if (!found.text && !read_paths(of, "", 0, &found, &list, reason)) return LARK_MPI_REFUSED;
+        if (!found.text && !read_paths(of, "", 0, PATIENCE, &found, &list, reason)) return LARK_MPI_REFUSED;
         if (*count < most) read_path(of, job, &made, list, &paths[*count]);
         ++*count;
     }
@@ -1143,42 +1249,44 @@ int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, ch
     return LARK_MPI_OK;
 }
 
-static void rest(double seconds) {
-    if (seconds <= 0) return;
-    struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    while (nanosleep(&time, &time) && errno == EINTR) continue;
-}
-
 int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) {
     reservation *of;
     answer found;
     json list;
-    char before[VERSION];
-    double end = now() + seconds;
+    char before[VERSION], after[VERSION];
+    /* NaN is no time; more than a hundred years are no end. */
+    double end = now() + (seconds > 0 ? seconds < 3.2e9 ? seconds : 3.2e9 : 0);
     int there, any = 0;
     *changed = 0;
     *reason = '\0';
     if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
     TRY(MPI_Comm_get_attr(comm, keyval, &of, &there));
-    for (int job = 0; there && job < of->jobs; job++) any |= flow_of(of, job).id[0] != '\0';
+    for (int job = 0, jobs = there ? jobs_of(of) : 0; job < jobs; job++) any |= flow_of(of, job).id[0] != '\0';
     if (!any) {
-        rest(seconds);
+        for (double left; (left = end - now()) > 0;) rest(left);
         return LARK_MPI_OK;
     }
-    if (!of->version[0]) {
-        if (!read_paths(of, "", 0, &found, &list, reason)) return LARK_MPI_REFUSED;
+    get_version(of, before);
+    if (!before[0]) {
+        if (!read_paths(of, "", 0, PATIENCE, &found, &list, reason)) return LARK_MPI_REFUSED;
         forget(&found);
+        get_version(of, before);
     }
-    memcpy(before, of->version, VERSION);
-    for (;;) {
+    for (double pace = PACE;;) {
         double began = now(), left = end > began ? end - began : 0, wait = left < LONGEST_WAIT ? left : LONGEST_WAIT;
-        if (!read_paths(of, before, wait, &found, &list, reason)) return LARK_MPI_REFUSED;
-        forget(&found);
-        *changed = strcmp(before, of->version) != 0;
+        /* A job that asks too often is told of nothing meanwhile. */
+        if (read_paths(of, before, wait, left < PATIENCE ? left : PATIENCE, &found, &list, reason)) forget(&found);
+        else if (found.status != BUSY) return LARK_MPI_REFUSED;
+        else *reason = '\0';
+        get_version(of, after);
+        *changed = strcmp(before, after) != 0;
         if (*changed || now() >= end) return LARK_MPI_OK;
         /* Where too many wait already, the answer comes at once. */
         left = end - now();
-        if (now() - began < wait / 2) rest(left < PACE ? left : PACE);
+        if (left > 0 && now() - began < wait / 2) {
+            rest(left < pace ? left : pace);
+            if ((pace *= 2) > SLOWEST_PACE) pace = SLOWEST_PACE;
+        }
     }
 }
 

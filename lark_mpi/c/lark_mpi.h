@@ -2,6 +2,7 @@
  * or not at all, at the worker service's socket. The same as the Python package lark_mpi; docs/reference/mpi.md.
  *
  * lark_mpi_reserve is collective, as is MPI_Comm_set_attr with lark_mpi_keyval(); all else is local.
+ * Any thread may call, with MPI_THREAD_MULTIPLE.
  */
 #ifndef LARK_MPI_H
 #define LARK_MPI_H
@@ -33,7 +34,8 @@ typedef struct {
     lark_mpi_pattern pattern;
     double rate;         /* bytes a second of each stream, as the application counts them */
     const double *table; /* LARK_MPI_TABLE: bytes a second that this rank sends to each rank of the communicator */
-    double lease;        /* seconds that it outlives a process that dies while its job lives on; 0: 300 */
+    double lease;        /* seconds that it outlives a process that dies while its job lives on; 0: 300. At least a second
+                            for each job that this one sends to */
     int steady;          /* the rate is the most as well; 0: what is free may be used, too */
 } lark_mpi_wish;
 

@@ -7,6 +7,9 @@ The reservation is steady where all its shares are: packets of one that is not m
 
 Shares are in memory alone. After the service has started again, a renewal (with rate and duration) makes a share known
 as it was, and one that is released before that ends with the flow.
+
+Where an answer of the controller is lost, the next request finds out by the flow's rate if the change was made. A
+caller that has lost this service's answer repeats its request with the same number, and gets the share that it has.
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
 from lark_common.errors import AdError
 from lark_worker.controller_link import ControllerLink
-from lark_worker.errors import CallerError
+from lark_worker.errors import AwayError, CallerError
 from lark_worker.life.own_reservations import CHANGE, SELF, WISH, ControllerAnswer, OwnReservations, read
 from lark_worker.records.records import Record
 
@@ -35,11 +38,15 @@ SHARE: Final = "share"
 MOST: Final = 64
 LONGEST: Final = 86_400.0
 _JOB: Final = re.compile(r"[0-9a-f]{16}")
-_NUMBERS: Final = 1_000_000
-# Mb/s; less is nothing.
+_NUMBERS: Final = 10**12
+_DIGITS: Final = 12
+# Mb/s; less is nothing. A controller rounds up to whole kb/s.
 _NOTHING: Final = 0.0005
+_ROUNDED: Final = 0.0015
 _LOCKS: Final = 64
 _FORGET_AT: Final = 256
+# Requests without an answer that are kept: the latest.
+_LOST_AT: Final = 1024
 # Seconds between two writings of what queues have counted.
 _WRITE_SECONDS: Final = 1.0
 
@@ -56,18 +63,26 @@ class _Share:
 @dataclass(slots=True)
 class _Flow:
     """The shares of one reservation, by number; ``whole`` if all of them are here, since it was made in this run of the
-    service. Of another one ``over`` are those that have been here."""
+    service. Of another one ``over`` are those that have been here. ``doubt`` are the flow's rate and its shares if the
+    last change was made, whose answer was lost."""
 
     id: str
     whole: bool
     shares: dict[int, _Share] = field(default_factory=dict)
     over: set[int] = field(default_factory=set)
+    doubt: tuple[float, dict[int, _Share]] | None = None
 
-    def end(self, number: int) -> None:
-        """Forget a share that is over."""
-        del self.shares[number]
+    def become(self, shares: dict[int, _Share]) -> None:
+        """Have these shares from now on; others are over."""
         if not self.whole:
-            self.over.add(number)
+            self.over |= self.shares.keys() - shares.keys()
+        self.shares = shares
+
+    def settle(self, rate: float) -> None:
+        """Find out by the flow's rate if the change was made whose answer was lost."""
+        doubt, self.doubt = self.doubt, None
+        if doubt is not None and abs(doubt[0] - rate) < _NOTHING:
+            self.become(doubt[1])
 
     def may_be_unknown(self, number: int) -> bool:
         """True for a share that may be of a former run of the service."""
@@ -83,36 +98,68 @@ class Shares:
         # One change of a job's shares at a time; a lock is of several jobs, so that there are few.
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._lock = threading.Lock()
-        # By job and receiver.
+        # By job and receiver; and of those that were asked for, and of which no answer has come, the only share.
         self._flows: dict[tuple[str, str], _Flow] = {}
+        self._lost: dict[tuple[str, str], tuple[int, _Share]] = {}
 
-    def reserve(self, record: Record, wish: dict[str, Any], wait: float) -> ControllerAnswer:
-        """Take a share: of the reservation to the same receiver, or of a new one."""
+    def reserve(self, record: Record, wish: dict[str, Any], wait: float, number: int | None = None) -> ControllerAnswer:
+        """Take a share: of the reservation to the same receiver, or of a new one. With the ``number`` of a share that
+        is there the request is the one of before, and the answer that share."""
         rate, seconds, receiver = _rate(wish), _seconds(wish), wish.get("destination")
         steady = _steady(wish) or False
         if rate is None or seconds is None or not isinstance(receiver, str) or not _JOB.fullmatch(receiver):
             raise AdError("", "a share needs rate, duration, and as destination the id of a job")
+        share = _Share(rate, self._clock() + seconds, steady)
         with self._of(record):
-            flow = self._known(record, receiver)
+            flow = self._known(record, receiver) or self._recovered(record, receiver)
             found = None if flow is None else self._show(record, flow)
             if flow is None or found is None:
-                body = {"destination": receiver, "rate": rate, "duration": seconds, "steady": steady}
-                status, document = self._own.reserve(record, json.dumps(body).encode(), wait)
-                if status != HTTPStatus.CREATED:
-                    return status, document
-                flow = _Flow(str(document["id"]), whole=True)
+                return self._begin(record, receiver, number or _new(()), share, seconds, wait)
+            if number in flow.shares:
+                return HTTPStatus.CREATED, _shown(found, number, flow.shares[number].rate)
+            if len(flow.shares) >= MOST:
+                raise AdError("", f"the flow has {MOST} shares, and no more are accepted")
+            number = number or _new(flow.shares.keys() | flow.over)
+            status, document = self._set(flow, found, {**flow.shares, number: share})
+            return (
+                (HTTPStatus.CREATED, _shown(document, number, rate)) if status == HTTPStatus.OK else (status, document)
+            )
+
+    def _begin(
+        self, record: Record, receiver: str, number: int, share: _Share, seconds: float, wait: float
+    ) -> ControllerAnswer:
+        """Reserve a flow, of which this is the only share."""
+        body = {"destination": receiver, "rate": share.rate, "duration": seconds, "steady": share.steady}
+        try:
+            status, document = self._own.reserve(record, json.dumps(body).encode(), wait)
+        except AwayError:
+            with self._lock:
+                self._lost[record.id, receiver] = number, share
+                for key in list(self._lost)[: max(0, len(self._lost) - _LOST_AT)]:
+                    del self._lost[key]
+            raise
+        if status == HTTPStatus.CREATED:
+            self._keep(record, receiver, _Flow(str(document["id"]), whole=True, shares={number: share}))
+            document = _shown(document, number, share.rate)
+        return status, document
+
+    def _recovered(self, record: Record, receiver: str) -> _Flow | None:
+        """The flow that was reserved by a request whose answer was lost; None where there is none."""
+        with self._lock:
+            lost = self._lost.get((record.id, receiver))
+        if lost is None:
+            return None
+        number, share = lost
+        status, document = self._link.passed(lambda client: client.watch_paths(record.machine))
+        with self._lock:
+            self._lost.pop((record.id, receiver), None)
+        for each in (document.get("paths") or ()) if status == HTTPStatus.OK else ():
+            ends = (each.get("job"), each.get("peer"))
+            if ends == (record.id, receiver) and abs(each.get("rate", 0.0) - share.rate) < _ROUNDED:
+                flow = _Flow(str(each.get("reservation")), whole=True, shares={number: share})
                 self._keep(record, receiver, flow)
-            else:
-                if len(flow.shares) >= MOST:
-                    raise AdError("", f"the flow has {MOST} shares, and no more are accepted")
-                status, document = self._set(flow, found["rate"] + rate, seconds, more=(steady,))
-                if status != HTTPStatus.OK:
-                    return status, document
-            number = 1 + secrets.randbelow(_NUMBERS - 1)
-            while number in flow.shares or number in flow.over:
-                number = 1 + secrets.randbelow(_NUMBERS - 1)
-            flow.shares[number] = _Share(rate, self._clock() + seconds, steady)
-            return HTTPStatus.CREATED, _shown(document, number, rate)
+                return flow
+        return None
 
     def change(self, record: Record, share_id: str, change: dict[str, Any]) -> ControllerAnswer:
         """Give a share another rate, another end, or both."""
@@ -126,16 +173,13 @@ class Shares:
                 # The service has started since: the flow's rate has this share in it already.
                 asked = bool(found.get("steady")) if steady is None else steady
                 share = flow.shares[number] = _Share(rate, self._clock() + seconds, asked)
-            wanted = share.rate if rate is None else rate
-            until = share.until if seconds is None else self._clock() + seconds
-            steady = share.steady if steady is None else steady
-            status, document = self._set(
-                flow, found["rate"] + wanted - share.rate, until - self._clock(), but=(number,), more=(steady,)
+            wanted = _Share(
+                share.rate if rate is None else rate,
+                share.until if seconds is None else self._clock() + seconds,
+                share.steady if steady is None else steady,
             )
-            if status == HTTPStatus.OK:
-                share.rate, share.until, share.steady = wanted, until, steady
-                document = _shown(document, number, wanted)
-            return status, document
+            status, document = self._set(flow, found, {**flow.shares, number: wanted})
+            return status, _shown(document, number, wanted.rate) if status == HTTPStatus.OK else document
 
     def show(self, record: Record, share_id: str) -> ControllerAnswer:
         """A share, as the reservation is shown, with the share's rate."""
@@ -153,19 +197,20 @@ class Shares:
                 # How much of the flow is others' is not known: its end is near, where they do not renew it.
                 return HTTPStatus.OK, _shown(found, number, 0.0)
             rest, alone = found["rate"] - share.rate, len(flow.shares) == 1
+            left = {each: other for each, other in flow.shares.items() if each != number}
             if rest < _NOTHING or (alone and flow.whole):
                 status, document = self._link.passed(lambda client: client.release(flow.id))
+                if status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+                    flow.become(left)
             else:
                 # The end is left as it is where all that is known goes, and others may not be known yet.
-                status, document = self._set(flow, rest, None if alone else 0.0, but=(number,))
-            if status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
-                flow.end(number)
+                status, document = self._set(flow, found, left)
             return status, _shown(document, number, share.rate) if status == HTTPStatus.OK else document
 
     def _find(self, record: Record, share_id: str) -> tuple[_Flow, int, dict[str, Any]]:
         """A share's flow, its number, and the reservation. Raises CallerError where it is over."""
         reservation_id, _, digits = share_id.partition(MARK)
-        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 6 else 0
+        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else 0
         status, found = self._own.show(record, reservation_id)
         if status != HTTPStatus.OK or not number or not isinstance(receiver := found.get("peer"), str):
             raise CallerError(f"no share has the id {share_id}; it may be over")
@@ -173,46 +218,47 @@ class Shares:
         if flow is None or flow.id != reservation_id:
             flow = _Flow(reservation_id, whole=False)
             self._keep(record, receiver, flow)
+        flow.settle(found["rate"])
         if number not in flow.shares and not flow.may_be_unknown(number):
             raise CallerError(f"no share has the id {share_id}; it may be over")
         return flow, number, self._without_those_over(flow, found)
 
     def _show(self, record: Record, flow: _Flow) -> dict[str, Any] | None:
         status, found = self._own.show(record, flow.id)
-        return self._without_those_over(flow, found) if status == HTTPStatus.OK and flow.shares else None
+        if status != HTTPStatus.OK:
+            return None
+        flow.settle(found["rate"])
+        return self._without_those_over(flow, found) if flow.shares else None
 
     def _without_those_over(self, flow: _Flow, found: dict[str, Any]) -> dict[str, Any]:
         """The reservation, once shares that nobody has renewed are given back; one is left in any case."""
         now = self._clock()
         past = [number for number, share in flow.shares.items() if share.until <= now][: len(flow.shares) - 1]
         if past:
-            less = sum(flow.shares[number].rate for number in past)
-            status, document = self._set(flow, found["rate"] - less, 0.0, but=past)
+            status, document = self._set(
+                flow, found, {number: share for number, share in flow.shares.items() if number not in past}
+            )
             if status == HTTPStatus.OK:
                 found = document
-                for number in past:
-                    flow.end(number)
         return found
 
-    def _set(
-        self,
-        flow: _Flow,
-        rate: float,
-        seconds: float | None,
-        but: Collection[int] = (),
-        more: Iterable[bool] = (),
-    ) -> ControllerAnswer:
-        """Set the reservation's rate, and its end to that of the share that lasts longest (None: leave that). It is
-        steady if all shares are: those here ``but`` for some, and ``more`` that are to be."""
-        now = self._clock()
-        change: dict[str, float] = {"rate": max(round(rate, 3), 0.001)}
-        if seconds is not None:
-            change["duration"] = max([1.0, seconds, *(share.until - now for share in flow.shares.values())])
-        told = [*(share.steady for number, share in flow.shares.items() if number not in but), *more]
+    def _set(self, flow: _Flow, found: dict[str, Any], shares: dict[int, _Share]) -> ControllerAnswer:
+        """Give a flow these shares: the reservation its rate as it was ``found`` with what they have more or less, and
+        the end of the share that lasts longest (none: leave that). It is steady if all shares are."""
+        more = sum(each.rate for each in shares.values()) - sum(each.rate for each in flow.shares.values())
+        change: dict[str, float] = {"rate": max(round(found["rate"] + more, 3), 0.001)}
+        if shares:
+            change["duration"] = max(1.0, *(each.until - self._clock() for each in shares.values()))
+        told = [each.steady for each in shares.values()]
         # Of one of a former run of the service there may be shares that are not known yet.
         if told and (flow.whole or not all(told)):
             change["steady"] = all(told)
-        return self._link.passed(lambda client: client.change_reservation(flow.id, **change))
+        flow.doubt = change["rate"], shares
+        status, document = self._link.passed(lambda client: client.change_reservation(flow.id, **change))
+        flow.doubt = None
+        if status == HTTPStatus.OK:
+            flow.become(shares)
+        return status, document
 
     def _of(self, record: Record) -> threading.Lock:
         return self._locks[hash(record.id) % _LOCKS]
@@ -232,6 +278,14 @@ class Shares:
                     if any(share.until > now for share in list(each.shares.values()))
                 }
             self._flows[record.id, receiver] = flow
+
+
+def _new(taken: Container[int]) -> int:
+    """A number that is not taken."""
+    number = 1 + secrets.randbelow(_NUMBERS - 1)
+    while number in taken:
+        number = 1 + secrets.randbelow(_NUMBERS - 1)
+    return number
 
 
 def is_share(reservation_id: str) -> bool:
@@ -282,11 +336,14 @@ class Requests:
     def reserve(self, record: Record, body: bytes, wait: float) -> ControllerAnswer:
         """Reserve a flow that the job sends; with ``share`` a share of it. Raises AdError, CallerError, AwayError."""
         wish = read(body, WISH | {SHARE})
-        if wish.pop(SHARE, False) is not True:
+        share = wish.pop(SHARE, False)
+        if share is False:
             return self._own.reserve(record, json.dumps(wish).encode(), wait)
+        if not isinstance(share, int) or not 0 < share < _NUMBERS:
+            raise AdError("", f"share: true, or a number of 1 to {_NUMBERS - 1}, is accepted")
         if wish.get("source", SELF) not in (SELF, record.id):
             raise CallerError("a job reserves what it sends itself: leave source out, or write self")
-        return self._shares.reserve(record, wish, wait)
+        return self._shares.reserve(record, wish, wait, None if share is True else share)
 
     def show(self, record: Record, reservation_id: str) -> ControllerAnswer:
         """One of the job's own reservations or shares. Raises CallerError for any other, AwayError."""

@@ -115,7 +115,8 @@ def built(mpi: str) -> Path:
         f"-L{folder}/lib",
     ]
     subprocess.run([*program, "-llark_mpi", f"-Wl,-rpath,{folder}/lib"], check=True)
-    subprocess.run([*strict, "-o", folder / "answers", PROGRAMS / "answers.c", f"-I{SOURCE}"], check=True)
+    for name in ("answers", "held"):
+        subprocess.run([*strict, "-o", folder / name, PROGRAMS / f"{name}.c", f"-I{SOURCE}"], check=True)
     return folder
 
 

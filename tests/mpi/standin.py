@@ -22,6 +22,8 @@ class Standin:
         self.requests: list[tuple[int, str, str]] = []
         # An answer instead of the usual one, by job, method and path.
         self.instead: Callable[[int, str, str], bytes | None] = lambda job, method, path: None
+        # Called before a request is looked at, with its job and method: it may take its time.
+        self.delay: Callable[[int, str], None] = lambda job, method: None
         self.most = 0.0
         # Half of what is promised is delivered, and counted.
         self.counts = False
@@ -43,6 +45,7 @@ class Standin:
                 self.close_connection = True
                 if target == "/v1/paths":
                     standin.wait(number, query.get("after", [""])[-1], float(query.get("wait", ["0"])[-1]))
+                standin.delay(number, self.command)
                 with standin._lock:
                     standin.requests.append((number, self.command, target))
                     odd = standin.instead(number, self.command, target)
@@ -83,7 +86,10 @@ class Standin:
     def rates(self) -> dict[tuple[str, str], float]:
         """The live rates, Mb/s by the jobs from and to."""
         with self._lock:
-            return {(each["job"], each["peer"]): each["rate"] for each in self.live().values()}
+            found: dict[tuple[str, str], float] = {}
+            for each in self.live().values():
+                found[each["job"], each["peer"]] = found.get((each["job"], each["peer"]), 0.0) + each["rate"]
+            return found
 
     def answer(self, job: int, method: str, target: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         own, words = f"{job:016x}", target.strip("/").split("/")
@@ -128,7 +134,9 @@ class Standin:
 
     def _reserve(self, own: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         peer, rate = body["destination"], body["rate"]
-        if any(each["job"] == own and each["peer"] == peer for each in self.live().values()):
+        # Of shares each is one of these; a worker service adds them up.
+        same = [each for each in self.live().values() if (each["job"], each["peer"]) == (own, peer)]
+        if same and not body.get("share"):
             return 422, {"detail": "there is a reservation for the same flow; change that one"}
         here, there = self.hosts[int(own, 16)], self.hosts[int(peer, 16)]
         channels = [f"access:{here} {here}>s", f"access:{there} s>{there}"]

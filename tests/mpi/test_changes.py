@@ -42,3 +42,28 @@ def test_every_rank_is_told_of_a_change_and_of_none_before(mpi: str, language: s
         assert seen["sent"] == ([[500, 1000, 0.25]] if standin.counts else [None])
     # One request to wait, two to read, for each rank; then what is released. Nobody asked again and again.
     assert len(standin.requests) - asked <= 4 * 4 + 4
+
+
+@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
+def test_a_job_that_asks_too_often_is_told_of_nothing_and_its_ranks_go_on(
+    mpi: str, language: str, folder: Path
+) -> None:
+    standin = Standin(folder, ["one", "two"])
+    process = start(
+        mpi, folder, standin.sockets, (python if language == "python" else lambda name: c(mpi, name))("busy")
+    )
+    eventually(lambda: (folder / "busy").exists() or process.poll() is not None, 60)
+    asked = len(standin.requests)
+    refusal = b'HTTP/1.1 429 Too Many Requests\r\n\r\n{"detail": "This job asks too often"}'
+    standin.instead = lambda job, method, path: refusal if path == "/v1/paths" else None
+    (folder / "busy seen").touch()
+    eventually(lambda: (folder / "free").exists() or process.poll() is not None, 60)
+    asks = len(standin.requests) - asked
+    standin.instead = lambda job, method, path: None
+    (folder / "free seen").touch()
+    outcome = finish(process, folder)
+    standin.close()
+    assert outcome.status == 0, outcome.output
+    assert list(outcome.told.values()) == [{"changed": False}] * 4
+    # Two or three each, and not one after the other.
+    assert asks <= 4 * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -45,7 +46,7 @@ def test_the_row_of_a_pattern(
     assert row(pattern, rank, size, 5.0, near) == sent
 
 
-@pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf, 1e13])
+@pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf, 1e13, pytest.param(10**400, id="huge")])
 def test_rates_that_are_none_are_named(rate: float) -> None:
     with pytest.raises(ReservationError, match="bytes a second"):
         row(Pattern.RING, 0, 2, rate)
@@ -55,6 +56,19 @@ def test_rates_that_are_none_are_named(rate: float) -> None:
 def test_a_table_names_ranks_that_are_there(rank: int) -> None:
     with pytest.raises(ReservationError, match="0 to 2 are accepted"):
         table(0, 3, {rank: 1.0})
+
+
+@pytest.mark.parametrize("rates", [{1.0: 1.0}, {"one": 1.0}, {1: "fast"}, {1: None}])
+def test_a_table_of_anything_else_is_named_before_it_is_used(rates: Any) -> None:
+    with pytest.raises(TypeError):
+        table(0, 3, rates)
+
+
+def test_a_large_table_is_checked_as_a_whole() -> None:
+    rates = dict.fromkeys(range(1000000), 1.0)
+    assert len(table(5, 1_000_000, rates)) == 999_999
+    with pytest.raises(ReservationError, match="there is no rank 4096 to send to; 0 to 4095 are accepted"):
+        table(0, 4096, rates)
 
 
 def test_a_table_without_what_costs_nothing() -> None:

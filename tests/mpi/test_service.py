@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,6 +147,75 @@ def test_where_nobody_answers_the_end_of_a_program_waits_for_one_flow_and_not_fo
     flows.release()
     assert flows.made() == {}
     assert len({path for _, method, path in standin.requests if method == "DELETE"}) == 1
+
+
+def test_a_renewal_does_not_overtake_a_change(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    flows = Flows()
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    begun, changed = threading.Event(), threading.Event()
+    renewal = threading.Thread(target=flows.renew)
+
+    def slow(method: str, *arguments: Any, **more: Any) -> service.Answer:
+        if threading.current_thread() is renewal:
+            begun.set()
+            # The change has its chance to be made meanwhile; it is not to take it.
+            changed.wait(0.3)
+        return ask(method, *arguments, **more)
+
+    monkeypatch.setattr(held, "ask", slow)
+    renewal.start()
+    assert begun.wait(10)
+    flows.prepare({OTHER: 60.0})
+    changed.set()
+    renewal.join()
+    assert list(standin.rates().values()) == [60.0]
+    flows.commit()
+    flows.release()
+
+
+def test_a_longer_lease_puts_off_no_renewal(standin: Standin) -> None:
+    flows = Flows(lease=3)
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    flows.lease = 3000
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    # The reservation is over in three seconds, if it is not renewed before.
+    eventually(lambda: any(each["until"] > time.time() + 1000 for each in standin.live().values()), 20)
+    flows.release()
+
+
+def test_many_flows_have_as_long_a_lease_as_their_renewals_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def answer(method: str, target: str, body: Any = None, *_: Any, **__: Any) -> service.Answer:
+        asked.append(body)
+        return 201, {"id": "0123456789abcdefs1"}
+
+    monkeypatch.setattr(held, "ask", answer)
+    flows = Flows(lease=3)
+    flows.prepare({f"{number:016x}": 1.0 for number in range(128)})
+    assert {body["duration"] for body in asked} == {128.0}
+    # Each has a number of its own, by which the service finds a request whose answer was lost.
+    assert len({body["share"] for body in asked}) == 128
+    assert all(1 <= body["share"] < 10**12 for body in asked)
+    flows.release()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_that_frees_its_communicator_releases_nothing_of_its_parents(standin: Standin) -> None:
+    flows = Flows()
+    flows.prepare({OTHER: 30.0})
+    flows.commit()
+    child = os.fork()
+    if child == 0:
+        flows.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert list(standin.rates().values()) == [30.0]
+    flows.release()
+    assert standin.rates() == {}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,17 @@ pytestmark = pytest.mark.ovs
 
 
 class Jobs:
-    """Two jobs on two workers, with a socket each whose callers are of the job."""
+    """Two jobs on two workers, with a socket each whose callers are of the job; ``more`` are lines of their slots'
+    ads."""
 
-    def __init__(self, pool: Pool, folder: Path) -> None:
+    def __init__(self, pool: Pool, folder: Path, more: Sequence[str] = ("", "")) -> None:
         self.pool, self.folder = pool, folder
         (folder / "gate.py").write_text(GATE)
         (folder / "gate.py").chmod(0o644)
-        self.starters = [pool.starter(number, "alice", f'Machine = "worker{number}"\n') for number in (1, 2)]
+        self.starters = [
+            pool.starter(number, "alice", f'Machine = "worker{number}"\n{lines}')
+            for number, lines in enumerate(more, 1)
+        ]
         self.ids = [
             value(pool.hook(starter, "start", "alice", number), "LarkJobId")
             for number, starter in enumerate(self.starters, 1)

@@ -259,6 +259,30 @@ def test_a_flow_changes_and_ends(tmp_path: Path) -> None:
         assert left(controller, "internet").reserved == 0
 
 
+def test_an_end_that_a_job_puts_off_is_no_line_of_the_audit_trail_and_wakes_nobody(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1)
+        made = controller.reservations.reserve(Wish(job.id, "wan", 40, 60), "hook", True)
+        before, changes = _actions(controller, job), controller.reservations._watch._changes
+        # As an application does three times in each lease.
+        renewed = controller.reservations.change(made.id, Change(40, 3600, True, steady=False), "hook", True)
+        assert renewed.until == pytest.approx(time.time() + 3600, abs=60)
+        assert controller.reservations.expire(time.time() + 120) == 0
+        assert (_actions(controller, job), controller.reservations._watch._changes) == (before, changes)
+        controller.reservations.change(made.id, Change(40, 7200, True), "ops", False)
+        controller.reservations.change(made.id, Change(41, 7200, True), "hook", True)
+        assert _actions(controller, job) == ["change", "change", *before]
+        assert controller.reservations._watch._changes > changes
+        controller.reservations.change(made.id, Change(41, 1.0, True), "hook", True)
+        assert controller.reservations.expire(time.time() + 2) == 1
+        assert flows(controller, job) == ()
+
+
+def _actions(controller: Controller, job: Job) -> list[str]:
+    """The actions in the audit trail of a job, the newest first."""
+    return [each.action for each in controller.audit.page(job.id, None, 100).entries]
+
+
 def test_an_operator_changes_what_a_job_requested(tmp_path: Path) -> None:
     with running(tmp_path, POLICY) as controller:
         job = start(controller, 1, rate=100)

@@ -1,6 +1,8 @@
 /* The programs of exchange.py in C; each rank writes what it has seen to TOLD, in the same form. */
 #include <lark_mpi.h>
 
+#include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,7 +248,7 @@ static void steadies(MPI_Comm comm) {
 static void adapts(MPI_Comm comm) {
     lark_mpi_status status;
     reserve(comm, LARK_MPI_RING, 1e6, &status);
-    truth("idle", changes(comm, 0.3));
+    truth("idle", changes(comm, 0.3) || changes(comm, NAN));
     seen("before", comm);
     MPI_Barrier(comm);
     if (rank == 0) fclose(fopen(file_of("waiting"), "w"));
@@ -260,6 +262,19 @@ static void adapts(MPI_Comm comm) {
     if (path.delivered < 0) fputs("[null]", told);
     else fprintf(told, "[[%.0f, %.0f, %.2f]]", path.delivered / 1000, path.total / 1000, path.age);
     MPI_Barrier(comm);
+}
+
+/* Each rank waits for a change while its worker has no time for the job. */
+static void busy(MPI_Comm comm) {
+    lark_mpi_status status;
+    lark_mpi_path path;
+    char reason[LARK_MPI_TEXT];
+    int count;
+    reserve(comm, LARK_MPI_RING, 1e6, &status);
+    if (lark_mpi_paths(comm, &path, 1, &count, reason)) exit(7);
+    wait_for("busy");
+    truth("changed", changes(comm, 0.7));
+    wait_for("free");
 }
 
 /* Two communicators of the same jobs, the second one with other ranks that ask; each is released by itself. */
@@ -282,9 +297,54 @@ static void twice(MPI_Comm comm) {
     await_file("end");
 }
 
+#define THREADS 3
+
+typedef struct {
+    MPI_Comm comm;
+    int good;
+} own;
+
+/* One of several threads, with a communicator of its own: nobody has made the keyval before. */
+static void *of_a_thread(void *argument) {
+    own *mine = argument;
+    lark_mpi_status status;
+    lark_mpi_path path;
+    char reason[LARK_MPI_TEXT];
+    int paths = 0;
+    for (int turn = 1; turn <= 3; turn++) {
+        reserve(mine->comm, LARK_MPI_RING, 1e5 * turn, &status);
+        mine->good &= status.admitted && has(mine->comm) == 1 && changes(mine->comm, 0.01) >= 0;
+        /* The last rank of each job sends to the other one, and the first one of it asks for all. */
+        mine->good &= !lark_mpi_paths(mine->comm, &path, 1, &paths, reason) && paths == 1 && path.promised >= 1e5 * turn;
+        PMPI_Barrier(mine->comm);
+    }
+    lark_mpi_release(mine->comm);
+    mine->good &= has(mine->comm) == 0;
+    return NULL;
+}
+
+static void threads(MPI_Comm comm) {
+    own each[THREADS];
+    pthread_t running[THREADS];
+    int good = 1;
+    for (int i = 0; i < THREADS; i++) {
+        each[i].good = 1;
+        MPI_Comm_dup(comm, &each[i].comm);
+    }
+    for (int i = 0; i < THREADS; i++) pthread_create(&running[i], NULL, of_a_thread, &each[i]);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(running[i], NULL);
+        good &= each[i].good;
+        MPI_Comm_free(&each[i].comm);
+    }
+    truth("good", good);
+}
+
 int main(int count, char **arguments) {
     char name[32];
-    MPI_Init(&count, &arguments);
+    int provided;
+    MPI_Init_thread(&count, &arguments, MPI_THREAD_MULTIPLE, &provided);
+    if (provided < MPI_THREAD_MULTIPLE) return 4;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     snprintf(name, sizeof name, "rank%d.json", rank);
     told = fopen(file_of(name), "w");
@@ -297,7 +357,9 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "dies")) dies(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "steadies")) steadies(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "adapts")) adapts(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "busy")) busy(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "twice")) twice(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "threads")) threads(MPI_COMM_WORLD);
     fputs("}", told);
     fclose(told);
     MPI_Finalize();

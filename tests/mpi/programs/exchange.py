@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -113,6 +113,13 @@ def wait_for(name: str) -> None:
     comm.Barrier()
 
 
+class Strange(dict[int, float]):
+    """A table that cannot be read."""
+
+    def items(self) -> Any:
+        raise RuntimeError("not to be read")
+
+
 def shapes(comm: MPI.Intracomm) -> None:
     """Neighbours in the three kinds of topology, tables, and mistakes of one rank that all learn."""
     seen: dict[str, object] = {}
@@ -140,7 +147,18 @@ def shapes(comm: MPI.Intracomm) -> None:
         refused(comm, "neighbours", 1e6),
         refused(comm, "ring", 1e6, 0.1),
         refused(comm, {"one": 1e6}),
+        # Of one rank alone: the others are not to wait for it.
+        refused(comm, {2.0: 1e6} if rank == 3 else {}),
+        refused(comm, "ring", 10**400 if rank == 3 else 1e6),
+        refused(comm, "ring", 1e6, 10**400 if rank == 3 else 300.0),
+        refused(comm, Strange() if rank == 3 else "ring", 1e6),
     ]
+    # Three ranks on the other side of one.
+    half = MPI.Intracomm(comm.Split(rank == 0, rank))
+    between = half.Create_intercomm(0, comm, int(rank == 0), 1)
+    seen["between groups"] = refused(cast("MPI.Intracomm", between), "ring", 1e6)
+    between.Free()
+    half.Free()
     tell(**seen, left=lark_mpi.reserved(comm) is None)
 
 
@@ -167,7 +185,7 @@ def await_file(name: str) -> None:
 def adapts(comm: MPI.Intracomm) -> None:
     """Each rank waits for a change of what is free; the test makes one once it sees the file ``waiting``."""
     made = lark_mpi.reserve(comm, "ring", 1e6)
-    idle, before = made.changed(0.3), paths(comm)
+    idle, before = made.changed(0.3) or made.changed(float("nan")), paths(comm)
     comm.Barrier()
     if comm.rank == 0:
         (FOLDER / "waiting").touch()
@@ -178,6 +196,15 @@ def adapts(comm: MPI.Intracomm) -> None:
     ]
     tell(before=before, idle=idle, changed=changed, after=paths(comm), sent=sent)
     comm.Barrier()
+
+
+def busy(comm: MPI.Intracomm) -> None:
+    """Each rank waits for a change while its worker has no time for the job."""
+    made = lark_mpi.reserve(comm, "ring", 1e6)
+    made.paths()
+    wait_for("busy")
+    tell(changed=made.changed(0.7))
+    wait_for("free")
 
 
 def twice(comm: MPI.Intracomm) -> None:

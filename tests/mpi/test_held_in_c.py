@@ -1,0 +1,97 @@
+"""Flows that the C library holds: their renewal beside a change, and a child of the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.namespaces import temporary_directory
+from tests.mpi.ranks import built
+from tests.mpi.standin import Standin
+from tests.worker.pool import eventually
+
+
+class Program:
+    """The program, and the standin that it asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.standin = Standin(folder, ["one", "two"])
+        self._process = subprocess.Popen(
+            [built("mpich") / "held"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "LARK_SOCKET": str(self.standin.sockets[0])},
+        )
+
+    def begin(self, step: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{step}\n")
+        self._process.stdin.flush()
+
+    def done(self, step: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == f"{step}\n"
+
+    def do(self, *steps: str) -> None:
+        for step in steps:
+            self.begin(step)
+            self.done(step)
+
+    def rates(self) -> list[float]:
+        return list(self.standin.rates().values())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            assert self._process.wait(30) == 0
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self.standin.close()
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    with temporary_directory() as name:
+        made = Program(Path(name))
+        yield made
+        made.close()
+
+
+def test_a_renewal_does_not_overtake_a_change(program: Program) -> None:
+    begun, changed = threading.Event(), threading.Event()
+
+    def delay(job: int, method: str) -> None:
+        if method == "PATCH" and not begun.is_set():
+            begun.set()
+            # The change has its chance to be made meanwhile; it is not to take it.
+            changed.wait(0.3)
+
+    program.do("take")
+    program.standin.delay = delay
+    program.do("renew")
+    assert begun.wait(10)
+    program.do("change")
+    changed.set()
+    eventually(lambda: sum(each[1] == "PATCH" for each in program.standin.requests) == 2)
+    assert program.rates() == [60.0]
+    program.do("end")
+    assert program.rates() == []
+
+
+def test_a_longer_lease_puts_off_no_renewal(program: Program) -> None:
+    program.do("take", "longer", "end")
+
+
+def test_a_child_that_frees_its_communicators_releases_nothing_of_its_parents(program: Program) -> None:
+    program.do("take", "fork")
+    assert program.rates() == [30.0]
+    program.do("end")
+    assert program.rates() == []
