@@ -61,7 +61,7 @@ class FlowLives:
 
     def begin(self, flow: Flow) -> None:
         """Take a flow that has been found; one that is known stays as it is."""
-        if flow.connection.cookie in self._open:
+        if flow.connection.name in self._open:
             return
         if len(self._open) >= MOST_OPEN:
             self.lost += 1
