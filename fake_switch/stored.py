@@ -18,9 +18,9 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
 from lark_controller.flows.marker import MARKERS
-from lark_controller.flows.model import Flow
+from lark_controller.flows.model import PORT_ANY, Flow
 from lark_controller.switches.openflow import wire
-from lark_controller.switches.openflow.replies import PortInfo
+from lark_controller.switches.openflow.replies import PortCounters, PortInfo
 
 # header; cookie, cookie_mask, table, command, idle, hard, priority, buffer, out_port, out_group, flags; match header
 _FLOW_MOD: Final = struct.Struct("!BBHIQQBBHHHIIIH2xHH")
@@ -42,7 +42,8 @@ class StoredSwitch(FakeSwitch):
     """One switch. ``shared_ports`` are the same object for all switches that have the same ports.
 
     ``flow_mods`` counts the flow-mods since :meth:`forget_counts`, ``asked`` the requests for counters of chosen flows,
-    ``refused`` the flow-mods that were answered with an error. While it is ``busy``, its counters grow with time.
+    ``refused`` the flow-mods that were answered with an error. While it is ``busy``, its counters grow with time. Its
+    ports are as old as it is, its flows as the one that was added last.
     """
 
     def __init__(self, datapath: int, shared_ports: dict[int, PortInfo], *, hardware: str = "Open vSwitch") -> None:
@@ -53,6 +54,9 @@ class StoredSwitch(FakeSwitch):
         self.refused = 0
         self.asked = 0
         self.busy = False
+        self._made = time.monotonic()
+        # The time of the last flow that was added, by whichever connection.
+        self._added = [self._made]
 
     def data_received(self, data: bytes) -> None:
         """Take flow-mods and barriers out of the stream here; everything else goes the way of any fake switch."""
@@ -84,6 +88,10 @@ class StoredSwitch(FakeSwitch):
     def forget_counts(self) -> None:
         """Count from now on."""
         self.flow_mods = self.asked = 0
+
+    def packets(self) -> int:
+        """The packets that each of its counters shows now."""
+        return int(time.monotonic() * _PACKETS) if self.busy else 0
 
     def decoded(self) -> Iterator[Flow]:
         """The flows that it holds now; for any thread."""
@@ -123,6 +131,7 @@ class StoredSwitch(FakeSwitch):
                 self._refuse(xid, ofp.OFPET_BAD_INSTRUCTION, ofp.OFPBIC_BAD_LEN, message)
                 return
             self.flows[table, priority, match] = (cookie, idle, hard, flags, instructions)
+            self._added[0] = time.monotonic()
         elif command == ofp.OFPFC_DELETE_STRICT:
             self.flows.pop((table, priority, match), None)
         elif match_length == 4:
@@ -140,14 +149,25 @@ class StoredSwitch(FakeSwitch):
         self._error(xid, kind, code, message)
 
     def _multipart(self, xid: int, message: bytes) -> None:
-        if int.from_bytes(message[8:10]) != ofp.OFPMP_FLOW:
+        kind, now = int.from_bytes(message[8:10]), time.monotonic()
+        packets = self.packets()
+        if kind == ofp.OFPMP_PORT_STATS:
+            wanted, size = int.from_bytes(message[16:20]), packets * _OCTETS
+            found = [
+                switchside.port_counters(PortCounters(number, packets, packets, size, size, 0, 0, now - self._made))
+                for number in self.ports
+                if wanted in (number, PORT_ANY)
+            ]
+            self.send_raw(switchside.multipart_replies(xid, kind, found))
+            return
+        if kind != ofp.OFPMP_FLOW:
             super()._multipart(xid, message)
             return
         cookie, mask = int.from_bytes(message[32:40]), int.from_bytes(message[40:48])
         part: list[bytes] = []
         length = 0
         self.asked += bool(mask)
-        packets = int(time.monotonic() * _PACKETS) if self.busy else 0
+        age = int(now - self._added[0])
         for (table, priority, match), value in self.flows.items():
             flow_cookie, idle, hard, flags, instructions = value
             if (flow_cookie ^ cookie) & mask:
@@ -155,7 +175,7 @@ class StoredSwitch(FakeSwitch):
             body = match + bytes(-len(match) % 8) + instructions
             record = (
                 _STATS.pack(
-                    48 + len(body), table, 1, 0, priority, idle, hard, flags, flow_cookie, packets, packets * _OCTETS
+                    48 + len(body), table, age, 0, priority, idle, hard, flags, flow_cookie, packets, packets * _OCTETS
                 )
                 + body
             )

@@ -29,6 +29,7 @@ from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
+from lark_controller.services.counter_orders import CounterOrders
 from lark_controller.services.described_job import Names
 from lark_controller.services.directory_copy import TakenDirectory
 from lark_controller.services.dns_updates import DnsUpdates
@@ -172,6 +173,7 @@ class Controller:
             deliveries=self._deliveries,
             pairs=Pairs(store, pairs, self.jobs, self.reservations),
         )
+        self.counters = CounterOrders(self._openflow, self._reconciler, metrics)
         self.drops = Drops(ledger, self._core_drops, self._reconciler)
         self.health = Health(store, self._openflow)
 

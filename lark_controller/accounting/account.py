@@ -34,6 +34,27 @@ _IN: Final = Usage._fields.index("bytes_in")
 _OUT: Final = Usage._fields.index("bytes_out")
 
 
+def keep_highest(numbers: array[int], before: array[int], last: float, at: float) -> bool:
+    """Compare the rate since the stretch began with the highest ones, where that is long enough ago; True where it is a
+    higher one. The sums were ``before`` at the reading before this, which was at ``last``."""
+    if not numbers[STRETCH]:
+        numbers[STRETCH:SIZE] = array("Q", (_millis(last), before[_IN], before[_OUT]))
+    elapsed = at - numbers[STRETCH] / 1000
+    if 0 <= elapsed < LEAST_STRETCH:
+        return False
+    inward, outward, rose = numbers[_IN], numbers[_OUT], False
+    # A clock that was set back begins a stretch, and gives no rate of the one before.
+    if elapsed > 0:
+        rate = round(8 * (inward - numbers[STRETCH + 1]) / elapsed)
+        if rate > numbers[PEAK]:
+            numbers[PEAK], rose = min(rate, MOST), True
+        rate = round(8 * (outward - numbers[STRETCH + 2]) / elapsed)
+        if rate > numbers[PEAK + 1]:
+            numbers[PEAK + 1], rose = min(rate, MOST), True
+    numbers[STRETCH], numbers[STRETCH + 1], numbers[STRETCH + 2] = _millis(at), inward, outward
+    return rose
+
+
 class Account:
     """One job's sums and the readings that they go up to, in one array: 200,000 of them must fit beside the jobs.
 
@@ -58,6 +79,7 @@ class Account:
         "port_name",
         "rate",
         "reported",
+        "restored",
         "started",
         "stays",
         "timed",
@@ -78,6 +100,8 @@ class Account:
         self.unwritten = 0.0  # the reading at which the use begins that is not written
         self.rate = IDLE
         self.started = False  # the port was read before, so its readings can be compared
+        # Its last reading was another controller's, by a clock that may differ: no rate begins there.
+        self.restored = False
         self.reported = False  # the worker has posted its last counters: a switch's reading of the port is older
         self.final = False
         self.stays = False  # it was over, and came back before its last counters did
@@ -100,34 +124,13 @@ class Account:
             self.numbers = ZEROS[:]
         return self.numbers
 
-    def keep_highest(self, before: array[int], last: float, at: float) -> bool:
-        """Compare the rate since the stretch began with the highest ones, where that is long enough ago; True where it
-        is a higher one. The sums were ``before`` at the reading before this, which was at ``last``."""
-        numbers = self.numbers
-        if not numbers[STRETCH]:
-            numbers[STRETCH:SIZE] = array("Q", (_millis(last), before[_IN], before[_OUT]))
-        elapsed = at - numbers[STRETCH] / 1000
-        if 0 <= elapsed < LEAST_STRETCH:
-            return False
-        inward, outward, rose = numbers[_IN], numbers[_OUT], False
-        # A clock that was set back begins a stretch, and gives no rate of the one before.
-        if elapsed > 0:
-            rate = round(8 * (inward - numbers[STRETCH + 1]) / elapsed)
-            if rate > numbers[PEAK]:
-                numbers[PEAK], rose = min(rate, MOST), True
-            rate = round(8 * (outward - numbers[STRETCH + 2]) / elapsed)
-            if rate > numbers[PEAK + 1]:
-                numbers[PEAK + 1], rose = min(rate, MOST), True
-        numbers[STRETCH], numbers[STRETCH + 1], numbers[STRETCH + 2] = _millis(at), inward, outward
-        return rose
-
     def unchanged_until(self, at: float) -> bool:
         """Note that the counters were read at that time, too, and that nothing was new; True where a highest rate
         is known by that."""
-        if at <= self.last:
+        if at <= self.last or self.restored:
             return False
         self.opened()
-        rose = self.keep_highest(self.sums, self.last, at)
+        rose = keep_highest(self.numbers, self.sums, self.last, at)
         self.at = at
         return rose
 
@@ -135,6 +138,11 @@ class Account:
     def last(self) -> float:
         """The time of the last reading, or of the job's beginning."""
         return self.at or self.created
+
+    @property
+    def latest(self) -> float:
+        """The time of the last reading or report."""
+        return max(self.at, self.moved_at)
 
     @property
     def port(self) -> tuple[int | None, str | None]:

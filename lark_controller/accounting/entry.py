@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from lark_controller.accounting.account import PORT, Account
+from lark_controller.accounting.account import PORT, STRETCH, Account
 from lark_controller.accounting.usage import FLAT, Peak, Usage
 
 
@@ -39,7 +39,7 @@ def entry_of(number: int, account: Account) -> Entry:
         "at": account.at,
         "started": account.started,
         "reported": account.reported,
-        "counters": list(account.numbers[PORT:]),
+        "counters": list(account.numbers[PORT:STRETCH]),
     }
     return Entry(
         number=number,

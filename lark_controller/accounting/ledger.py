@@ -12,31 +12,43 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest, nsmallest
 from itertools import islice
 from math import inf
-from operator import add, itemgetter, lt, sub
+from operator import itemgetter, lt
 from typing import Final
 
-from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, QUEUES, SUMS, WORKER, ZEROS, Account
+from lark_controller.accounting.account import (
+    DROPS,
+    FLOWS,
+    HELD,
+    PEAK,
+    PORT,
+    QUEUES,
+    SUMS,
+    WORKER,
+    ZEROS,
+    Account,
+    keep_highest,
+)
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.departed import Departed
-from lark_controller.accounting.drops import Dropping, DropRate, DropSum
+from lark_controller.accounting.drops import Dropping, DropSum
 from lark_controller.accounting.entry import Entry, entry_of
 from lark_controller.accounting.places import (
     HELD_FOR,
     PLACES,
-    PORT_PLACES,
     RATE_DROPS,
     THROTTLED,
     TRANSFER_PLACES,
     WORKER_PLACES,
-    add_flow,
     add_to,
     count_parts,
     drops_of,
     is_as_it_was,
     rate_between,
+    read_flow,
+    read_port,
     restore,
 )
-from lark_controller.accounting.rates import Flowing, Rates
+from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.readings import (
     CountKind,
     FlowReading,
@@ -45,7 +57,8 @@ from lark_controller.accounting.readings import (
     TransferCounts,
     WorkerCounts,
 )
-from lark_controller.accounting.recent import Recent
+from lark_controller.accounting.shares.steps import Step, is_sound, set_state, state_of
+from lark_controller.accounting.shown import Shown
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs.job import Job
 
@@ -65,11 +78,7 @@ class Ledger:
         self._closed: dict[int, None] = {}
         # Accounts with a counter that began anew since their entry was made: what is stored of it is too much.
         self._anew: set[int] = set()
-        self._rates: dict[str, list[int]] = {}
-        self._flowing = Rates()
-        self._recent = Recent()
-        self._dropping: dict[int, Dropping] = {}
-        self._sums: dict[str, list[int]] = {}
+        self._shown = Shown()
         self._departed = Departed()
         # The jobs that are over and whose last counters are on their way, by datapath and port name.
         self._leaving: dict[tuple[int | str | None, str | None], Account] = {}
@@ -85,7 +94,7 @@ class Ledger:
         with self._lock:
             account = self._accounts.get(job.number)
             if account is not None:
-                self._rated(account, IDLE, treatment)
+                self._shown.rated(account, IDLE, treatment)
                 self._stay(account)
                 account.place(job)
                 return
@@ -136,14 +145,30 @@ class Ledger:
             if port is not None and not account.reported:
                 self._read_port(account, at, port, inf if account.follows else port_age)
             for reading in flows:
-                add_flow(account, reading)
-            count_parts(account, held if port is not None else None)
+                read_flow(account.numbers, reading)
+            count_parts(account.numbers, held if port is not None else None)
             if port is not None:
                 self._timed(number, account, at, before, first)
             self._moved(number, account, before, last)
             if first and account.started:
                 # The port's counters when the job came must outlive this process.
                 self._changed[number] = None
+
+    def states(self, numbers: Iterable[int]) -> list[bytes | None]:
+        """The states of these jobs' accounts, from which another may calculate the step to the next reading; None of
+        one that may have no plain reading, ``b""`` of one that is not there."""
+        with self._lock:
+            found = [self._accounts.get(number) for number in numbers]
+            return [b"" if account is None else state_of(account) for account in found]
+
+    def take(self, steps: Iterable[tuple[int, bytes, Step]]) -> list[int]:
+        """Takes steps of jobs that others have calculated, each from the state that the account was in; returns the
+        numbers of those that are in another by now, of which nothing is taken."""
+        rest, others = iter(steps), list[int]()
+        while part := list(islice(rest, _AT_ONCE)):
+            with self._lock:
+                others += [number for number, before, made in part if not self._take(number, before, made)]
+        return others
 
     def queues(self, number: int, reading: QueueReading) -> None:
         """The counts of a job's own queues, in sums that do not fall while the job and this controller live.
@@ -171,9 +196,9 @@ class Ledger:
                 return
             account.opened()
             before = account.sums
-            add_flow(account, reading)
+            read_flow(account.numbers, reading)
             self._begin_anew(number, account, reading.kind)
-            count_parts(account, None)
+            count_parts(account.numbers, None)
             self._moved(number, account, before)
 
     def flows_there(self, number: int, flows: Sequence[FlowReading]) -> None:
@@ -187,10 +212,10 @@ class Ledger:
             account.opened()
             before = account.sums
             for reading in flows:
-                add_flow(account, reading)
+                read_flow(account.numbers, reading)
             for kind in {*CountKind} - {reading.kind for reading in flows}:
                 self._begin_anew(number, account, kind)
-            count_parts(account, None)
+            count_parts(account.numbers, None)
             self._moved(number, account, before)
 
     def report(self, number: int, at: float, report: WorkerCounts, final: bool) -> bool:
@@ -219,7 +244,7 @@ class Ledger:
                 account.numbers[offset : offset + len(counts)] = array("Q", counts)
                 for place, value in zip(places, new, strict=True):
                     add_to(account.numbers, HELD_FOR.get(place, place), value)
-            count_parts(account, held)
+            count_parts(account.numbers, held)
             account.reported = final
             self._timed(number, account, at, before, first)
             self._moved(number, account, before, last)
@@ -248,7 +273,7 @@ class Ledger:
                 transfer_inward=round(8 * new[0] / seconds), transfer_outward=round(8 * new[1] / seconds)
             )
             account.moved_at = at
-            self._rated(account, rate, account.treatment)
+            self._shown.rated(account, rate, account.treatment)
             self._moved(number, account, before, at - seconds)
             return True
 
@@ -256,10 +281,9 @@ class Ledger:
         """Notes that these jobs have no source of readings now: their rates are unknown, and no longer shown."""
         with self._lock:
             for number in numbers:
-                account = self._accounts.get(number)
-                if account is not None:
-                    self._rated(account, IDLE.with_transfers_of(account.rate), account.treatment)
-                    self._dropping.pop(number, None)
+                if (account := self._accounts.get(number)) is not None:
+                    self._shown.rated(account, IDLE.with_transfers_of(account.rate), account.treatment)
+                    self._shown.dropping.pop(number, None)
 
     def leaves(self, number: int) -> None:
         """The job is over, and its last counters are on their way: the next one may come to its port before them."""
@@ -274,11 +298,9 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final or account.stays:
                 return
-            self._rated(account, IDLE, account.treatment)
-            self._recent.forget(number)
-            self._dropping.pop(number, None)
-            account.final = True
-            account.at = max(account.at, at)
+            self._shown.rated(account, IDLE, account.treatment)
+            self._shown.forget(number)
+            account.final, account.at = True, max(account.at, at)
             self._changed[number] = self._closed[number] = None
             if self._leaving.get(account.port) is account:
                 del self._leaving[account.port]
@@ -292,35 +314,34 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None:
                 return None
-            at = max(account.at, account.moved_at)
-            return JobUsage(account.usage, account.rate, at, account.final, account.peak)
+            return JobUsage(account.usage, account.rate, account.latest, account.final, account.peak)
 
     def rates(self) -> Mapping[str, Rate]:
         """The rates of all live jobs by the policy's group."""
         with self._lock:
-            return {treatment: Rate(*rates) for treatment, rates in self._rates.items()}
+            return self._shown.rates()
 
     def access_points(self) -> Mapping[str, Rate]:
         """The rates of all live jobs by access point, in lower case."""
         with self._lock:
-            return self._flowing.of("access_point")
+            return self._shown.flowing.of("access_point")
 
     def sums(self) -> Mapping[str, Usage]:
         """The use of the jobs of each group of the policy since this controller's start."""
         with self._lock:
-            return {treatment: Usage(*sums) for treatment, sums in self._sums.items()}
+            return self._shown.sums()
 
     def recent(self, number: int) -> list[tuple[float, Rate]]:
         """A live job's rates at its last readings, each with its time, the oldest first."""
         with self._lock:
-            return self._recent.of(number)
+            return self._shown.recent.of(number)
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """The rates of live jobs now, by group (AcctGroup), user, host, access point or job: the ``limit`` that move
         most."""
         if by != "job":
             with self._lock:
-                return tuple(self._flowing.most(by, limit))
+                return tuple(self._shown.flowing.most(by, limit))
         with self._lock:
             accounts = list(self._accounts.values())
         busy = [(rate.moving, rate, account) for account in accounts if (rate := account.rate) is not IDLE]
@@ -334,21 +355,19 @@ class Ledger:
     def dropping(self, limit: int, wanted: Callable[[Dropping], bool] | None = None) -> list[Dropping]:
         """The jobs whose packets are dropped now, the ``limit`` with the most (of those that are ``wanted``)."""
         with self._lock:
-            found = list(self._dropping.values())
-        if wanted is not None:
-            found = list(filter(wanted, found))
-        return nsmallest(limit, found, key=lambda each: (-sum(each.rate), each.job))
+            found = list(self._shown.dropping.values())
+        return nsmallest(limit, filter(wanted, found), key=lambda each: (-sum(each.rate), each.job))
 
     def drop_sum(self) -> DropSum:
         """The number of jobs whose packets are dropped now, and of these packets a second."""
         with self._lock:
-            found = list(self._dropping.values())
+            found = list(self._shown.dropping.values())
         return DropSum(len(found), sum(sum(each.rate) for each in found))
 
     def drops_by_policy(self, numbers: Iterable[int]) -> bool:
         """True if a rule drops packets of one of these jobs now."""
         with self._lock:
-            some = [known for number in numbers if (known := self._dropping.get(number)) is not None]
+            some = [known for number in numbers if (known := self._shown.dropping.get(number)) is not None]
         return any(known.rate.policy_in or known.rate.policy_out for known in some)
 
     # to be written
@@ -370,8 +389,7 @@ class Ledger:
 
     def entries(self, numbers: Iterable[int]) -> list[Entry]:
         """The entries to write of some accounts. Those that are not there any more are left out."""
-        rest = iter(numbers)
-        found: list[Entry] = []
+        rest, found = iter(numbers), list[Entry]()
         while part := list(islice(rest, _AT_ONCE)):
             with self._lock:
                 found += [entry_of(number, known) for number in part if (known := self._accounts.get(number))]
@@ -403,20 +421,27 @@ class Ledger:
         if same and entry.final == account.final and entry.number not in self._anew:
             self._changed.pop(entry.number, None)
 
+    def _take(self, number: int, before: bytes, made: Step) -> bool:
+        account = self._accounts.get(number)
+        if account is None or state_of(account) != before or not is_sound(before, made):
+            return False
+        if not made.state:
+            self._idle(number, account, made.at)
+            return True
+        sums, last, peak, dropped = account.sums, account.last, account.peak, tuple(account.numbers[DROPS:PEAK])
+        set_state(account, made)
+        if account.peak != peak:
+            self._changed[number] = None
+        self._shown.show(account, Rate(*made.rate[:4], *account.rate[4:]), made.at - last, dropped)
+        self._moved(number, account, sums, last)
+        return True
+
     def _read_port(self, account: Account, at: float, port: PortReading, age: float | None) -> None:
-        numbers = account.numbers
-        before = numbers[PORT:FLOWS]
-        new = tuple(map(sub, port, before))
-        if min(new) < 0:
-            new = counted(before, port)
+        # A port that was there long before the job has counted another job's until now.
+        own = account.started or age is None or age <= at - account.created + MADE_FOR_IT
+        if read_port(account.numbers, port, counts=own):
             self._must_be_written(account.number)
-        if account.started or age is None or age <= at - account.created + MADE_FOR_IT:
-            for place, value in zip(PORT_PLACES, new, strict=True):
-                if value:
-                    add_to(numbers, place, value)
-        # Else the port was there long before the job; its counts so far are another job's.
         account.started = True
-        numbers[PORT:FLOWS] = array("Q", port)
 
     def _begin_anew(self, number: int, account: Account, kind: int) -> None:
         """The flow that counts ``kind`` is gone; one that comes in its place begins at 0."""
@@ -442,51 +467,27 @@ class Ledger:
 
     def _idle(self, number: int, account: Account, at: float) -> None:
         """As :meth:`_timed`, where the reading is the one before: so are most of a large pool."""
-        last, account.at = account.last, at
-        if account.keep_highest(account.numbers, last, at):
-            self._changed[number] = None
-        if at <= last:
-            return
-        if (rate := account.rate) is not IDLE:
-            rate = IDLE.with_transfers_of(rate)
-            self._rated(account, rate, account.treatment)
-        self._recent.keep(number, at, rate, False)
-        self._dropping.pop(number, None)
+        if self._stretch(number, account, at, account.numbers) > 0:
+            self._shown.idle(account)
 
     def _timed(self, number: int, account: Account, at: float, before: array[int], first: bool) -> None:
         """Rate and throttled time between this reading and the one before."""
-        last, account.at = account.last, at
-        if account.keep_highest(before, last, at):
-            self._changed[number] = None
-        elapsed = at - last
-        if elapsed <= 0:
+        numbers, restored = account.numbers, account.restored
+        elapsed, dropped, known = self._stretch(number, account, at, before), drops_of(numbers), numbers[DROPS:PEAK]
+        if restored or elapsed > 0:
+            numbers[DROPS:PEAK] = array("Q", dropped)
+        if restored or elapsed <= 0:
             return
-        numbers = account.numbers
-        dropped = drops_of(numbers)
         if dropped[RATE_DROPS:] != drops_of(before)[RATE_DROPS:]:
             add_to(numbers, THROTTLED, round(1000 * elapsed))
-        rate = rate_between(before, numbers, elapsed, account.rate)
-        self._rated(account, rate, account.treatment)
-        self._recent.keep(number, at, rate, first)
-        if dropped != (known := tuple(numbers[DROPS:PEAK])):
-            rates = DropRate(*((now - old) / elapsed for old, now in zip(known, dropped, strict=True)))
-            self._dropping[number] = Dropping(number, account.id, account.treatment, rates, at)
-            numbers[DROPS:PEAK] = array("Q", dropped)
-        else:
-            self._dropping.pop(number, None)
+        self._shown.show(account, rate_between(before, numbers, elapsed, account.rate), elapsed, tuple(known), first)
 
-    def _rated(self, account: Account, rate: Rate, treatment: str) -> None:
-        old, new = account.rate, rate if any(rate) else IDLE
-        before, account.treatment, account.rate = account.treatment, treatment, new
-        if old is IDLE and new is IDLE:
-            return
-        if old is not IDLE:
-            known = self._rates[before]
-            known[:] = map(sub, known, old)
-        if new is not IDLE:
-            known = self._rates.setdefault(treatment, list(IDLE))
-            known[:] = map(add, known, new)
-        self._flowing.change(account.group, account.user, account.host, account.access_point, old, new)
+    def _stretch(self, number: int, account: Account, at: float, before: array[int]) -> float:
+        """Go on with the stretch of highest rates by a reading; returns the seconds since the one before."""
+        last, restored, account.at, account.restored = account.last, account.restored, at, False
+        if keep_highest(account.numbers, account.numbers if restored else before, at if restored else last, at):
+            self._changed[number] = None
+        return at - last
 
     def _moved(self, number: int, account: Account, before: array[int], last: float | None = None) -> None:
         """Note new use; ``last`` is the time of the reading that it begins at."""
@@ -496,5 +497,4 @@ class Ledger:
         if before == account.numbers[SUMS:PORT]:
             account.unwritten = account.last if last is None else last
         self._changed[number] = None
-        sums = self._sums.setdefault(account.treatment, list(NOTHING))
-        sums[:] = map(add, sums, map(sub, now, before))
+        self._shown.moved(account.treatment, now, before)

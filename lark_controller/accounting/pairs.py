@@ -102,6 +102,7 @@ class _Pair:
         "sent",
         "settled",
         "steady",
+        "stored",
         "stretch",
         "target",
         "throttled",
@@ -122,6 +123,8 @@ class _Pair:
         # The last reading, the end of the reservation (0: it is in force), the beginning of the stretch.
         self.at, self.over = at, 0.0
         self.stretch = (at, 0)
+        # Its last reading was another controller's, by a clock that may differ: no stretch begins there.
+        self.stored = False
         self.unchanged = True  # the terms were the same since the last reading
 
     def promise(self, flow: ReservedFlow, at: float, has_sent: bool) -> int:
@@ -175,7 +178,7 @@ class _Pair:
         if not current:
             self.before = (self.before[0], first)
             return
-        self.queues, self.unchanged = first, True
+        self.queues, self.unchanged, self.stored = first, True, False
         self.at = self._until(at)
         self.stretch = (self.at, self.sent)
 
@@ -190,6 +193,9 @@ class _Pair:
             self.settled += elapsed
             self.throttled = min(self.throttled + waited, MOST)
         self.unchanged, self.at = True, max(self.at, end)
+        if self.stored:
+            self.stored, self.at, self.stretch = False, end, (end, self.sent)
+            return
         begun, before = self.stretch
         seconds = end - begun
         if seconds >= LEAST_STRETCH:
@@ -211,10 +217,7 @@ class _Pair:
 
     def readings(self) -> str:
         """The readings to go on from after another start of the controller."""
-        return json.dumps(
-            {"flow": self.flow, "kbps": self.kbps, "queues": self.queues, "stretch": self.stretch},
-            separators=(",", ":"),
-        )
+        return json.dumps({"flow": self.flow, "kbps": self.kbps, "queues": self.queues}, separators=(",", ":"))
 
     @classmethod
     def restored(cls, key: str, use: PairUse, readings: str) -> _Pair:
@@ -227,8 +230,7 @@ class _Pair:
         pair.throttled, pair.peak, pair.peak_millis = use.throttled, use.peak, use.peak_millis
         queues = stored["queues"]
         pair.queues = None if queues is None else {place: FlowQueue(*counts) for place, counts in queues.items()}
-        begun, before = stored["stretch"]
-        pair.stretch = (begun, before)
+        pair.stored = True
         return pair
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable
-from operator import itemgetter
+from collections.abc import Callable, Iterable
+from operator import itemgetter, sub
 from typing import Final
 
-from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, SUMS, Account
+from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, SIZE, STRETCH, SUMS, ZEROS, Account
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.readings import CountKind, PortReading, TransferCounts
 from lark_controller.accounting.usage import MOST, Rate, Usage
@@ -29,7 +29,7 @@ PORT_PLACES: Final = tuple(
     for name in ("packets_out", "bytes_out", "packets_in", "bytes_in", "rate_drops_out", "rate_drops_in")
 )  # fmt: skip
 # All drops, those by policy before those by rate. Called for each job and reading, so looked up in C.
-drops_of: Final = itemgetter(
+drops_of: Final[Callable[[array[int]], tuple[int, ...]]] = itemgetter(
     *(PLACES[name] for name in ("policy_drops_in", "policy_drops_out", "rate_drops_in", "rate_drops_out"))
 )
 RATE_DROPS: Final = 2
@@ -44,7 +44,6 @@ FLOW_PLACES: Final = {
     kind: (None if size is None else PLACES[size], PLACES[packets]) for kind, (size, packets) in _SPLITS.items()
 }
 _IN, _OUT, _WAN_IN, _WAN_OUT = (PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
-_NOTHING_HELD: Final = array("Q", bytes(8 * (DROPS - HELD)))
 # In the order of TransferCounts.
 TRANSFER_PLACES: Final = tuple(PLACES[f"transfer_{name}"] for name in TransferCounts._fields)
 WORKER_PLACES: Final = tuple(
@@ -57,23 +56,63 @@ WORKER_PLACES: Final = tuple(
 
 def is_as_it_was(account: Account, port: PortReading, flows: Iterable[tuple[int, int, int]]) -> bool:
     """True where a reading is the one before, and nothing that came between is to be seen by it."""
-    numbers = account.numbers
-    if not account.started or account.reported or tuple(numbers[PORT:FLOWS]) != port:
+    return account.started and not account.reported and are_as_they_were(account.numbers, port, flows)
+
+
+def are_as_they_were(numbers: array[int], port: PortReading, flows: Iterable[tuple[int, int, int]]) -> bool:
+    """As :func:`is_as_it_was`, by an account's numbers alone."""
+    if tuple(numbers[PORT:FLOWS]) != port:
         return False
     for kind, packets, size in flows:
         place = FLOWS + 2 * kind
         if kind in FLOW_PLACES and (numbers[place] != packets or numbers[place + 1] != size):
             return False
-    return drops_of(numbers) == tuple(numbers[DROPS:PEAK]) and numbers[HELD:DROPS] == _NOTHING_HELD
+    return bool(tuple(numbers[DROPS:PEAK]) == drops_of(numbers)) and not any(numbers[HELD:DROPS])
 
 
-def count_parts(account: Account, before: array[int] | None) -> None:
+def read_port(numbers: array[int], port: PortReading, *, counts: bool = True) -> bool:
+    """Take a port's counters, which count from the reading before; True where one fell. Where it ``counts`` not, the
+    next reading does from here."""
+    before = numbers[PORT:FLOWS]
+    new = tuple(map(sub, port, before))
+    fell: bool = min(new) < 0
+    if fell:
+        new = counted(before, port)
+    if counts:
+        for place, value in zip(PORT_PLACES, new, strict=True):
+            if value:
+                add_to(numbers, place, value)
+    numbers[PORT:FLOWS] = array("Q", port)
+    return fell
+
+
+def read_flow(numbers: array[int], reading: tuple[int, int, int]) -> bool:
+    """Take a counting flow's counters, which count from the reading before; True where one fell."""
+    kind, packets, size = reading
+    if kind not in FLOW_PLACES:
+        return False
+    place = FLOWS + 2 * kind
+    before = numbers[place], numbers[place + 1]
+    new_packets, new_bytes = packets - before[0], size - before[1]
+    if not new_packets and not new_bytes:
+        return False
+    fell = new_packets < 0 or new_bytes < 0
+    if fell:
+        new_packets, new_bytes = counted(before, (packets, size))
+    numbers[place], numbers[place + 1] = packets, size
+    to_bytes, to_packets = FLOW_PLACES[kind]
+    add_to(numbers, HELD_FOR.get(to_packets, to_packets), new_packets)
+    if to_bytes is not None:
+        add_to(numbers, HELD_FOR[to_bytes], new_bytes)
+    return fell
+
+
+def count_parts(numbers: array[int], before: array[int] | None) -> None:
     """Count of each part that was read no more than its whole; the rest is held over, as flows may be ahead of ports.
 
     ``before`` is what was held before a reading that has the wholes too; None where it has not. After such a reading no
     more is held than came with it: packets that were counted and then dropped by a queue never arrive.
     """
-    numbers = account.numbers
     for place, part, whole in _PARTS:
         held = numbers[place]
         if not held:
@@ -92,25 +131,6 @@ def add_to(numbers: array[int], place: int, value: int) -> None:
     added = numbers[place] + value
     # Called a dozen times for each job and reading: min() takes three times as long.
     numbers[place] = added if added < MOST else MOST
-
-
-def add_flow(account: Account, reading: tuple[int, int, int]) -> None:
-    """Count what a flow has counted since its last reading; one that has less began anew."""
-    kind, packets, size = reading
-    if kind not in FLOW_PLACES:
-        return
-    numbers, place = account.numbers, FLOWS + 2 * kind
-    before = numbers[place], numbers[place + 1]
-    new_packets, new_bytes = packets - before[0], size - before[1]
-    if not new_packets and not new_bytes:
-        return
-    numbers[place], numbers[place + 1] = packets, size
-    if new_packets < 0 or new_bytes < 0:
-        new_packets, new_bytes = counted(before, (packets, size))
-    to_bytes, to_packets = FLOW_PLACES[kind]
-    add_to(numbers, HELD_FOR.get(to_packets, to_packets), new_packets)
-    if to_bytes is not None:
-        add_to(numbers, HELD_FOR[to_bytes], new_bytes)
 
 
 def rate_between(before: array[int], now: array[int], elapsed: float, last: Rate) -> Rate:
@@ -132,10 +152,12 @@ def restore(account: Account, readings: str, usage: Usage) -> None:
     numbers = account.opened()
     numbers[PORT : PORT + len(stored["counters"])] = array("Q", stored["counters"])
     numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
+    # Earlier versions wrote the stretch, too.
+    numbers[STRETCH:SIZE] = ZEROS[STRETCH:SIZE]
     # Earlier versions had another word for "reported".
     reported = stored["reported"] if "reported" in stored else stored["told"]
     account.started, account.reported, account.at = stored["started"], reported, stored["at"]
     account.unwritten = account.moved_at = account.at
     # Its worker counts from a report to the controller before this one, and that may have written less.
-    account.timed = False
+    account.timed, account.restored = False, True
     numbers[DROPS:PEAK] = array("Q", drops_of(numbers))

@@ -45,11 +45,9 @@ class Rates:
         """Replaces one job's rate ``old`` by ``new``; a job that sends and receives nothing counts as none."""
         # Called for each busy job and reading: the sums are added up in C.
         delta = (*map(sub, new, old), (new != IDLE) - (old != IDLE))
-        by_group, by_user, by_host, by_access_point = self._sums.values()
-        for sums, key in (
-            (by_group, (group, group)), (by_user, (user, group)), (by_host, (host, None)),
-            (by_access_point, (access_point, None)),
-        ):  # fmt: skip
+        for sums, key in zip(
+            self._sums.values(), ((group, group), (user, group), (host, None), (access_point, None)), strict=True
+        ):
             known = sums.get(key)
             if known is None:
                 known = sums[key] = list(delta)

@@ -92,10 +92,6 @@ class Rate(NamedTuple):
         """The job's own rates from here, those of its transfers from ``other``: they are read at different times."""
         return self._replace(transfer_inward=other.transfer_inward, transfer_outward=other.transfer_outward)
 
-    def minus(self, other: Rate) -> Rate:
-        """One without the other."""
-        return Rate(*map(sub, self, other))
-
 
 IDLE: Final = Rate()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from lark_controller.api.audit import AuditControls
+from lark_controller.api.counters import CounterControls
 from lark_controller.api.drops import DropControls
 from lark_controller.api.external import ExternalControls
 from lark_controller.api.health import HealthControls
@@ -59,6 +60,10 @@ class ActiveControls(Protocol):
     @property
     def audit(self) -> AuditControls:
         """The changes, each with its time and actor."""
+
+    @property
+    def counters(self) -> CounterControls:
+        """The counters that instances which stand by read."""
 
     @property
     def health(self) -> HealthControls:

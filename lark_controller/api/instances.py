@@ -100,6 +100,11 @@ class Instance:
         "Seconds since its copy of the directory was as the database had it; null where it has none, or does not "
         "stand by",
     ] = None
+    counters_read: Annotated[
+        int | None,
+        "Switches whose counters it has read in the last minute for the active one; null where it does not stand by, "
+        "or that is not known",
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

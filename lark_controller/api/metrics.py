@@ -118,6 +118,21 @@ class Metrics:
         )
         for result in ("answered", "busy", "unreachable", "broken"):
             self.handed_on.labels(result)
+        self.counters_read = Counter(
+            "lark_switch_counters_read",
+            "Switches whose counters were read, by result: own (by the active controller itself), taken (by one that "
+            "stands by), changed (so too, but the accounts had changed meanwhile), left (not in time, or not plain), "
+            "late (an answer to no order that is open, or too long on its way), refused (an answer that is none).",
+            ("result",),
+            registry=self.registry,
+        )
+        for result in ("own", "taken", "changed", "left", "late", "refused"):
+            self.counters_read.labels(result)
+        self.counters_read_for_active = Counter(
+            "lark_switch_counters_read_for_active",
+            "Switches whose counters this controller has read for the active one while it stood by.",
+            registry=self.registry,
+        )
         self.copy_at = Gauge(
             "lark_directory_copy_timestamp_seconds",
             "Time when the copy of the directory, of a controller that stands by, was last as the database had it, "

@@ -23,10 +23,11 @@ def show(found: Answer) -> None:
             found["generation"] if each["id"] == found["active"] else "",
             f"{each['beat_age']:.1f}",
             _copy(each),
+            _counters(each),
         )
         for each in found["instances"]
     ]
-    printing.table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT", "COPY"), rows)
+    printing.table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT", "COPY", "COUNTERS"), rows)
     if apart := _different_tokens(found):
         words = "differ: a token may be refused after a takeover. Copy the file to each."
         print(f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} {words}", file=sys.stderr)
@@ -40,6 +41,12 @@ def _copy(instance: Answer) -> str:
         return ""
     age = instance.get("copy_age")
     return "none" if age is None else f"{age:.1f}"
+
+
+def _counters(instance: Answer) -> str:
+    """The switches whose counters one that stands by has read in the last minute; the active one reads all others."""
+    count = instance.get("counters_read")
+    return "" if count is None else str(count)
 
 
 def _different_tokens(found: Answer) -> list[str]:

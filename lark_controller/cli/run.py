@@ -36,6 +36,7 @@ from lark_controller.htcondor.watch import PoolOptions
 from lark_controller.rest import certificate_ends
 from lark_controller.rest.app import create_app
 from lark_controller.rest.forwarding.active import ActiveController
+from lark_controller.rest.forwarding.counters import CounterQuestions
 from lark_controller.rest.forwarding.origin import Head, Origin, opened
 from lark_controller.rest.identities.identities import Identities, known_callers
 from lark_controller.rest.joins.former_files import FormerFiles
@@ -45,6 +46,7 @@ from lark_controller.rest.joins.joining import Joining
 from lark_controller.rest.server.waitress_server import Server
 from lark_controller.rest.tokens import Tokens
 from lark_controller.services.account_writer import Keeping
+from lark_controller.services.counter_reading import CounterReading
 from lark_controller.services.directory_copy import DirectoryCopy
 from lark_controller.services.dns_updates import DnsUpdates
 from lark_controller.services.policy_file import PolicyFile, first_policy
@@ -145,6 +147,7 @@ class Service:
         self._terms: SimpleQueue[Term] = SimpleQueue()
         self._term: Term | None = None
         self._controller: Controller | None = None
+        self._counters: CounterReading | None = None
         self._policy_file: PolicyFile | None = None
         try:
             self.store.claim()
@@ -162,7 +165,7 @@ class Service:
             me = Identity(secrets.token_hex(8), name, "", __version__, boot_id())
             self.member = Member(
                 self.store, me, won=self._won, lost=self._lose, drained=lambda: notify(DRAINED),
-                moved=self.active.hang_up, tokens=tokens.digest,
+                moved=self.active.hang_up, tokens=tokens.digest, counters=self._lately,
             )  # fmt: skip
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining, self.active)
@@ -175,6 +178,8 @@ class Service:
             if self._copy is not None:
                 self._kept = KeptSwitches(openflow_options(settings), self._fence, self._generation)
                 self.metrics.switches_kept.set_function(partial(getattr, self._kept, "count"))
+                questions = CounterQuestions(self.active, self.member.standing, me.id)
+                self._counters = CounterReading(self._kept, questions.ask, self.metrics)
         except BaseException:
             self.store.close()
             raise
@@ -219,6 +224,8 @@ class Service:
             # Without a term that it has read, it could be no switch's slave.
             if self._kept is not None and not self.won and self._generation():
                 self._kept.start()
+                if self._counters is not None:
+                    self._counters.start()
         except BaseException:
             self.member.leave()
             self.server.stop()
@@ -235,6 +242,9 @@ class Service:
         if self._kept is not None:
             # First of all: from now on switches refuse the one before.
             self._kept.lead(term.generation)
+        if self._counters is not None:
+            # A takeover waits for nothing of it.
+            self._counters.stop(0.0)
         try:
             self._start_controller(term)
         except BaseException:
@@ -256,6 +266,9 @@ class Service:
     def _origin(self, header: str, head: Head) -> Origin | None:
         standing = self.member.standing()
         return opened(standing.key, standing.generation, header, head) if standing.active else None
+
+    def _lately(self) -> int:
+        return 0 if self._counters is None else self._counters.lately()
 
     def _generation(self) -> int:
         return self.member.standing().generation
@@ -348,6 +361,8 @@ class Service:
             self.controller.stop()
         elif self._kept is not None:
             self._kept.stop()
+        if self._counters is not None:
+            self._counters.stop()
         self.joined.thread.stop()
         if self._copy is not None:
             self._copy.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lark_common.errors import StandbyError
 from lark_controller.api.audit import AuditControls
 from lark_controller.api.controls import ActiveControls
+from lark_controller.api.counters import CounterControls
 from lark_controller.api.drops import DropControls
 from lark_controller.api.external import ExternalControls
 from lark_controller.api.health import HealthControls, Readiness
@@ -84,6 +85,11 @@ class MemberControls:
     def audit(self) -> AuditControls:
         """The changes."""
         return self._active.audit
+
+    @property
+    def counters(self) -> CounterControls:
+        """The counters that others read."""
+        return self._active.counters
 
     @property
     def _active(self) -> ActiveControls:

@@ -34,7 +34,8 @@ _OLDER: Final = "a controller of an older release uses the database"
 class Member:
     """An instance, from :meth:`join` to :meth:`leave`.
 
-    ``tokens`` is the digest of the tokens in this instance's own file, which others get to compare.
+    ``tokens`` is the digest of the tokens in this instance's own file, which others get to compare; ``counters`` the
+    number of switches whose counters it has read in the last minute while it stood by.
     ``won`` is called with the term when this instance has taken over, ``lost`` once with a sentence when another has
     taken over from it, ``drained`` when an operator has it let go, ``moved`` when the term is another's than before:
     each on any thread, and none may wait.
@@ -50,6 +51,7 @@ class Member:
         drained: Callable[[], None],
         moved: Callable[[], None] = lambda: None,
         tokens: Callable[[], str] = str,
+        counters: Callable[[], int] = int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.me = me
@@ -58,6 +60,7 @@ class Member:
         self._won, self._lost, self._drained, self._moved = won, lost, drained, moved
         self._clock = clock
         self._tokens = tokens
+        self._counters = counters
         self._watch: Watch | None = None
         self._term: Term | None = None
         self._serves = False
@@ -232,7 +235,7 @@ class Member:
             self.fence(f"{name} has taken over with generation {look.generation}")
 
     def _stand_by(self) -> None:
-        look = self._place.meet(self.me, STANDBY, self._tokens())
+        look = self._place.meet(self.me, STANDBY, self._tokens(), self._counters())
         before = self._look if self._watch is not None else None
         if (look.generation, look.holder) != (self._look.generation, self._look.holder):
             self._moved()

@@ -3,13 +3,16 @@
 A switch is asked for all its ports in one request and for all counting flows in another, one switch after the other,
 spread over the interval; a slow one holds up nobody. What comes at a job's beginning and end is asked for on the same
 connection before the flows come and go, so the switch answers with what was counted until then.
+
+Switches are offered to instances that stand by first, as far as these ask for some: see docs/design/cluster.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from lark_common.errors import SwitchError
@@ -17,6 +20,8 @@ from lark_common.log import failure
 from lark_common.turns import Elsewhere
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading
+from lark_controller.accounting.shares.messages import MOST, OrderedJob, OrderedSwitch
+from lark_controller.accounting.shares.offers import Offers, Taken
 from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, NUMBER_MASK, count_cookie, counted_by
 from lark_controller.flows.placement import Placed
 from lark_controller.reconcile.core_ports import CorePorts
@@ -37,6 +42,8 @@ LAST_SECONDS: Final = 5.0
 # A port's counters and a job's counting flows, as they come, and the cookies of the counting flows that go meanwhile.
 _Answers = tuple[asyncio.Future[list[PortCounters]], asyncio.Future[list[FlowCount]], set[int]]
 
+# Seconds between two looks for switches that others were to read.
+_LOOKS: Final = 0.5
 # Jobs that are handled before other work gets its turn of the loop.
 _AT_ONCE: Final = 500
 _JOB_MASK: Final = (1 << 64) - (1 << COUNT_BITS)
@@ -56,8 +63,15 @@ class CounterReader:
         core_ports: CorePorts,
         pair_counters: PairCounters,
         processor: Callable[[], float] = time.thread_time,
+        *,
+        offers: Offers | None = None,
+        count: Callable[[str], object] = lambda _result: None,
     ) -> None:
         self._processor = processor
+        self.offers = Offers() if offers is None else offers
+        self._count = count
+        # Switches that are offered to others, or that these read: the connection and the jobs' ports as they were.
+        self._lent: dict[int, tuple[SwitchLink, dict[int, int]]] = {}
         self._ledger = ledger
         self._switches = switches
         self._jobs_at = jobs_at
@@ -65,6 +79,7 @@ class CounterReader:
         self._core_ports = core_ports
         self._pair_counters = pair_counters
         self._being_read: set[int] = set()
+        self._places = asyncio.Semaphore(IN_FLIGHT)
         # For each answer that is under way, about a job or a whole switch (None), the cookies of counting flows that
         # went meanwhile: by job, so that many that end together are not gone through for each flow.
         self._open: dict[int | None, list[set[int]]] = {}
@@ -152,18 +167,93 @@ class CounterReader:
             self._start(self.run(interval))
 
     async def run(self, interval: float) -> None:
-        """Read every switch once in ``interval`` seconds, until cancelled."""
-        places = asyncio.Semaphore(IN_FLIGHT)
+        """Have every switch read once in ``interval`` seconds, until cancelled."""
         while True:
             began = asyncio.get_running_loop().time()
             datapaths = [datapath for datapath, state in self._switches.items() if state.compared]
             for datapath in datapaths:
-                await places.acquire()
-                self._start(self._poll(datapath), lambda _done: places.release())
+                if not self._offered(datapath):
+                    await self._read_here(datapath)
                 spent, self._spent = self._spent, 0.0
-                await asyncio.sleep(max(interval / len(datapaths), (SHARE - 1) * spent))
+                await self._pause(max(interval / len(datapaths), (SHARE - 1) * spent))
             left = began + interval - asyncio.get_running_loop().time()
-            await asyncio.sleep(max(left, 0.05))
+            await self._pause(max(left, 0.05))
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, and read what others were to read and have not read in time."""
+        while seconds > 0:
+            part = min(seconds, _LOOKS) if self._lent else seconds
+            await asyncio.sleep(part)
+            seconds -= part
+            for datapath in self.offers.back() if self._lent else ():
+                self._lent.pop(datapath, None)
+                self._count("left")
+                await self._read_here(datapath)
+
+    async def _read_here(self, datapath: int) -> None:
+        """Begin to read a switch, once there is a place."""
+        await self._places.acquire()
+        self._start(self._spending(datapath, self.poll), lambda _done: self._places.release())
+
+    def _offered(self, datapath: int) -> bool:
+        """Have an instance that stands by read a switch; False where this one has to."""
+        if not self.offers.wanted(datapath):
+            return False
+        spent = Elsewhere(self._processor)
+        offered = spent.measured(partial(self._offer, datapath))
+        self._spent += spent.seconds
+        return offered
+
+    def _offer(self, datapath: int) -> bool:
+        state = self._switches.get(datapath)
+        if datapath in self._lent or state is None or state.link is None or not state.compared:
+            return datapath in self._lent
+        ports = self._ports_of(datapath)
+        states = self._ledger.states(ports.values())
+        if datapath in self._being_read or None in states:
+            return False
+        jobs = zip(ports.values(), ports, states, strict=True)
+        chosen = tuple(OrderedJob(number, port, known) for number, port, known in jobs if known)
+        switch = OrderedSwitch(datapath, chosen)
+        if not chosen or switch.size > MOST:
+            return False
+        self._lent[datapath] = state.link, ports
+        self.offers.offer(switch)
+        return True
+
+    def taken(self, taken: Sequence[Taken]) -> None:
+        """Take in the readings of switches that another instance has made, as far as the accounts are as they were."""
+        self._start(self._take_all(taken))
+
+    async def _take_all(self, taken: Sequence[Taken]) -> None:
+        for each in taken:
+            spent = Elsewhere(self._processor)
+            spent.measured(partial(self._take, each))
+            self._spent += spent.seconds
+            # There may be many, and posts are not to wait for all.
+            await asyncio.sleep(0)
+
+    def _take(self, taken: Taken) -> None:
+        datapath, jobs = taken.ordered
+        lent, state = self._lent.pop(datapath, None), self._switches.get(datapath)
+        link = state.link if state is not None and state.compared else None
+        fits = lent is not None and lent == (link, self._ports_of(datapath))
+        if fits:
+            steps = zip(jobs, taken.read.steps, strict=True)
+            fits = not self._ledger.take((job.number, job.state, made) for job, made in steps)
+        self._count("taken" if fits else "changed")
+        self._start(self._look_here(datapath) if fits else self._read_here(datapath))
+
+    async def _look_here(self, datapath: int) -> None:
+        """Read the rest of a switch whose jobs' counters another instance has read."""
+        async with self._places:
+            await self._spending(datapath, self._look)
+
+    async def _look(self, datapath: int) -> None:
+        """Read the counters of a switch that no account has. Raises SwitchError."""
+        if self._ledger.drops_by_policy(self._ports_of(datapath).values()):
+            await self._drop_shares.look(datapath)
+        await self._pair_counters.look(datapath)
 
     async def poll(self, datapath: int) -> None:
         """Read one switch now. Raises SwitchError."""
@@ -185,6 +275,7 @@ class CounterReader:
         finally:
             self._collected(None, removed)
             self._being_read.discard(datapath)
+        self._count("own")
         now = time.time()
         ports = {counters.number: counters for counters in ports_done.result()}
         flows = _by_job(flows_done.result(), removed)
@@ -192,10 +283,8 @@ class CounterReader:
         for port, number in self._ports_of(datapath).items():
             counters = ports.get(port)
             if ports_read.get(port) == number and counters is not None:
-                self._ledger.read(number, now, _port(counters), flows.get(number, ()), counters.age)
-        if self._ledger.drops_by_policy(ports_read.values()):
-            await self._drop_shares.look(datapath)
-        await self._pair_counters.look(datapath)
+                self._ledger.read(number, now, port_reading(counters), flows.get(number, ()), counters.age)
+        await self._look(datapath)
 
     # -- internal
 
@@ -206,12 +295,13 @@ class CounterReader:
     def _ports_of(self, datapath: int) -> dict[int, int]:
         return {placed.port: placed.job.number for placed in self._jobs_at(datapath) if placed.port is not None}
 
-    async def _poll(self, datapath: int) -> None:
+    async def _spending(self, datapath: int, read: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+        """Read something of a switch, and count the time of it."""
         state, steps = self._switches.get(datapath), Elsewhere(self._processor)
         link = None if state is None else state.link
         decoded = 0.0 if link is None else link.decoding
         try:
-            await steps.measured_steps(self.poll(datapath))
+            await steps.measured_steps(read(datapath))
         except SwitchError:
             # The connection reports the error itself.
             return
@@ -224,7 +314,7 @@ class CounterReader:
         except SwitchError:
             return
         if found and not self._ledger.started(number):
-            self._ledger.read(number, time.time(), _port(found[0]), (), found[0].age)
+            self._ledger.read(number, time.time(), port_reading(found[0]), (), found[0].age)
 
     def _ask(self, link: SwitchLink, number: int, port: int, timeout: float) -> _Answers:
         """Ask for a job's port and counting flows; the requests are on their way when this returns, and removals are
@@ -246,7 +336,7 @@ class CounterReader:
         found = [] if ports.exception() else [counters for counters in ports.result() if counters.number == port]
         counted = () if flows.exception() else _by_job(flows.result(), removed).get(number, ())
         if found:
-            self._ledger.read(number, now, _port(found[0]), counted, found[0].age)
+            self._ledger.read(number, now, port_reading(found[0]), counted, found[0].age)
         else:
             self._ledger.read(number, now, None, counted)
 
@@ -274,7 +364,8 @@ class CounterReader:
             failure("counters could not be read", error)
 
 
-def _port(counters: PortCounters) -> PortReading:
+def port_reading(counters: PortCounters) -> PortReading:
+    """A port's counters as the accounts have them."""
     return PortReading(
         counters.rx_packets, counters.rx_bytes, counters.tx_packets, counters.tx_bytes, counters.rx_dropped,
         counters.tx_dropped,

@@ -90,6 +90,7 @@ class Reconciler(LoopState):
             self.drop_shares,
             self.core_ports,
             self.pair_counters,
+            count=lambda result: metrics.counters_read.labels(result).inc(),
         )
         self.gateways = Gateways(self)
         self._progress = Progress(self, self.queues, self.gateways, on_state)

@@ -19,6 +19,7 @@ from lark_controller.api.instances import Standing
 from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE, recognise
 from lark_controller.rest.context import Context
 from lark_controller.rest.forwarding.active import NoAnswerError, NotReachedError, Reply, Request
+from lark_controller.rest.forwarding.counters import PATH as COUNTERS
 from lark_controller.rest.forwarding.origin import HANDED_ON, HEADER, Head, Origin
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.server.admission import peer_of
@@ -66,6 +67,8 @@ def answer(context: Context, environ: WSGIEnvironment) -> Response | None:
     handed_on = environ.get(HANDED_ON)
     standing = context.controls.instances.standing()
     if handed_on is False:
+        if environ["PATH_INFO"] == COUNTERS:
+            context.metrics.counters_read.labels("refused").inc()
         words = "The request was handed on by a controller that has not read the present term, or by none."
         raise StandbyError(words, standing.url)
     if standing.active:

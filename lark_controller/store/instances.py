@@ -7,6 +7,8 @@ All times are the database's clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -35,7 +37,7 @@ STOPPED: Final = "stopped"
 _LOST: Final = "lost"
 
 # Columns of ``instances`` that the tables of earlier releases do not have.
-LATER: Final = frozenset({instances.c.tokens.name, instances.c.copied_at.name})
+LATER: Final = frozenset(each.name for each in (instances.c.tokens, instances.c.copied_at, instances.c.counters_read))
 
 # The class of the session lock by which others see that the holder of a term lives: "term" in ASCII. The lock's own
 # number is the generation's last 31 bits.
@@ -115,13 +117,12 @@ def later_columns(connection: Connection) -> frozenset[str]:
     return LATER & {each["name"] for each in inspect(connection).get_columns(instances.name)}
 
 
-def beat(connection: Connection, me: Identity, state: str, tokens: str | None = None) -> None:
-    """Give a sign of life of an instance, which is written down anew where its row is gone; with the digest of its
-    tokens, if given."""
+def beat(connection: Connection, me: Identity, state: str, more: Mapping[str, object] = MappingProxyType({})) -> None:
+    """Give a sign of life of an instance, which is written down anew where its row is gone; with ``more`` columns of
+    :data:`LATER`."""
     _keep_brief(connection)
     now = _NOW[connection.dialect.name]
     change = update(instances).where(instances.c.id == me.id)
-    more = {} if tokens is None else {instances.c.tokens.name: tokens}
     found = connection.execute(change.values(beat=instances.c.beat + 1, state=state, at=now, **more))
     if not found.rowcount:
         register(connection, me)
@@ -249,7 +250,8 @@ def all_of(connection: Connection, later: frozenset[str] = frozenset()) -> Insta
             copy_age = round(max(0.0, float(row.now) - row.copied_at), 3)
         found.append(
             Instance(
-                row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3), row.tokens, copy_age
+                row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3), row.tokens, copy_age,
+                row.counters_read if state == STANDBY else None,
             )
         )  # fmt: skip
     found.sort(key=lambda each: each.id != present.holder)

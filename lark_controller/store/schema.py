@@ -378,6 +378,7 @@ instances: Final = Table(
     Column("at", Float(53), nullable=False),
     Column("tokens", PlainText, nullable=False, server_default=""),
     Column("copied_at", Float(53)),
+    Column("counters_read", Integer),
 )
 
 # One row for ever. Whoever writes holds it FOR SHARE, so that a change of it waits for what is being written.

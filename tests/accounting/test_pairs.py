@@ -259,7 +259,23 @@ def test_a_flow_that_has_sent_before_is_counted_from_its_first_reading_on() -> N
         read(ledger, at, 100_010 * MEGA, dropped=1002, waited=901)
         found = used(ledger)
         assert (found.sent, found.dropped, found.counted, found.throttled) == (10 * MEGA, 2, 10_000, 1_000)
-        assert found.peak == 8 * MEGA
+        # A stretch is between two readings of one controller.
+        assert found.peak == (0 if stored is entry else 8 * MEGA)
+
+
+def test_a_controller_whose_clock_is_behind_has_no_rate_that_was_none() -> None:
+    ledger = following()
+    read(ledger, 10, 100 * MEGA)
+    read(ledger, 20, 200 * MEGA)
+    (entry,) = ledger.entries(ledger.changed())
+    again = PairLedger()
+    again.restore(entry.number, entry.job_id, entry.key, entry.use, entry.readings)
+    again.follow(sending(flow()), NOW + 12, {7})
+    # Ten seconds after the last reading, by a clock that is fifteen behind.
+    read(again, 15, 300 * MEGA)
+    assert (used(again).sent, used(again).counted, used(again).peak) == (300 * MEGA, 20_000, 80 * MEGA)
+    read(again, 25, 400 * MEGA)
+    assert (used(again).sent, used(again).counted, used(again).peak) == (400 * MEGA, 30_000, 80 * MEGA)
 
 
 def test_a_flow_that_has_sent_before_and_is_released_before_its_first_reading_counts_nothing() -> None:

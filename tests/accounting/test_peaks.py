@@ -13,7 +13,7 @@ from lark_controller.accounting.account import LEAST_STRETCH, SIZE, ZEROS
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import PortReading, WorkerCounts
 from lark_controller.accounting.usage import FLAT, Peak
-from tests.accounting.test_ledger import job, opened
+from tests.accounting.test_ledger import job, opened, used
 from tests.fixtures.databases import NOW
 
 MEGA = 1_000_000
@@ -87,15 +87,36 @@ def test_it_goes_on_after_a_restart_and_from_what_earlier_versions_wrote() -> No
     again = Ledger()
     again.begin(job(), "group_cms", entry.readings, entry.usage)
     assert peak(again) == peak(ledger) == Peak(0, 80 * MEGA)
-    for each in (ledger, again):
-        each.read(1, NOW + 20, port(301))
-        assert peak(each).outward == round(8 * 201 * MEGA / 10)
-    stored = json.loads(entry.readings)
-    stored["counters"] = stored["counters"][:-5]
-    old = Ledger()
-    old.begin(job(), "group_cms", json.dumps(stored), entry.usage)
-    old.read(1, NOW + 23, port(201))
-    assert peak(old).outward == 80 * MEGA
+    # Earlier versions wrote neither, or the stretch that was not over, too.
+    written = json.loads(entry.readings)
+    counters, stretch = written["counters"], [1000 * round(NOW + 10), 0, 100 * MEGA]
+    neither, both = Ledger(), Ledger()
+    for old, known in ((neither, counters[: -len(FLAT)]), (both, counters + stretch)):
+        old.begin(job(), "group_cms", json.dumps({**written, "counters": known}), entry.usage)
+    # Another controller's clock may be another: a stretch is between two readings of one.
+    for each, before in ((again, 80 * MEGA), (both, 80 * MEGA), (neither, 0)):
+        each.read(1, NOW + 14, port(301))
+        assert peak(each).outward == before
+        assert (used(each).bytes_out, each.rates()) == (301 * MEGA, {})
+        each.read(1, NOW + 34, port(901))
+        assert peak(each).outward == 240 * MEGA
+
+
+def test_a_controller_whose_clock_is_behind_has_no_rate_that_was_none() -> None:
+    """As after a takeover: the last reading was another machine's."""
+    ledger = opened()
+    read(ledger, (10, 100, 0), (20, 200, 0))
+    (entry,) = ledger.entries([1])
+    for busy in (True, False):
+        again = Ledger()
+        again.begin(job(), "group_cms", entry.readings, entry.usage)
+        assert again.states([1]) == [None]
+        # Ten seconds later, by a clock that is eight behind.
+        again.report(1, NOW + 22, WorkerCounts(port(300 if busy else 200), new_within=1.0), False)
+        assert (peak(again).outward, again.rates()) == (80 * MEGA, {})
+        assert again.states([1]) != [None]
+        again.read(1, NOW + 32, port(400))
+        assert peak(again).outward == (80 if busy else 160) * MEGA
 
 
 def test_a_higher_peak_is_written_though_nothing_was_sent_since() -> None:

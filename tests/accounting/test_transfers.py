@@ -215,6 +215,5 @@ def test_drops_may_be_those_of_some_jobs() -> None:
 def test_rates_are_added_part_by_part() -> None:
     one, other = Rate(1, 2, 3, 4, 5, 6), Rate(10, 20, 30, 40, 50, 60)
     assert one.plus(other) == Rate(11, 22, 33, 44, 55, 66)
-    assert other.minus(one) == Rate(9, 18, 27, 36, 45, 54)
     assert one.with_transfers_of(other) == Rate(1, 2, 3, 4, 50, 60)
     assert one.moving == 14

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from lark_controller.accounting.ledger import Ledger
-from lark_controller.accounting.readings import CountKind
+from lark_controller.accounting.readings import CountKind, PortReading
+from lark_controller.accounting.shares.messages import Order, ReadSwitch, answer_bytes
+from lark_controller.accounting.shares.offers import PATIENCE, Offers, Taken
+from lark_controller.accounting.shares.steps import Ages, step
 from lark_controller.flows.cookies import count_cookie
 from lark_controller.flows.model import FlowKey
 from lark_controller.flows.placement import Placed
+from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.reconcile.core_ports import CorePorts
@@ -27,10 +33,14 @@ GONE = FlowRemoved(FlowKey(0, 1, ()), count_cookie(1, CountKind.WAN_OUT), 2, PAC
 
 
 class NoPairs:
-    """The counters of reserved flows where there are none."""
+    """The counters of reserved flows where there are none; ``looked`` are the switches that they were looked for at."""
+
+    def __init__(self) -> None:
+        self.looked: list[int] = []
 
     async def look(self, datapath: int) -> None:
         """Nothing is read."""
+        self.looked.append(datapath)
 
 
 NO_PAIRS = cast("Any", NoPairs())
@@ -154,3 +164,148 @@ def test_a_round_takes_longer_where_readings_would_take_too_much_of_the_loop(
     assert polls[0] == pytest.approx(0.1)
     assert all(pause >= (SHARE - 1) * (0.005 + decoding) for pause in polls[1:])
     assert (max(polls) > 0.11) == bool(decoding)
+
+
+class Pool:
+    """A switch with one job, whose counters one that stands by may read."""
+
+    def __init__(self, job: Job | None = None) -> None:
+        self.now = 100.0
+        self.link = Link()
+        job = job or replace(a_run(1), number=1)
+        self.placed = [Placed(job, Decider(load("version: 1\n")).decide(job.facts), 1, PORT)]
+        self.switches = {1: SwitchState(1, link=cast("Any", self.link), compared=True)}
+        self.ledger = Ledger()
+        self.ledger.begin(job, "")
+        self.ledger.read(1, time.time() - 10.0, PortReading(1, 100, 0, 0), [], 1.0)
+        self.counted = Counter[str]()
+        self.pairs: Any = NoPairs()
+        self.reader = CounterReader(
+            self.ledger, self.switches, lambda _: list(self.placed), cast("Any", None),
+            CorePorts(self.switches, lambda _datapath: None), cast("Any", self),
+            offers=Offers(clock=lambda: self.now),
+            count=lambda result: self.counted.update([result]),
+        )  # fmt: skip
+
+    async def look(self, datapath: int) -> None:
+        """Reads the counters of reserved flows."""
+        await self.pairs.look(datapath)
+
+    def ordered(self) -> Order:
+        """An order with the switch, once the loop has offered it."""
+        self.reader.offers.order("b")
+        assert self.reader._offered(1)
+        order = self.reader.offers.order("b")
+        assert [each.datapath for each in order.switches] == [1]
+        return order
+
+    def answer(self, order: Order) -> list[Taken]:
+        """The answer of one that has read 400 packets."""
+        (job,) = order.switches[0].jobs
+        made = step(job.state, order.at, Ages(PortReading(400, 300_000, 0, 0), 1e6, [], 1e6))
+        assert made is not None
+        taken = self.reader.offers.answered("b", answer_bytes(order.token, 0.0, [ReadSwitch(1, 0.0, (made,))]))
+        assert taken is not None
+        return taken
+
+    async def take(self, taken: list[Taken]) -> None:
+        """Take in an answer, and answer what the active one asks the switch for then."""
+        self.reader.taken(taken)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        if self.link.ports:
+            self.link.answer()
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    @property
+    def packets(self) -> int:
+        used = self.ledger.usage(1)
+        assert used is not None
+        return used.usage.packets_out
+
+
+def test_readings_of_one_that_stands_by_are_taken_in() -> None:
+    pool = Pool()
+    order = pool.ordered()
+    # It is offered once.
+    assert pool.reader._offered(1)
+    assert pool.reader.offers.order("c").switches == ()
+    asyncio.run(pool.take(pool.answer(order)))
+    assert (pool.packets, pool.counted) == (400, {"taken": 1})
+    assert pool.link.ports == []
+    # The queues of reserved flows are read by the active one alone.
+    assert pool.pairs.looked == [1]
+
+
+@pytest.mark.parametrize("change", ["link", "gone", "port", "compared", "lent"])
+def test_readings_of_a_switch_that_is_another_by_now_are_none_and_it_is_read_here(change: str) -> None:
+    pool = Pool()
+    taken = pool.answer(pool.ordered())
+    match change:
+        case "link":
+            pool.link = Link()
+            pool.switches[1].link = cast("Any", pool.link)
+        case "gone":
+            del pool.switches[1]
+        case "port":
+            pool.placed = [replace(pool.placed[0], port=PORT + 1)]
+        case "compared":
+            pool.switches[1].compared = False
+        case "lent":
+            pool.reader._lent.clear()
+    asyncio.run(pool.take(taken))
+    read = change in ("link", "lent")
+    # Of one that is gone or not compared yet nothing is to be had; at the other port there is none.
+    assert pool.packets == (400 if read else 1)
+    assert pool.counted == ({"changed": 1} if change in ("gone", "compared") else {"changed": 1, "own": 1})
+    assert pool.pairs.looked == ([] if change in ("gone", "compared") else [1])
+
+
+def test_an_account_that_has_changed_meanwhile_is_read_here() -> None:
+    pool = Pool()
+
+    async def play() -> None:
+        taken = pool.answer(pool.ordered())
+        pool.reader.flow_removed(GONE)
+        await pool.take(taken)
+
+    asyncio.run(play())
+    assert (pool.packets, pool.counted) == (400, {"changed": 1, "own": 1})
+
+
+def test_what_nobody_has_read_in_time_is_read_here() -> None:
+    pool = Pool()
+
+    async def play() -> None:
+        pool.ordered()
+        pool.now += PATIENCE
+        await pool.reader._pause(0.01)
+        await asyncio.sleep(0)
+        assert len(pool.link.ports) == 1
+        pool.link.answer()
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    asyncio.run(play())
+    assert (pool.packets, pool.counted) == (400, {"left": 1, "own": 1})
+    assert pool.reader._lent == {}
+
+
+def test_a_switch_without_jobs_or_with_one_that_is_not_read_yet_is_offered_to_nobody() -> None:
+    pool = Pool()
+    pool.reader.offers.order("b")
+    second = replace(a_run(2), number=2)
+    pool.ledger.begin(second, "")
+    pool.placed.append(replace(pool.placed[0], job=second, port=PORT + 1))
+    assert not pool.reader._offered(1)
+    pool.ledger.read(2, time.time() - 10.0, PortReading(1, 100, 0, 0), [], 1.0)
+    assert pool.reader._offered(1)
+    pool.reader._lent.clear()
+    pool.placed.clear()
+    assert not pool.reader._offered(1)
+    assert not pool.reader._offered(2)
+    # Nor is one offered while nobody asks.
+    pool.now += 100.0
+    pool.placed += Pool().placed
+    assert not pool.reader._offered(1)

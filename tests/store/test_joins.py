@@ -250,18 +250,23 @@ def test_one_that_stands_by_leaves_the_tables_of_an_older_release_as_they_are(st
     assert changes(store, 0).whole
 
 
-def test_one_that_stands_by_needs_no_column_for_the_age_of_its_copy(store: Store) -> None:
+def test_one_that_stands_by_needs_no_columns_for_its_copy_and_what_it_reads(store: Store) -> None:
     me = Identity("0a", "a", "http://a", "1")
     store.instances.register(me)
     downgrade(store, "0016_term_keys")
-    store.instances.meet(me, "standby", "digest")
+    store.instances.meet(me, "standby", "digest", 5)
     (found,) = store.instances.all().instances
-    assert (found.tokens, found.copy_age) == ("digest", None)
+    assert (found.tokens, found.copy_age, found.counters_read) == ("digest", None, None)
     store.migrate()
-    store.instances.meet(me, "standby", "digest")
+    store.instances.meet(me, "standby", "digest", 5)
     store.instances.copied(me.id, 0.0)
     (found,) = store.instances.all().instances
     assert found.copy_age is not None
+    assert found.counters_read == 5
+    # Of the active one the number of before is nobody's concern.
+    store.instances.meet(me, "active", "digest")
+    (found,) = store.instances.all().instances
+    assert found.counters_read is None
 
 
 def downgrade(store: Store, revision: str) -> None:

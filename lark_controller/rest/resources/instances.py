@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from flask import Response, request
+
+from lark_controller.accounting.shares.messages import LONGEST
 from lark_controller.api.instances import Instance, Instances
 from lark_controller.rest.api import operation, resource
+from lark_controller.rest.bodies import read
 from lark_controller.rest.context import actor, current
+from lark_controller.rest.forwarding.counters import MEDIA, READER, is_good
+from lark_controller.rest.forwarding.origin import HANDED_ON
+from lark_controller.rest.problems import Problem
 from lark_controller.rest.schemas.described import schema_of
 from lark_controller.rest.tokens import Scope
 
@@ -34,3 +41,34 @@ def index() -> Any:
 def drain(instance: str) -> Any:
     """Have the active instance, by name or id, let go, so that one that stands by takes over."""
     return current().controls.instances.drain(instance, actor())
+
+
+@operation(
+    blueprint,
+    "POST",
+    "/instances/counters",
+    name="exchange_counters",
+    scopes=(),
+    bodies={MEDIA: {"type": "string", "format": "binary", "description": "The answer to the last order"}},
+    body_required=False,
+    answers={200: None},
+    texts={200: (MEDIA,)},
+    problems=(400, 403, 413, 415, 503),
+)
+def counters() -> Response:
+    """Take the counters that an instance which stands by has read, and order it to read more.
+
+    For instances of this release alone: the request has a code by the key of the present term.
+    """
+    instance = request.environ.get(HANDED_ON) is True
+    # Of strangers no body is read.
+    body = read(LONGEST, (MEDIA,), empty=True)[0] if instance else b""
+    reader, field = request.headers.get(READER, ""), request.headers.get("Authorization", "")
+    if not (instance and is_good(field, current().controls.instances.standing(), reader, body)):
+        current().metrics.counters_read.labels("refused").inc()
+        raise Problem(403, "Only an instance that stands by in the present term, of this release, reads counters.")
+    try:
+        order = current().controls.counters.exchange(reader, body)
+    except ValueError as error:
+        raise Problem(400, f"The body is no answer to an order: {error}.") from None
+    return Response(order, content_type=MEDIA)

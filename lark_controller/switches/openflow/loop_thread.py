@@ -6,8 +6,9 @@ import asyncio
 import inspect
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar, cast, overload
@@ -20,6 +21,7 @@ from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.handed_over import HandedOver
 from lark_controller.switches.openflow.link import SwitchHandler, SwitchLink
+from lark_controller.switches.openflow.newcomer import ReadCounters
 from lark_controller.switches.openflow.server import Server
 
 T = TypeVar("T")
@@ -137,6 +139,27 @@ class KeptSwitches:
             app.loop.call_soon_threadsafe(turned.set)
             turned.wait(LOOP_SECONDS)
         return turned.is_set() or self._app is not app
+
+    def read_counters(
+        self, datapaths: Sequence[int], cookie: int, mask: int, timeout: float, until: float
+    ) -> dict[int, ReadCounters | None]:
+        """The counters of those of these switches that are kept and answer within ``timeout`` seconds; None of those
+        that had no turn in time, since all ends at ``until``, of the monotonic clock. For another thread than the
+        loop's."""
+        app = self._app
+        if app is None or not app.loop.is_running():
+            return {}
+        reading = app.server.read_counters(datapaths, cookie, mask, timeout, until)
+        try:
+            done = asyncio.run_coroutine_threadsafe(reading, app.loop)
+        except RuntimeError:  # The loop has ended.
+            reading.close()
+            return {}
+        try:
+            return done.result(max(0.0, until - time.monotonic()) + LOOP_SECONDS)
+        except (TimeoutError, CancelledError):  # It does not turn, or ends.
+            done.cancel()
+            return {}
 
     @property
     def count(self) -> int:

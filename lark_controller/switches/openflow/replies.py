@@ -8,7 +8,7 @@ readers of variable-length records loop for ever on a length of 0, so those are 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
@@ -29,6 +29,7 @@ _FLOW_REMOVED: Final = struct.Struct("!QHBBIIHHQQ")
 _PORT: Final = struct.Struct("!I4x6s2x16sII16xI4x")
 _PORT_STATS: Final = struct.Struct("!I4xQQQQQQ48xII")
 _FLOW_COUNT: Final = struct.Struct("!H22xQQQ")
+_DURATION: Final = struct.Struct("!4xII")
 _NO_COUNTER: Final = (1 << 64) - 1
 _NO_DURATION: Final = (1 << 32) - 1
 _METER_CONFIG: Final = struct.Struct("!HHI")
@@ -246,6 +247,24 @@ def flow_counts(message: bytes) -> list[FlowCount]:
         found.append((cookie, packets, octets))
         position += length
     return found
+
+
+def flow_ages(message: bytes) -> list[tuple[int, int, int, float]]:
+    """Decode of one part of an OFPMP_FLOW reply the cookies and counters, and the seconds that each flow has been
+    there."""
+    found: list[tuple[int, int, int, float]] = []
+    for (cookie, packets, octets), position in zip(flow_counts(message), _positions(message), strict=True):
+        seconds, nanoseconds = _DURATION.unpack_from(message, position)
+        found.append((cookie, packets, octets, seconds + nanoseconds / 1e9))
+    return found
+
+
+def _positions(message: bytes) -> Iterator[int]:
+    """The beginnings of the records, whose lengths were looked at."""
+    position = MULTIPART_BODY
+    while position < len(message):
+        yield position
+        position += int.from_bytes(message[position : position + 2])
 
 
 def flow_removed(message: bytes) -> FlowRemoved:

@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final
@@ -30,7 +30,7 @@ from lark_controller.switches.openflow.budgets import Arrivals, SwitchTimes
 from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.handshake import handshake
 from lark_controller.switches.openflow.link import MORE_FLOWS, STOPS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
-from lark_controller.switches.openflow.newcomer import Newcomer, identify
+from lark_controller.switches.openflow.newcomer import Newcomer, ReadCounters, identify
 from lark_controller.switches.openflow.places import Peer, Places
 from lark_controller.switches.openflow.requests import ReplyRoom
 from lark_controller.switches.openflow.tls_gate import TlsGate
@@ -176,6 +176,28 @@ class Server:
         self._generation, self._leads = generation, True
         for newcomer in self.kept.values():
             self._begin(newcomer.connection, self._going_on(newcomer))
+
+    async def read_counters(
+        self, datapaths: Sequence[int], cookie: int, mask: int, timeout: float, until: float
+    ) -> dict[int, ReadCounters | None]:
+        """The counters of those of these switches that are kept and answer within ``timeout`` seconds; None of those
+        that had no turn, since all ends at ``until``, of the monotonic clock."""
+        loop, places = asyncio.get_running_loop(), asyncio.Semaphore(_TURNS)
+        found: dict[int, ReadCounters | None] = {}
+
+        async def read(datapath: int) -> None:
+            async with places:
+                newcomer, left = self.kept.get(datapath), until - loop.time()
+                if newcomer is None or self._leads:
+                    return
+                if left < timeout:
+                    found[datapath] = None
+                    return
+                with suppress(SwitchError):
+                    found[datapath] = await newcomer.read_counters(cookie, mask, timeout)
+
+        await asyncio.gather(*map(read, datapaths))
+        return found
 
     def serve(self, handler: SwitchHandler) -> None:
         """Take in the switches that are kept, and those that come; after :meth:`lead`."""

@@ -1,0 +1,76 @@
+"""The rates and drops of live jobs now, as their last readings show them; not thread-safe."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from operator import add, sub
+
+from lark_controller.accounting.account import DROPS, PEAK, Account
+from lark_controller.accounting.drops import Dropping, DropRate
+from lark_controller.accounting.rates import Rates
+from lark_controller.accounting.recent import Recent
+from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
+
+
+class Shown:
+    """Rates added up by subject, the last ones of each job, and the jobs whose packets are dropped."""
+
+    def __init__(self) -> None:
+        self._rates: dict[str, list[int]] = {}
+        self._sums: dict[str, list[int]] = {}
+        self.flowing = Rates()
+        self.recent = Recent()
+        self.dropping: dict[int, Dropping] = {}
+
+    def rates(self) -> Mapping[str, Rate]:
+        """The rates of all live jobs by the policy's group."""
+        return {treatment: Rate(*rates) for treatment, rates in self._rates.items()}
+
+    def sums(self) -> Mapping[str, Usage]:
+        """The use of the jobs of each group of the policy since this controller's start."""
+        return {treatment: Usage(*sums) for treatment, sums in self._sums.items()}
+
+    def moved(self, treatment: str, now: array[int], before: array[int]) -> None:
+        """Add an account's new use, the difference of two values of its sums."""
+        sums = self._sums.setdefault(treatment, list(NOTHING))
+        sums[:] = map(add, sums, map(sub, now, before))
+
+    def rated(self, account: Account, rate: Rate, treatment: str) -> None:
+        """Show an account's rate, and that it is treated so from now on."""
+        old, new = account.rate, rate if any(rate) else IDLE
+        before, account.treatment, account.rate = account.treatment, treatment, new
+        if old is IDLE and new is IDLE:
+            return
+        if old is not IDLE:
+            known = self._rates[before]
+            known[:] = map(sub, known, old)
+        if new is not IDLE:
+            known = self._rates.setdefault(treatment, list(IDLE))
+            known[:] = map(add, known, new)
+        self.flowing.change(account.group, account.user, account.host, account.access_point, old, new)
+
+    def show(self, account: Account, rate: Rate, elapsed: float, known: tuple[int, ...], first: bool = False) -> None:
+        """Show the rate between two readings, and that of drops, which were ``known`` at the first of them."""
+        number, at = account.number, account.at
+        self.rated(account, rate, account.treatment)
+        self.recent.keep(number, at, rate, first)
+        dropped = tuple(account.numbers[DROPS:PEAK])
+        if dropped == known:
+            self.dropping.pop(number, None)
+            return
+        rates = DropRate(*((now - old) / elapsed for old, now in zip(known, dropped, strict=True)))
+        self.dropping[number] = Dropping(number, account.id, account.treatment, rates, at)
+
+    def idle(self, account: Account) -> None:
+        """Show that nothing came between two readings."""
+        if (rate := account.rate) is not IDLE:
+            rate = IDLE.with_transfers_of(rate)
+            self.rated(account, rate, account.treatment)
+        self.recent.keep(account.number, account.at, rate, False)
+        self.dropping.pop(account.number, None)
+
+    def forget(self, number: int) -> None:
+        """Forget a job that is over."""
+        self.recent.forget(number)
+        self.dropping.pop(number, None)

@@ -1,0 +1,80 @@
+"""The questions of a controller that stands by for counters to read, and how the active one recognises them.
+
+The Authorization field has a code (HMAC) by the key of the present term, for this body alone. The origin's code would
+not do: a controller that stands by makes one for whatever a stranger sends to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+from lark_common.turns import aside
+from lark_controller import __version__
+from lark_controller.accounting.shares.messages import LONGEST
+from lark_controller.accounting.shares.steps import FORMAT
+from lark_controller.api.instances import Standing
+from lark_controller.rest.forwarding.active import ActiveController, NoAnswerError, NotReachedError, Request
+from lark_controller.rest.forwarding.origin import Head, Origin
+
+PATH: Final = "/v1/instances/counters"
+MEDIA: Final = "application/octet-stream"
+# The field with the id of the one that asks.
+READER: Final = "Lark-Reader"
+_SCHEME: Final = "Lark-Counters"
+_PURPOSE: Final = b"lark counters 1\n"
+# Seconds for the active one's answer.
+SECONDS: Final = 5.0
+_OK: Final = 200
+
+
+def authorization(standing: Standing, reader: str, body: bytes) -> str:
+    """The Authorization field of a question, in the present term. Another release may calculate otherwise."""
+    words = f"{standing.generation} {__version__} {FORMAT}\n{reader}\n"
+    whole = hmac.new(bytes.fromhex(standing.key), _PURPOSE + words.encode(), hashlib.sha256)
+    whole.update(body)
+    return f"{_SCHEME} {whole.hexdigest()}"
+
+
+def is_good(field: str, standing: Standing, reader: str, body: bytes) -> bool:
+    """True where the field is this body's, of an instance of this term and release whose accounts have this form."""
+    if not (standing.active and standing.key):
+        return False
+    return hmac.compare_digest(field.encode(), authorization(standing, reader, body).encode())
+
+
+class CounterQuestions:
+    """Asks the active controller; for one thread."""
+
+    def __init__(self, active: ActiveController, standing: Callable[[], Standing], reader: str) -> None:
+        self._active = active
+        self._standing = standing
+        self._reader = reader
+
+    def ask(self, answer: bytes) -> bytes | None:
+        """Bring an answer, and return the next order; None where there is none to be had: nobody is active, this
+        instance is, or the active one has another release."""
+        standing = self._standing()
+        if standing.active or not standing.key:
+            return None
+        field = authorization(standing, self._reader, answer)
+        headers = {"Authorization": field, "Content-Type": MEDIA, READER: self._reader}
+        request = Request(Head("POST", PATH, field), headers, answer, Origin(""), SECONDS)
+        try:
+            reply = self._active.ask(standing, request)
+        except (NotReachedError, NoAnswerError):
+            return None
+        try:
+            found = bytearray()
+            with aside():
+                while piece := reply.piece():
+                    found += piece
+                    if len(found) > LONGEST:
+                        return None
+        except NoAnswerError:
+            return None
+        finally:
+            reply.close()
+        return bytes(found) if reply.status == _OK else None
