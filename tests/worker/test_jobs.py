@@ -88,7 +88,7 @@ def test_what_a_port_sent_before_it_was_registered_keeps_no_first_packet_back(po
         thread.start()
         try:
             assert value(pool.hook(starter, "start", "alice", number), "LarkState") == "enforced"
-            assert ready.wait(5)
+            assert ready.wait(60)
             status, said = pool.inside(starter, f"ping -n -q -i 0.1 -w 1 -c 1 {other}")
             assert status == 0, said
         finally:
