@@ -129,9 +129,7 @@ def test_of_many_that_start_at_once_on_an_empty_database_one_is_active(url: str)
             each.leave()
 
 
-def test_an_active_one_whose_session_the_server_ends_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It looks at once where its session has ended, and not after a pause.
-    monkeypatch.setattr(module, "AGAIN_SECONDS", 3600.0)
+def test_an_active_one_whose_session_the_server_ends_stays(url: str) -> None:
     with joined(url, "a", "b") as (a, b):
         generation = a.generation
         lock = f"pid IN ({LOCKS})"
@@ -145,6 +143,17 @@ def test_an_active_one_whose_session_the_server_ends_stays(url: str, monkeypatch
         assert a.store.instances.all().generation == generation
         assert b.won.empty()
         assert not a.lost
+
+
+def test_a_session_that_has_ended_is_replaced_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 3600.0)
+    with joined(url, "a", "b") as (a, b):
+        generation = a.generation
+        assert end_sessions(url, f"pid IN ({LOCKS})") == 1
+        until(lambda: holds(url))
+        a.write()
+        assert a.store.instances.all().generation == generation
+        assert b.won.empty()
 
 
 def test_one_that_is_told_of_a_takeover_ends_and_says_by_whom(url: str) -> None:
