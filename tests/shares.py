@@ -44,6 +44,7 @@ STAGES: Final[Sequence[Mapping[str, Sequence[str]]]] = (
             "worker/test_transfers.py", "worker/test_transfer_book.py", "worker/test_transfer_limits.py",
             "worker/test_transfer_policy.py", "worker/test_transfer_tables.py", "worker/test_short_transfers.py",
             "worker/test_fireflies.py", "worker/test_flow_labels.py", "worker/test_own_flows.py",
+            "worker/test_hostile_transfers.py",
         ),
         "switches": (
             "switches", "reconcile", "flows", "common", "accounting", "jobs", "qos",
