@@ -22,8 +22,8 @@ lint: setup ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## Check style and types, and run all tests, a pool of the lab in short among them (root)
-	$(BIN)/python -m tests $(PYTEST_ARGS)
+test: setup ## Check style and types, and run all tests, a pool of the lab in short among them (root)
+	$(BIN)/python -m tests --lint $(PYTEST_ARGS)
 
 lab: setup  ## Boot a whole HTCondor pool on this machine, and open a shell in it (root; downloads Debian packages once)
 	@$(BIN)/python -m lab shell

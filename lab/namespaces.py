@@ -158,6 +158,14 @@ class Net:
             run(["ip", "link", "set", end, "up"])
         return ends
 
+    def bridge(self, suffix: str) -> str:
+        """A Linux bridge that is up; returns its name."""
+        name = self.name(suffix)
+        run(["ip", "link", "add", name, "type", "bridge"])
+        self._devices.append(name)
+        run(["ip", "link", "set", name, "up"])
+        return name
+
     def exec(
         self, host: Host, command: Sequence[str], *, timeout: float = 20, check: bool = True
     ) -> subprocess.CompletedProcess[str]:

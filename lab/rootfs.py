@@ -7,13 +7,15 @@ is written again. The project itself is laid over both at every start, see ``lab
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,15 +76,13 @@ def _key(*parts: object) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
-def _complete(path: Path, partial: Path) -> Path:
-    """Give a finished directory its name; another process may have been first, and then its result is the one."""
-    try:
-        partial.rename(path)
-    except OSError:
-        if not path.is_dir():
-            raise
-        shutil.rmtree(partial)
-    return path
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """Let one process build at a time: another that needs the same directory finds it afterwards."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "building").open("w") as building:
+        fcntl.flock(building, fcntl.LOCK_EX)
+        yield
 
 
 def apt_options(dump: str) -> list[str]:
@@ -121,6 +121,20 @@ def bootstrap(
     """
     if path.is_dir():
         return path
+    with _alone(settings.cache):
+        if not path.is_dir():
+            _bootstrap(settings, path, packages, suites, options, finish)
+    return path
+
+
+def _bootstrap(
+    settings: LabSettings,
+    path: Path,
+    packages: Sequence[str],
+    suites: Sequence[str],
+    options: Sequence[str],
+    finish: Callable[[Path], None],
+) -> None:
     if shutil.which("mmdebstrap") is None:
         raise LabError(MISSING_TOOL)
     archive = mirror.debian_archive(mirror.read_sources()) if not settings.mirror else None
@@ -132,7 +146,6 @@ def bootstrap(
         mirror.check_reachable(uri, suite)
     print(f"lab: building a root file system from {' and '.join(suites)} of {uri}, once", file=sys.stderr)
     partial = settings.cache / f"{path.name}.{os.getpid()}.partial"
-    settings.cache.mkdir(parents=True, exist_ok=True)
     command = [
         "mmdebstrap", "--mode=root", "--variant=minbase", "--components=main", f"--include={','.join(packages)}",
         '--aptopt=APT::Install-Recommends "false"', f"--keyring={keyring}",
@@ -146,7 +159,7 @@ def bootstrap(
     except LabError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return _complete(path, partial)
+    partial.rename(path)
 
 
 def check_versions(manifest: str) -> None:
@@ -176,14 +189,18 @@ def _requirements(settings: LabSettings, system: Path) -> Path:
     path = settings.cache / f"python-{_key(system.name, _VENV, wanted, versions)}"
     if path.is_dir():
         return path
-    print("lab: installing what the project requires into the root file system, once", file=sys.stderr)
-    partial = settings.cache / f"{path.name}.{os.getpid()}.partial"
-    try:
-        install([system], partial, {"requirements.in": wanted, "constraints.txt": versions}, _VENV, network=True)
-    except LabError:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return _complete(path, partial)
+    with _alone(settings.cache):
+        if path.is_dir():
+            return path
+        print("lab: installing what the project requires into the root file system, once", file=sys.stderr)
+        partial = settings.cache / f"{path.name}.{os.getpid()}.partial"
+        try:
+            install([system], partial, {"requirements.in": wanted, "constraints.txt": versions}, _VENV, network=True)
+        except LabError:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        partial.rename(path)
+    return path
 
 
 def install(

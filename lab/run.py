@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import random
 import shlex
 import socket
 import subprocess
@@ -42,8 +45,13 @@ def run(
     return result
 
 
-def free_port() -> int:
-    """A port of the loopback interface at which nothing listens now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+# Below those that Linux gives to connections (net.ipv4.ip_local_port_range), and none twice.
+_PORTS = itertools.cycle(random.SystemRandom().sample(range(20_000, 32_000), 2_000))
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port of the loopback interface at which nothing listens now, and which no connection takes by itself."""
+    while True:
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind((address, port := next(_PORTS)))
+            return port

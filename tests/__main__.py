@@ -1,6 +1,7 @@
-"""All tests, in shares side by side: ``python -m tests [PYTEST'S ARGUMENTS]``.
+"""All tests, in shares side by side: ``python -m tests [--lint] [PYTEST'S ARGUMENTS]``.
 
 Arguments that name no file are for the pytest of each share. With one that does, a single pytest runs what is named.
+``--lint`` is ``make lint``, beside the first shares; before a single pytest.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from tests.shares import ROOT, STAGES, SharesError, divide
+from tests.shares import LANES, ROOT, STAGES, SharesError, divide
 from tests.side_by_side import Share, run
 
 MARKS: Final = ("-m", "not lab and not install")
+LINT: Final = ("make", "--no-print-directory", "lint")
+# Several shares need the lab's root file system. Where it cannot be built, the tests that need it say so.
+LAB_ROOT: Final = ("sh", "-c", '"$0" -m lab build >/dev/null || true', sys.executable)
 
 
 def names_files(arguments: Sequence[str]) -> bool:
@@ -27,18 +31,21 @@ def names_files(arguments: Sequence[str]) -> bool:
 def main(arguments: Sequence[str]) -> int:
     """Run as a program."""
     os.chdir(ROOT)
+    lint = "--lint" in arguments
+    arguments = [argument for argument in arguments if argument != "--lint"]
     if names_files(arguments):
+        if lint and (status := subprocess.run(LINT).returncode):
+            return status
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *MARKS, *arguments])
     try:
         files = divide()
     except SharesError as error:
         print(error, file=sys.stderr)
         return 4
-    # Several shares need it, and one is to build it. Where it cannot be built, the tests that need it say so.
-    subprocess.run([sys.executable, "-m", "lab", "build"], stdout=subprocess.DEVNULL)
     named = {name: tuple(str(path.relative_to(ROOT)) for path in paths) for name, paths in files.items()}
     stages = [[Share(name, named[name]) for name in stage] for stage in STAGES]
-    return run(stages, [*MARKS, *arguments], choosing=bool(arguments))
+    stages[0] += [Share("lab-root", command=LAB_ROOT), *([Share("lint", command=LINT)] if lint else [])]
+    return run(stages, [*MARKS, *arguments], choosing=bool(arguments), lanes=LANES)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""The shares of the tests: each is a pytest process, and those of one stage run side by side.
+"""The shares of the tests: each is a pytest process, and some of those of one stage run side by side.
 
-A room stands in one share with all its files, but for those that stand in a share by themselves. The shares of the
-first stage are to take about the same time: ``python -m tests`` prints each share's time, and at its end that of each
-room and of the slowest files. Move rooms or files when one share is done long before the others.
+A room stands in one share with all its files, but for those that stand in a share by themselves. The shares of a stage
+begin in their order, :data:`LANES` at first, and the next when one has ended: the longest stand first, so that all
+lanes end at about the same time. What needs the lab's root file system, which is built meanwhile on a new machine, is
+not among the first. ``python -m tests`` prints each share's time, and at its end that of each room and of the slowest
+files.
 """
 
 from __future__ import annotations
@@ -12,33 +14,62 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
+LANES: Final = 3
 
 STAGES: Final[Sequence[Mapping[str, Sequence[str]]]] = (
     {
-        "workers": (
-            "worker", "htcondor",
+        "worker": (
+            "worker",
+        ),
+        "e2e": (
+            "e2e",
+        ),
+        "rest": (
+            "rest", "services", "store", "cli", "policies",
+        ),
+        "pages": (
+            "pages",
+        ),
+        "htcondor": (
+            "htcondor", "lab/test_short_form.py",
+        ),
+        "external": (
+            "e2e/test_external.py", "e2e/test_external_attacks.py", "e2e/test_external_gateway.py",
+            "e2e/test_external_ipv6.py", "e2e/test_external_misuse.py", "e2e/test_external_restart.py",
+        ),
+        "cluster": (
+            "cluster",
+        ),
+        "transfers": (
+            "worker/test_transfers.py", "worker/test_transfer_book.py", "worker/test_transfer_limits.py",
+            "worker/test_transfer_policy.py", "worker/test_transfer_tables.py", "worker/test_short_transfers.py",
+            "worker/test_fireflies.py", "worker/test_flow_labels.py", "worker/test_own_flows.py",
+            "worker/test_hostile_transfers.py",
         ),
         "switches": (
-            "switches", "reconcile", "flows", "e2e", "mpi", "hooks", "lab/test_short_form.py", "lab_parts",
-            "accounting", "common", "jobs", "qos",
+            "switches", "reconcile", "flows", "common", "accounting", "jobs", "qos",
         ),
-        "requests": (
-            "rest", "services", "store", "cluster", "pages", "cli", "policies", "packaging", "experiments",
+        "hooks": (
+            "hooks", "mpi", "lab_parts",
+        ),
+        # What needs a processor and measures nothing.
+        "programs": (
+            "e2e/test_demo.py", "fuzz", "mutation", "packaging", "experiments",
         ),
     },
-    # Faults by the clock, most of whose time is waiting, and what needs a processor and measures nothing.
+    # Faults by the clock, most of whose time is waiting, and the benchmarks in short: no test holds them to a rate.
     {
+        "bench": (
+            "bench",
+        ),
         "faults": (
             "chaos",
         ),
-        "programs": (
-            "e2e/test_demo.py", "fuzz", "mutation",
-        ),
     },
-    # These depend most on what the machine does beside them: floods, measurements, processor time.
+    # These depend most on what the machine does beside them: floods, processor time.
     {
         "alone": (
-            "bench", "switches/test_openflow_floods.py", "worker/test_limits.py",
+            "switches/test_openflow_floods.py", "worker/test_limits.py",
         ),
     },
     # Rates on a real kernel, in a network namespace that nothing else has used.

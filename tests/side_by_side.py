@@ -1,7 +1,8 @@
 """Several pytest processes side by side, each with tests of its own, and one result of them all.
 
-Every line that a process prints has its share's name before it. What pytest says at its end (tracebacks, the list of
-failures) is printed in one piece when the process has ended. One summary of all processes ends the run.
+So many at a time as there are lanes: the next share of a stage begins when one has ended. Every line that a process
+prints has its share's name before it. What pytest says at its end (tracebacks, the list of failures) is printed in one
+piece when the process has ended. One summary of all processes ends the run.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -39,10 +41,14 @@ _CLOSING = re.compile(r"^(=+ )?(\d+ \w+.*|no tests ran) in [\d.]+s( \([\d:]+\))?
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The tests of one process: what its lines begin with, and pytest's arguments that choose them."""
+    """The tests of one process: what its lines begin with, and pytest's arguments that choose them.
+
+    With ``command`` it is another program, which takes no lane, runs with less priority, and is to end with status 0.
+    """
 
     name: str
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -102,8 +108,11 @@ def read(lines: Sequence[str]) -> Outcome:
     return found
 
 
-def run(stages: Sequence[Sequence[Share]], arguments: Sequence[str] = (), *, choosing: bool = True) -> int:
-    """Run the shares of each stage side by side, a stage after the other; the exit status, as pytest's.
+def run(
+    stages: Sequence[Sequence[Share]], arguments: Sequence[str] = (), *, choosing: bool = True, lanes: int = 3
+) -> int:
+    """Run the shares of each stage in their order, ``lanes`` side by side, a stage after the other; the exit status, as
+    pytest's.
 
     ``choosing``: the arguments may choose no test of a share; else a share without tests fails the run.
     SIGINT, SIGTERM and SIGHUP end every process: as Ctrl-C would, and by force after :data:`GRACE_SECONDS` or at the
@@ -115,9 +124,8 @@ def run(stages: Sequence[Sequence[Share]], arguments: Sequence[str] = (), *, cho
     with tempfile.TemporaryDirectory(prefix="lark-tests-") as folder, _signals() as stop:
         for stage in stages:
             width = max(len(share.name) for share in stage) + 1
-            processes = [_Process(share, arguments, Path(folder), width, print_lock) for share in stage]
-            _wait(processes, stop)
-            for process in processes:
+            begin = partial(_Process, arguments=arguments, folder=Path(folder), width=width, print_lock=print_lock)
+            for process in _run_stage(stage, begin, lanes, stop):
                 outcome = process.outcome()
                 total.add(outcome)
                 found = list(process.troubles(outcome, choosing=choosing))
@@ -132,7 +140,7 @@ def run(stages: Sequence[Sequence[Share]], arguments: Sequence[str] = (), *, cho
 
 
 class _Process:
-    """A running pytest, and the thread that prints its lines."""
+    """A running pytest, or the other program of its share, and the thread that prints its lines."""
 
     def __init__(
         self, share: Share, arguments: Sequence[str], folder: Path, width: int, print_lock: threading.Lock
@@ -143,12 +151,14 @@ class _Process:
         self._print_lock = print_lock
         self._began = time.monotonic()
         self._status: int | None = None
-        # The kernel interrupts it when this process dies, were it by SIGKILL.
-        command = [
-            "setpriv", "--pdeathsig", "INT", sys.executable, "-u", "-m", "pytest",
+        pytest = [
+            sys.executable, "-u", "-m", "pytest",
             "-p", "tests.fixtures.outcomes", f"--outcomes={self._file}", "-o", f"cache_dir=.pytest_cache/{share.name}",
             *arguments, *share.arguments,
         ]  # fmt: skip
+        other = ["nice", *share.command]
+        # The kernel interrupts it when this process dies, were it by SIGKILL.
+        command = ["setpriv", "--pdeathsig", "INT", *(other if share.command else pytest)]
         # In a process group of its own: a terminal's Ctrl-C reaches this process alone, which passes it on once.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -165,14 +175,16 @@ class _Process:
             self._status = self._process.returncode
             outcome = self.outcome()
             minutes, seconds = divmod(round(time.monotonic() - self._began), 60)
-            self._say([f"{len(outcome.seconds)} tests in {minutes} min {seconds} s, exit status {self._status}"])
+            what = "ended after" if self.share.command else f"{len(outcome.seconds)} tests in"
+            self._say([f"{what} {minutes} min {seconds} s, exit status {self._status}"])
         return self._status is not None
 
     def signal(self, number: signal.Signals) -> None:
-        """Interrupt pytest, which ends what it has started, or kill its whole process group."""
+        """Interrupt pytest, which ends what it has started, or kill its whole process group; of another program each
+        process is interrupted."""
         if self._process.poll() is not None:
             return
-        if number == signal.SIGKILL:
+        if number == signal.SIGKILL or self.share.command:
             os.killpg(self._process.pid, number)
         else:
             self._process.send_signal(number)
@@ -186,6 +198,10 @@ class _Process:
 
     def troubles(self, outcome: Outcome, *, choosing: bool) -> Iterator[str]:
         """Faults beside the tests that failed."""
+        if self.share.command:
+            if self._status:
+                yield f"{self.share.name}: ended with status {self._status}"
+            return
         ended = f"{self.share.name}: pytest ended with status {self._status}"
         if outcome.within:
             yield f"{ended} in {outcome.within}"
@@ -235,11 +251,22 @@ def _signals() -> Iterator[list[signal.Signals]]:
             signal.signal(number, handler)
 
 
-def _wait(processes: Sequence[_Process], stop: Sequence[signal.Signals]) -> None:
-    """Return when all have ended, which they are made to do once ``stop`` has a signal."""
+def _run_stage(
+    shares: Sequence[Share], begin: Callable[[Share], _Process], lanes: int, stop: Sequence[signal.Signals]
+) -> list[_Process]:
+    """The processes of a stage, when all have ended; once ``stop`` has a signal, none begins and those that run are
+    made to end."""
     deadline = 0.0
-    running = list(processes)
-    while running := [process for process in running if not process.ended()]:
+    waiting = deque(share for share in shares if not share.command)
+    processes = [begin(share) for share in shares if share.command]
+    while True:
+        running = [process for process in processes if not process.ended()]
+        free = lanes - sum(not process.share.command for process in running)
+        if not stop and waiting and free > 0:
+            processes.append(begin(waiting.popleft()))
+            continue
+        if not running:
+            return processes
         if stop and not deadline:
             deadline = time.monotonic() + GRACE_SECONDS
             for process in running:

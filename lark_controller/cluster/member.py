@@ -19,9 +19,10 @@ from lark_controller.store.instances import ACTIVE, STANDBY, STARTING
 
 # Seconds between two readings of the term: of one that stands by, and of the active one.
 STANDBY_SECONDS: Final = 0.5
-ACTIVE_SECONDS: Final = 1.0
-# After a reading that failed, the active one looks again so soon: a session that was ended is replaced before others
-# take it for the end of this process.
+# A session that was ended is to be replaced long before others take that for the end of this process, on a machine that
+# has much else to do, too: they wait for 1.5 s (ENDED_SECONDS in takeover.py).
+ACTIVE_SECONDS: Final = 0.5
+# After a reading that failed, the next is at once; after more of them, the active one looks so often.
 AGAIN_SECONDS: Final = 0.2
 # And the least between any two: a lying switch, or its database, could otherwise have the term read all the time.
 LEAST_SECONDS: Final = 0.05
@@ -210,6 +211,8 @@ class Member:
         self._watch = None
         if trouble != self._trouble:
             event("the term cannot be looked at", level=ERROR, error=trouble)
+        if not self._trouble:
+            self._wake.set()
         self._trouble = trouble
 
     def _turn(self) -> None:

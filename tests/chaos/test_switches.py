@@ -71,7 +71,7 @@ def test_one_that_is_ended_as_its_connection_ends_is_ended() -> None:
         switch.closed.set()
         await asyncio.sleep(0)
         staying.cancel()
-        await asyncio.wait([staying], timeout=2.0)
+        await asyncio.wait([staying], timeout=PATIENCE)
         ended = staying.done()
         staying.cancel()
         server.close()

@@ -117,21 +117,25 @@ def test_a_takeover_waits_for_what_is_being_written(url: str) -> None:
 
         def slow(connection: Connection) -> None:
             writing.set()
-            assert go_on.wait(4)
+            # A session that does nothing for seconds would be ended.
+            while not go_on.wait(0.1):
+                connection.execute(text("SELECT 1"))
             connection.execute(text("INSERT INTO reserved (channel, kbps) VALUES ('slow', 1)"))
 
         writer = Thread(target=partial(mine._database.write, slow))
         writer.start()
-        assert writing.wait(10)
+        assert writing.wait(60)
         taken: list[int] = []
         taker = Thread(target=lambda: taken.append(take(other, B)))
         taker.start()
         waits = text(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE term%'"
         )
-        until(lambda: mine._database.read(lambda connection: connection.execute(waits).scalar_one()))
-        assert not taken
-        go_on.set()
+        try:
+            until(lambda: mine._database.read(lambda connection: connection.execute(waits).scalar_one()))
+            assert not taken
+        finally:
+            go_on.set()
         writer.join()
         taker.join()
         assert taken
@@ -160,7 +164,7 @@ def test_a_writer_that_is_paused_holds_up_a_takeover_for_seconds_alone(url: str)
 
         writer = Thread(target=write)
         writer.start()
-        assert writing.wait(10)
+        assert writing.wait(60)
         take(other, B)
         go_on.set()
         writer.join()
@@ -302,7 +306,7 @@ def test_many_writers_and_takeovers(url: str, guarded: bool, monkeypatch: pytest
 
 
 def until(question: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not question():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -87,11 +87,12 @@ def holds(url: str) -> bool:
 
 
 def end_sessions(url: str, condition: str) -> int:
-    """End sessions with the database at the server; returns how many."""
+    """End sessions with the database at the server, and wait until they are gone; returns how many."""
     with psycopg.connect(url, autocommit=True) as connection:
+        # Without the wait, what has been ended would be seen, and counted, once more.
         found = connection.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() "
-            f"AND pid <> pg_backend_pid() AND {condition}"
+            "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 60000)) FROM pg_stat_activity "
+            f"WHERE datname = current_database() AND pid <> pg_backend_pid() AND {condition}"
         ).fetchone()
         assert found is not None
         return int(found[0])
@@ -142,6 +143,17 @@ def test_an_active_one_whose_session_the_server_ends_stays(url: str) -> None:
         assert a.store.instances.all().generation == generation
         assert b.won.empty()
         assert not a.lost
+
+
+def test_a_session_that_has_ended_is_replaced_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 3600.0)
+    with joined(url, "a", "b") as (a, b):
+        generation = a.generation
+        assert end_sessions(url, f"pid IN ({LOCKS})") == 1
+        until(lambda: holds(url))
+        a.write()
+        assert a.store.instances.all().generation == generation
+        assert b.won.empty()
 
 
 def test_one_that_is_told_of_a_takeover_ends_and_says_by_whom(url: str) -> None:

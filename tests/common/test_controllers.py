@@ -129,7 +129,8 @@ def test_where_none_answers_the_error_names_each(states: tuple[str, ...]) -> Non
         began = time.monotonic()
         with pytest.raises(UnreachableError) as caught:
             client(found, 1.5).register("ad", wait=0.5)
-        assert time.monotonic() - began < 10
+        # A bound for a busy machine: those that hang hang for ever.
+        assert time.monotonic() - began < 60
         assert all(each.url in str(caught.value) for each in found)
 
 

@@ -115,7 +115,7 @@ def test_no_more_of_a_caller_are_at_work_than_may_be_and_all_have_a_place() -> N
             with lock:
                 at_work += 1
                 most = max(most, at_work)
-            together.wait(10)
+            together.wait(60)
             with lock:
                 at_work -= 1
                 done += 1
@@ -124,7 +124,7 @@ def test_no_more_of_a_caller_are_at_work_than_may_be_and_all_have_a_place() -> N
     for each in threads:
         each.start()
     for each in threads:
-        each.join(10)
+        each.join(60)
     assert (most, done) == (2, 8)
 
 

@@ -19,7 +19,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
     name = str(tmp_path / "notify") if request.param == "path" else f"@lark-{os.getpid()}-{tmp_path.name}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(name.replace("@", "\0", 1))
-        listening.settimeout(10)
+        listening.settimeout(60)
         yield listening, {"NOTIFY_SOCKET": name}
 
 

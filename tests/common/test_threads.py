@@ -15,7 +15,7 @@ def test_a_pause_ends_with_the_stop() -> None:
 
     thread = StoppableThread("test", work)
     thread.start()
-    assert paused.wait(10)
+    assert paused.wait(60)
     thread.stop()
     assert stopped == [True]
     thread.stop()

@@ -80,7 +80,7 @@ def test_a_later_job_with_the_same_address_inherits_no_connection(site: Site, la
         open_socket(site["d"], socket.AF_INET, socket.SOCK_DGRAM) as outside,
     ):
         for one in (inside, outside):
-            one.settimeout(5)
+            one.settimeout(20)
         inside.bind((site["a"].ipv4, 5301))
         outside.bind((site["d"].ipv4, 5302))
         inside.sendto(b"call", (site["d"].ipv4, 5302))

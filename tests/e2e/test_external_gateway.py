@@ -153,7 +153,7 @@ def test_connections_go_on_through_restarts_of_the_controller_and_the_program(
             outside = connected(site.out, given["address"], 80)
             assert outside is not None
             called = server.accept()[0]
-            called.settimeout(5.0)
+            called.settimeout(20.0)
 
             def talks() -> bool:
                 outside.send(b"x")

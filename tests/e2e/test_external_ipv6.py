@@ -85,9 +85,10 @@ def test_what_came_in_by_an_open_ipv6_port_ends_with_it(site: Site, lark: Lark) 
         client.settimeout(10.0)
         client.connect((site["a"].ipv6, 80))
         with server.accept()[0] as called:
-            called.settimeout(1.0)
+            called.settimeout(20.0)
             client.send(b"1")
             assert called.recv(1) == b"1"
+            called.settimeout(1.0)
             lark.request("DELETE", f"/v1/external-addresses/{given['id']}")
             wait(lambda: "tp_dst=80" not in " ".join(site.flows(WORKER1)))
             site.settle()

@@ -15,7 +15,7 @@ from lab.openvswitch import OpenVSwitch
 from lab.run import run
 from lark_controller.flows.cookies import Category
 from lark_controller.rest.tokens import Scope, add
-from tests.e2e.test_external import FIRST, OUTSIDE, POOL, SECTION, ask, closed, policy, reaches, sees
+from tests.e2e.test_external import FIRST, OUTSIDE, POOL, SECTION, ask, closed, policy, reaches, sees, shut
 from tests.fixtures.service import CORE, WORKER1, WORKER2, Lark, Site, wait
 
 pytestmark = pytest.mark.ovs
@@ -99,7 +99,7 @@ def test_a_pool_that_is_exhausted_says_so_and_the_next_one_gets_what_has_rested(
     again = ask(lark, jobs[4], "tcp/80")
     assert again["address"] == answers[1].body["address"]
     assert reaches(site, "e", again["address"], 80)
-    assert not reaches(site, "b", again["address"], 80)
+    assert shut(site, "b", again["address"], 80)
 
 
 def test_another_users_run_is_not_to_be_had(site: Site, lark: Lark) -> None:
@@ -143,11 +143,11 @@ def test_the_gateways_switch_is_away_when_the_job_starts(site: Site, lark: Lark)
     assert (job.body["state"], job.body["external_addresses"]) == ("pending", [FIRST]), job
     assert job.body["reason"]
     wait(lambda: "external address waits" in trail(lark, job.body["id"]))
-    assert not reaches(site, "a", FIRST, 80)
+    assert shut(site, "a", FIRST, 80)
     site.connect(lark)
     wait(lambda: lark.get(f"/v1/jobs/{job.body['id']}")["state"] == "enforced")
     # The router has asked in vain for the address, and asks anew in a second.
-    wait(lambda: reaches(site, "a", FIRST, 80))
+    wait(lambda: not shut(site, "a", FIRST, 80))
 
 
 def test_a_policy_that_changes_under_live_addresses(site: Site, lark: Lark) -> None:
@@ -158,12 +158,12 @@ def test_a_policy_that_changes_under_live_addresses(site: Site, lark: Lark) -> N
     lark.put_policy(policy(site, section=changed))
     assert lark.get(f"/v1/external-addresses/{second['id']}")["why"] == "the policy opens any no more"
     assert reaches(site, "a", first["address"], 80)
-    assert not reaches(site, "b", second["address"], 80)
+    assert shut(site, "b", second["address"], 80)
     lark.put_policy(policy(site, section=changed.replace(POOL, "198.51.100.128/30")))
     over = lark.get(f"/v1/external-addresses/{first['id']}")
     assert over["why"] == f"{first['address']} is not in pool public"
     assert trail(lark, alice["id"])[:2] == ["dissociate", "associate"]
-    assert not reaches(site, "a", first["address"], 80)
+    assert shut(site, "a", first["address"], 80)
     third = ask(lark, alice, "tcp/80")
     assert third["address"] == "198.51.100.128"
     # Number and time hold for what is asked for from then on.
@@ -184,7 +184,7 @@ def test_quarantine_closes_it(site: Site, lark: Lark) -> None:
     assert reaches(site, "a", FIRST, 80)
     lark.service.controller._registration.quarantine(job["id"], "the pool contradicts it", "pool")
     wait(lambda: site.flows(CORE, Category.EXTERNAL) == closed(site))
-    assert not reaches(site, "a", FIRST, 80)
+    assert shut(site, "a", FIRST, 80)
 
 
 def test_a_job_that_is_not_renewed_loses_it_with_its_lease(site: Site, directory: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_job_that_is_not_renewed_loses_it_with_its_lease(site: Site, directory
         job = site.run(lark, "a", "alice")
         given = ask(lark, job, "tcp/80")
         wait(lambda: lark.get(f"/v1/external-addresses/{given['id']}")["why"] == "the job has ended")
-        assert not reaches(site, "a", FIRST, 80)
+        assert shut(site, "a", FIRST, 80)
         assert {"expire", "dissociate"} <= set(trail(lark, job["id"]))
         wait(lambda: site.flows(CORE, Category.EXTERNAL) == closed(site))
     finally:

@@ -177,7 +177,8 @@ def test_a_collector_that_hangs_holds_nothing_up(site: Site, lark: Lark, collect
         began = time.monotonic()
         with pytest.raises(PoolError, match="has not answered within"):
             read_pool(collector.address, 0.5)
-        assert time.monotonic() - began < 5
+        # A bound for a busy machine: the collector stands still for ever.
+        assert time.monotonic() - began < 60
         assert site.run(lark, "a", "alice")["state"] == "enforced"
     finally:
         collector.resume()

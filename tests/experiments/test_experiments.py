@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from experiments import cable, exchange, lark_host, page, paper, plot, pool, qos_framework, rates
 from experiments.options import Options
 from experiments.result import TIME, Beside, Check, Point, Result, Series, read, scaled, write
-from lab.run import LabError
+from lab.run import LabError, free_port
 
 RESULT = Result(
     name="sweep",
@@ -138,16 +137,10 @@ def test_flow_limits_are_those_of_the_paper(nodes: int, limit: float) -> None:
     assert paper.flow_limit(nodes) == pytest.approx(limit)
 
 
-def _free_port(hosts: list[str]) -> int:
-    with socket.socket() as probe:
-        probe.bind((hosts[0], 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_every_node_of_an_exchange_ends(nodes: int) -> None:
     hosts = [f"127.0.77.{number}" for number in range(1, nodes + 1)]
-    port, seconds = _free_port(hosts), dict[int, float]()
+    port, seconds = free_port(hosts[0]), dict[int, float]()
 
     def one(rank: int) -> None:
         seconds[rank] = exchange.run(rank, hosts, port, size=200_001, rounds=3, compute=0)
@@ -165,7 +158,7 @@ def test_an_exchange_says_which_node_does_not_answer(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(exchange, "CONNECT_SECONDS", 0.2)
     hosts = ["127.0.77.1", "127.0.77.2"]
     with pytest.raises(exchange.ExchangeError, match=r"rank 1: 127\.0\.77\.1 port"):
-        exchange.connect(1, hosts, _free_port(hosts))
+        exchange.connect(1, hosts, free_port(hosts[0]))
 
 
 def test_other_rates_come_from_a_file_and_what_it_leaves_out_is_the_papers(tmp_path: Path) -> None:

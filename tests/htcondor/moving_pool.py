@@ -9,7 +9,7 @@ from lab.namespaces import Net
 from lark_worker.identity.startd import LocalStartd
 from lark_worker.network.commands import run
 from tests.fixtures.service import wait
-from tests.htcondor.real_pool import Jobs, Machine
+from tests.htcondor.real_pool import Jobs, Machine, close_all
 from tests.worker.pool import Pool
 
 MEGA = 1_000_000
@@ -66,12 +66,16 @@ class RealPool:
         self.machines: list[Machine] = []
         lark.folder.chmod(0o755)
         (lark.folder / "lark-start").symlink_to("starter_hook.sh")
-        for name, address, namespace, more in (
-            ("ap", way.access_point, far.namespace, way.of_access_point),
-            ("worker1", way.worker, "", way.of_worker),
-        ):
-            made = Machine(folder / name, lark.folder, name, address, way.access_point, namespace, more)
-            self.machines.append(made)
+        try:
+            for name, address, namespace, more in (
+                ("ap", way.access_point, far.namespace, way.of_access_point),
+                ("worker1", way.worker, "", way.of_worker),
+            ):
+                made = Machine(folder / name, lark.folder, name, address, way.access_point, namespace, more)
+                self.machines.append(made)
+        except BaseException:
+            self.close()
+            raise
         self.jobs = Jobs(self.machines[0])
 
     def start(self) -> None:
@@ -88,5 +92,4 @@ class RealPool:
         lark.start_service()
 
     def close(self) -> None:
-        for machine in self.machines:
-            machine.close()
+        close_all(self.machines)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -236,6 +236,13 @@ class Machine:
                 if str((path / "root").readlink()) == f"{self.folder}/root":
                     found.append(int(path.name))
         return found
+
+
+def close_all(machines: Iterable[Machine]) -> None:
+    """End every process of all of them, whatever of it fails."""
+    with contextlib.ExitStack() as stack:
+        for machine in machines:
+            stack.callback(machine.close)
 
 
 class Jobs:

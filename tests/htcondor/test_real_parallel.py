@@ -14,7 +14,7 @@ from lab.openvswitch import OpenVSwitch
 from lark_worker.identity.startd import LocalStartd
 from lark_worker.network.commands import run
 from tests.fixtures.service import wait
-from tests.htcondor.real_pool import Jobs, Machine
+from tests.htcondor.real_pool import Jobs, Machine, close_all
 from tests.worker.pool import POLICY, Pool, a_pool
 
 pytestmark = pytest.mark.ovs
@@ -54,7 +54,11 @@ class ParallelPool:
         more = DEDICATED + REQUESTS
         # A node whose hook a busy machine has left no time would start unmanaged, and run on: it is tried again.
         hook = "LARK_ON_FAILURE=idle"
-        self.worker = Machine(folder / "w1", lark.folder, "worker1", WORKER, ACCESS_POINT, "", more, hook)
+        try:
+            self.worker = Machine(folder / "w1", lark.folder, "worker1", WORKER, ACCESS_POINT, "", more, hook)
+        except BaseException:
+            self.access.close()
+            raise
         self.jobs = Jobs(self.access)
 
     def start(self) -> None:
@@ -103,8 +107,7 @@ class ParallelPool:
         self.until(are_gone)
 
     def close(self) -> None:
-        for machine in (self.access, self.worker):
-            machine.close()
+        close_all((self.access, self.worker))
 
 
 @pytest.fixture(scope="module")

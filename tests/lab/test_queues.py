@@ -138,14 +138,20 @@ def test_a_job_gets_what_it_requests_and_no_more(lab: Lab) -> None:
 @pytest.mark.parametrize("direction", ["", "-R"])
 def test_a_ping_passes_a_full_queue(lab: Lab, direction: str) -> None:
     with running(lab, [asks("alice", 50)]) as (job,):
-        idle = pings(job)
-        with ThreadPoolExecutor(1) as thread:
-            full = thread.submit(rate, job, PORTS[0], "--time", "12", *direction.split())
-            loaded = pings(job)
-            assert full.result() <= 50 * MOST
+
+        def measure() -> tuple[float, float]:
+            idle = pings(job)
+            with ThreadPoolExecutor(1) as thread:
+                full = thread.submit(rate, job, PORTS[0], "--time", "12", *direction.split())
+                loaded = pings(job)
+                print(f"ping: {idle:.2f} ms idle, {loaded:.2f} ms through a full queue")
+                return full.result(), loaded - idle
+
+        found = beside.measured(lab, beside.site(), 20, measure)
+        full, more = found.found
+        assert full <= 50 * MOST, found
         # Through a plain FIFO it would be 14 ms and more; on an idle machine it is a fifth of one.
-        print(f"ping: {idle:.2f} ms idle, {loaded:.2f} ms through a full queue")
-        assert loaded - idle <= 3.0, (idle, loaded)
+        assert more <= 3.0, found
         for port in ("eth0", job.record["port"]):
             leaves = lab.on("worker1", "tc", "qdisc", "show", "dev", port).stdout
             assert re.search("qdisc cake .* split-gso rtt 150ms", leaves), leaves

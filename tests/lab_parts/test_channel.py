@@ -63,7 +63,7 @@ def test_no_more_than_the_window_is_under_way() -> None:
         while seen < HEADER.size + 1000:
             seen += len(data := inside.recv(100))
             inside.sendall(encode(0, Kind.CREDIT, CREDIT.pack(len(data))))
-        sending.join(10)
+        sending.join(60)
         assert not sending.is_alive()
 
 
@@ -82,4 +82,4 @@ def test_a_sender_that_waits_is_told_that_the_other_end_is_gone() -> None:
         threading.Thread(target=send, daemon=True).start()
         inside.recv(100, socket.MSG_WAITALL)
         inside.close()
-        assert failed.wait(10)
+        assert failed.wait(60)

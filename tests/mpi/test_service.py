@@ -84,7 +84,7 @@ def test_a_full_queue_is_waited_for_in_the_kernel(monkeypatch: pytest.MonkeyPatc
             with caller:
                 assert caller.recv(4096).startswith(b"GET /v1/job HTTP/1.1\r\n")
                 caller.sendall(b'HTTP/1.1 200 OK\r\n\r\n{"id": "one"}')
-            asking.join(10)
+            asking.join(60)
         assert answers == [(200, {"id": "one"})]
 
 

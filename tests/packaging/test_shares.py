@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -24,9 +25,10 @@ from pathlib import Path
 from tests.side_by_side import Share, run
 stages = {stages!r}
 shares = [[Share(name, (str(Path({place!r}, name)),)) for name in stage] for stage in stages]
+shares[0] += [Share(name, command=words) for name, words in {commands!r}.items()]
 fixed = ["-c", "/dev/null", "--rootdir", {place!r}, "-p", "no:cacheprovider", "-p", "tests.fixtures.again"]
 fixed += ["-p", "pytest_rerunfailures"]
-sys.exit(run(shares, fixed + sys.argv[1:], choosing=len(sys.argv) > 1))
+sys.exit(run(shares, fixed + sys.argv[1:], choosing=len(sys.argv) > 1, lanes={lanes}))
 """
 GOOD = "def test_good(): pass\n"
 LATE = """
@@ -54,12 +56,19 @@ def test_long(server):
 """
 
 
-def command(place: Path, stages: Sequence[Sequence[str]], tests: Mapping[str, str]) -> list[str]:
-    """Write each share's file of tests; the command that runs them."""
+def command(
+    place: Path,
+    stages: Sequence[Sequence[str]],
+    tests: Mapping[str, str],
+    lanes: int = 3,
+    commands: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> list[str]:
+    """Write each share's file of tests; the command that runs them, and other ``commands`` beside the first."""
     for name, text in tests.items():
         (place / name).mkdir()
         (place / name / f"test_{name}.py").write_text(text)
-    return [sys.executable, "-c", RUN.format(stages=stages, place=str(place))]
+    program = RUN.format(stages=stages, place=str(place), lanes=lanes, commands=dict(commands))
+    return [sys.executable, "-c", program]
 
 
 def environment() -> dict[str, str]:
@@ -68,10 +77,15 @@ def environment() -> dict[str, str]:
 
 
 def ran(
-    place: Path, stages: Sequence[Sequence[str]], tests: Mapping[str, str], *arguments: str
+    place: Path,
+    stages: Sequence[Sequence[str]],
+    tests: Mapping[str, str],
+    *arguments: str,
+    lanes: int = 3,
+    commands: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> tuple[int, list[str]]:
     done = subprocess.run(
-        [*command(place, stages, tests), *arguments],
+        [*command(place, stages, tests, lanes, commands), *arguments],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, env=environment(),
     )  # fmt: skip
     return done.returncode, done.stdout.splitlines()
@@ -150,6 +164,45 @@ def test_all_that_was_passed_is_one_result(tmp_path: Path) -> None:
     assert max(first) < last[0]
 
 
+# Waits until another file is there, and says that it has begun and ended itself.
+WAITING = """
+import pathlib, time
+here = pathlib.Path(__file__).parents[1]
+def test_waits():
+    (here / "{name}.begun").touch()
+    while not (here / "{awaits}").exists():
+        time.sleep(0.01)
+    (here / "{name}.ended").touch()
+"""
+
+
+def test_so_many_shares_run_at_a_time_as_there_are_lanes(tmp_path: Path) -> None:
+    alone = "import pathlib\ndef test_alone():\n assert (pathlib.Path(__file__).parents[1] / '{}.ended').exists()\n"
+    tests = {
+        "one": WAITING.format(name="one", awaits="two.begun"),
+        "two": WAITING.format(name="two", awaits="one.ended"),
+        "three": alone.format("one"),
+    }
+    status, said = ran(tmp_path, [list(tests)], tests, lanes=2)
+    assert (status, "3 passed, 0 failed" in said) == (0, True), said
+    (tmp_path / "next").mkdir()
+    tests = {"one": WAITING.format(name="one", awaits=""), "two": alone.format("one"), "three": alone.format("one")}
+    status, said = ran(tmp_path / "next", [list(tests)], tests, lanes=1)
+    assert (status, "3 passed, 0 failed" in said) == (0, True), said
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_another_program_takes_no_lane_and_is_to_end_well(tmp_path: Path, status: int) -> None:
+    until_it_has_begun = f"until [ -e {tmp_path}/one.begun ]; do sleep 0.01; done"
+    program = f"{until_it_has_begun}; echo looked at; touch {tmp_path}/done; exit {status}"
+    tests = {"one": WAITING.format(name="one", awaits="done")}
+    found, said = ran(tmp_path, [["one"]], tests, lanes=1, commands={"lint": ["sh", "-c", program]})
+    assert "lint: looked at" in said
+    assert any(re.fullmatch(rf"lint: ended after 0 min \d+ s, exit status {status}", line) for line in said), said
+    assert (found, f"1 passed, {bool(status):d} failed" in said) == (bool(status), True), said
+    assert ("lint: ended with status 7" in said) == bool(status)
+
+
 def test_what_failed_is_told_with_its_traceback_and_once_more_at_the_end(tmp_path: Path) -> None:
     bad = "import pytest\ndef test_bad(): assert 1 == 2\n@pytest.fixture\ndef f(): raise OSError\ndef test_f(f): pass\n"
     status, said = ran(tmp_path, [["good", "common", "torn"]], {"good": GOOD, "common": bad, "torn": "1 +\n"})
@@ -222,12 +275,20 @@ def test_arguments_reach_every_share_and_one_without_tests_is_no_failure(tmp_pat
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_every_process_ends_in_good_order_with_a_run_that_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     shares = ("one", "two")
+    tests = {**dict.fromkeys(shares, LONG), "never": GOOD}
+    # Nobody is left to interrupt the programs that another one has started where this one is killed.
+    started = f"echo $$ >{tmp_path}/started; exec sleep 300"
+    other = {} if number == signal.SIGKILL else {"other": ["sh", "-c", f"sh -c '{started}'; true"]}
     with subprocess.Popen(
-        command(tmp_path, [shares, ["never"]], {**dict.fromkeys(shares, LONG), "never": GOOD}),
+        command(tmp_path, [shares, ["never"]], tests, commands=other),
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(),
     ) as process:  # fmt: skip
         try:
-            waited(lambda: all((tmp_path / name / f"test_{name}.pid").exists() for name in shares))
+            begun = [
+                *(tmp_path / name / f"test_{name}.pid" for name in shares),
+                *([tmp_path / "started"] if other else []),
+            ]
+            waited(lambda: all(path.exists() and path.read_text() for path in begun))
             process.send_signal(number)
             said, _ = process.communicate(timeout=120)
         finally:
@@ -237,6 +298,8 @@ def test_every_process_ends_in_good_order_with_a_run_that_is_stopped(tmp_path: P
         assert not Path("/proc", (tmp_path / name / f"test_{name}.pid").read_text().strip()).exists()
     if number == signal.SIGKILL:
         return
+    assert not Path("/proc", (tmp_path / "started").read_text().strip()).exists()
+    assert any(line.startswith("other: ended after ") for line in said.splitlines())
     assert process.returncode == 2
     assert f"stopped by {number.name}" in said
     assert "test_never" not in said

@@ -93,11 +93,11 @@ def test_readers_who_wait_for_the_loop_keep_their_turns_briefly(
     for _ in range(3):
         turns.ask("reader", "", start)
     for _ in range(begun_meanwhile):
-        assert waiting.acquire(timeout=10.0)
+        assert waiting.acquire(timeout=60.0)
     assert len(begun) == begun_meanwhile
     busy.set()
     for _ in range(3 - begun_meanwhile):
-        assert waiting.acquire(timeout=10.0)
+        assert waiting.acquire(timeout=60.0)
     for thread in begun:
-        thread.join(10.0)
+        thread.join(60.0)
         assert not thread.is_alive()

@@ -189,10 +189,10 @@ def test_those_who_wait_are_answered_once_there_is_more_and_a_rate_of_the_last_s
 def test_waiting_ends_with_the_controller() -> None:
     watch = DeliveryWatch(cast("LoopCalls", Calls()), FlowDeliveries(cast("Reconciler", Loop())), pace=60)
     version = watch.seen([], "", 0).version
-    waiting = threading.Thread(target=lambda: watch.seen([], version, 60))
+    waiting = threading.Thread(target=lambda: watch.seen([], version, 600))
     waiting.start()
     watch.close()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 

@@ -15,7 +15,7 @@ from lark_common.turns import aside
 from lark_controller.rest.server.dispatcher import FIRST_THREADS, MOST, MOST_CHARGED, MOST_OF_ONE, Dispatcher
 from lark_controller.rest.tokens import Scope, Token
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @dataclass

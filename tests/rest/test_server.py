@@ -121,7 +121,7 @@ def test_health_answers_while_as_many_posts_wait_as_may(running: Running) -> Non
     for thread in threads:
         thread.start()
     with running.controls.gate.arrived:
-        assert running.controls.gate.arrived.wait_for(lambda: running.controls.gate.waiting == 4, timeout=10)
+        assert running.controls.gate.arrived.wait_for(lambda: running.controls.gate.waiting == 4, timeout=60)
     assert running.get("/healthz")[0] == 200
     assert running.get("/v1/switches")[0] == 200
     # One more than may wait is answered at once, and is not refused.
@@ -131,7 +131,7 @@ def test_health_answers_while_as_many_posts_wait_as_may(running: Running) -> Non
     assert status == 503
     running.controls.gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert states == ["registering"] + ["enforced"] * 4
 
 

@@ -99,7 +99,7 @@ def test_a_job_that_its_lease_has_ended_comes_back_with_the_address_that_it_was_
     def assigned(controller: Controller, number: int) -> Job:
         return post(controller, number, address=None, more='LarkAddressType = "controller"').job
 
-    with running(tmp_path, lease=0.5) as controller:
+    with running(tmp_path, lease=2.0) as controller:
         edge = an_edge()
         connect(network, controller, edge)
         first, second = assigned(controller, 1), assigned(controller, 2)

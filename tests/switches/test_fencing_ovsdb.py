@@ -67,7 +67,7 @@ class Driver:
     def set_queues(self, revision: int, address: str, port: str, wanted: PortQueues) -> None:
         self.driver.set_queues(DATAPATH, revision, address, {port: wanted})
 
-    def until(self, true: Callable[[Report], object], limit: float = 20.0) -> Report:
+    def until(self, true: Callable[[Report], object], limit: float = 60.0) -> Report:
         """Wait for a report; the limit only ends a test that has failed already."""
         end = time.monotonic() + limit
         while not true(report := self._reports.get(timeout=max(0.01, end - time.monotonic()))):

@@ -77,7 +77,7 @@ async def standing_by(known: int = 1, **options: object) -> AsyncIterator[Standb
         await made.server.stop()
 
 
-async def until(condition: Callable[[], object], limit: float = 20.0) -> None:
+async def until(condition: Callable[[], object], limit: float = 60.0) -> None:
     """The limit only ends a test that has failed already."""
     async with asyncio.timeout(limit):
         while not condition():

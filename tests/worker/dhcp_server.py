@@ -54,7 +54,7 @@ class DhcpServer:
         """Serve no more."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(60)
             self._process = None
 
     def forget(self) -> None:
@@ -86,7 +86,7 @@ class DhcpServer:
             assert process.poll() is None
         yield lambda: found
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         shown = subprocess.run(
             ["tcpdump", "-n", "-r", str(self._folder / "seen.pcap")], capture_output=True, text=True, check=True
         )

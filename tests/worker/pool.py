@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import classad2
@@ -22,8 +23,10 @@ from lark_worker.errors import StartdError
 from lark_worker.hook_socket import HookSocket
 from lark_worker.identity.processes import Process, Programs
 from lark_worker.identity.startd import Slot, read_slot
+from lark_worker.network.commands import run
 from lark_worker.network.job_network import JobNetworks
 from lark_worker.queues.fair_queues import FairQueues
+from lark_worker.rules.table import delete
 from lark_worker.settings import Settings
 from lark_worker.settings import load as worker_settings
 from lark_worker.worker import Worker
@@ -86,9 +89,13 @@ class Starter:
         """End startd and starter."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
+        try:
+            self._process.stdin.close()
+            self._process.wait(30)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdout.close()
 
     def _read(self) -> str:
         assert self._process.stdout is not None
@@ -117,7 +124,10 @@ class FakeStartd:
 
 
 class Pool:
-    """One worker with its service, below ``folder``; the controller may be absent."""
+    """One worker with its service, below ``folder``; the controller may be absent.
+
+    What it left in the kernel would change what the packets of the next pool meet: :meth:`close` takes all of it away.
+    """
 
     def __init__(self, folder: Path, ovs: OpenVSwitch, net: Net, extra: dict[str, str], policy: str = POLICY) -> None:
         self.folder = folder
@@ -136,7 +146,19 @@ class Pool:
         # The checkout may be where no other user can read.
         shutil.copy(SCRIPTS / "starter_hook.sh", folder / "starter_hook.sh")
         self.controller: Controller | None = None
+        self.worker: Worker | None = None
+        self.service: HookSocket | None = None
+        self.environment: dict[str, str] = {}
         self._ports = (0, 0)
+        self._remove_tables()
+        try:
+            self._begin(extra)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, extra: dict[str, str]) -> None:
+        folder, ovs = self.folder, self.ovs
         self.start_controller()
         ovs.add_bridge(self.bridge, DATAPATH, f"tcp:127.0.0.1:{self._ports[0]}")
         self.environment = {
@@ -151,10 +173,10 @@ class Pool:
             "LARK_WORKER_PREFIX": self.prefix,
             "LARK_WORKER_STARTERS": str(folder / "condor_starter"),
             "LARK_WORKER_STARTDS": str(folder / "condor_startd"),
+            # On a busy machine the controller, in this same process, may take long to answer.
+            "LARK_WORKER_TIMEOUT": "15",
             **extra,
         }
-        self.worker: Worker | None = None
-        self.service: HookSocket | None = None
         self.enter = folder / "lark-enter"
         self.enter.write_text(
             (SCRIPTS / "lark-enter").read_text().replace("/run/lark-worker/worker.sock", str(self.socket))
@@ -184,9 +206,9 @@ class Pool:
         )
 
     def stop_controller(self) -> None:
-        if self.controller is not None:
-            self.controller.stop()
-            self.controller = None
+        controller, self.controller = self.controller, None
+        if controller is not None:
+            controller.stop()
 
     @property
     def client(self) -> Client:
@@ -203,10 +225,13 @@ class Pool:
         self.service.start()
 
     def stop_service(self) -> None:
-        if self.service is not None and self.worker is not None:
-            self.service.stop()
-            self.worker.stop()
+        service, worker = self.service, self.worker
         self.service = self.worker = None
+        with ExitStack() as stack:
+            if worker is not None:
+                stack.callback(worker.stop)
+            if service is not None:
+                stack.callback(service.stop)
 
     def starter(self, number: int, owner: str, machine: str = "", group: str = "") -> Starter:
         """A starter with a job of ``owner`` on slot ``number``, not yet registered."""
@@ -220,8 +245,9 @@ class Pool:
         )
         return starter
 
-    def hook(self, starter: Starter, action: str, owner: str, number: int, more: str = "", wait: float = 5) -> str:
-        """The output of ``starter_hook.sh`` for a job whose user claims to be ``owner``."""
+    def hook(self, starter: Starter, action: str, owner: str, number: int, more: str = "", wait: float = 20) -> str:
+        """The output of ``starter_hook.sh`` for a job whose user claims to be ``owner``; a start that is confirmed does
+        not ``wait`` for the rest of that time."""
         ad = starter.scratch / "job.ad"
         ad.write_text(
             f'Owner = "{owner}"\nGlobalJobId = "submit#{number}.0#1"\nJobCurrentStartDate = 1700000000\n{more}'
@@ -231,7 +257,7 @@ class Pool:
         machine.write_text(f'Name = "slot1_{number}@worker1"\nMachine = "worker1"\n')
         machine.chmod(0o644)
         _, said = starter.as_user(
-            f"LARK_SOCKET={self.socket} LARK_HOOK_CONF=/nonexistent LARK_WAIT={wait:g} LARK_RETRIES=0"
+            f"LARK_SOCKET={self.socket} LARK_HOOK_CONF=/nonexistent LARK_WAIT={wait:g} LARK_RETRIES=0 LARK_TIMEOUT=60"
             f" _CONDOR_MACHINE_AD={machine} _CONDOR_SCRATCH_DIR={starter.scratch}"
             f" {self.folder}/starter_hook.sh {action} exit <{ad}"
         )
@@ -256,11 +282,25 @@ class Pool:
         return [name for name in (*self.ports(), *devices, *folders) if name.startswith(self.prefix)]
 
     def close(self) -> None:
-        for starter in self.starters:
-            starter.close()
-        self.stop_service()
-        self.stop_controller()
-        JobNetworks(self.settings).sweep(())
+        """End all that was started, and take away what jobs have left in the kernel, whatever of it fails."""
+        with ExitStack() as stack:
+            stack.callback(self._remove_tables)
+            stack.callback(self._sweep)
+            stack.callback(self.stop_controller)
+            stack.callback(self.stop_service)
+            for starter in self.starters:
+                stack.callback(starter.close)
+
+    def _sweep(self) -> None:
+        if self.environment:
+            JobNetworks(self.settings).sweep(())
+
+    def _remove_tables(self) -> None:
+        """Remove the tables with this worker's names: a service that is stopped leaves those of live jobs."""
+        listed = json.loads(run(["nft", "-j", "list", "tables"]) or '{"nftables": []}')["nftables"]
+        for table in (entry["table"] for entry in listed if "table" in entry):
+            if table["name"] == self.prefix or table["name"].startswith(f"{self.prefix}_"):
+                run(["nft", "-f", "-"], delete(table["family"], table["name"]))
 
 
 def _listed(folder: Path) -> list[Path]:

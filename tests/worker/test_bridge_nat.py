@@ -49,9 +49,7 @@ class Site:
 
     def __init__(self, net: Net) -> None:
         self.net = net
-        self.bridge = net.name("l")
-        run(["ip", "link", "add", self.bridge, "type", "bridge"])
-        run(["ip", "link", "set", self.bridge, "up"])
+        self.bridge = net.bridge("l")
         for address in (f"{WORKER}/8", "192.0.2.1/24", "10.64.0.1/16", "2001:db8:64::1/48"):
             run(["ip", "address", "add", address, "dev", self.bridge, *(["nodad"] if ":" in address else [])])
         # The bridge jobs' router; a site's is elsewhere.
@@ -67,9 +65,6 @@ class Site:
         run(["ip", "link", "set", host.port, "master", self.bridge])
         return host
 
-    def close(self) -> None:
-        run(["ip", "link", "del", self.bridge], check=False)
-
 
 @contextmanager
 def a_site(ovs: OpenVSwitch, net: Net, policy: str = POLICY, **extra: str) -> Iterator[tuple[Pool, Site]]:
@@ -82,11 +77,8 @@ def a_site(ovs: OpenVSwitch, net: Net, policy: str = POLICY, **extra: str) -> It
         "nameservers": "10.64.0.53",
         **extra,
     }
-    try:
-        with temporary_directory() as folder, a_pool(Path(folder), ovs, net, policy=policy, **settings) as pool:
-            yield pool, site
-    finally:
-        site.close()
+    with temporary_directory() as folder, a_pool(Path(folder), ovs, net, policy=policy, **settings) as pool:
+        yield pool, site
 
 
 def tables() -> list[tuple[str, str]]:
@@ -418,6 +410,27 @@ def test_rules_that_somebody_deletes_while_nobody_knows_them_leave_jobs_closed(o
         assert not pings(pool, job, LAN)
         pool.start_controller()
         eventually(lambda: pings(pool, job, LAN), 20)
+
+
+@pytest.mark.parametrize("kind", [NAT, BRIDGE])
+def test_a_test_that_fails_leaves_nothing_to_the_next(
+    ovs: OpenVSwitch, net: Net, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    made = a_site(ovs, net)
+    pool, _ = made.__enter__()
+    stop = pool.stop_service
+
+    def fails() -> None:
+        stop()
+        raise AssertionError("it does not end in time")
+
+    monkeypatch.setattr(pool, "stop_service", fails)
+    enforced(pool, pool.starter(1, "alice", kind), "alice", 1)
+    assert pool.prefix in {name for _, name in tables()}
+    with pytest.raises(AssertionError, match="does not end"):
+        made.__exit__(None, None, None)
+    assert pool.prefix not in {name for _, name in tables()}
+    assert pool.leftovers() == []
 
 
 @pytest.mark.parametrize("machine", [NAT, BRIDGE])

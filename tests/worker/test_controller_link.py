@@ -217,7 +217,8 @@ def test_an_answer_that_comes_a_byte_at_a_time_is_given_up(liar: Liar, begun: by
     with pytest.raises(AwayError, match="cannot be reached"):
         link_to(liar, 1).renew("host", [])
     over.set()
-    assert time.monotonic() - began < 5
+    # A bound for a busy machine: without a deadline it would go on for ever.
+    assert time.monotonic() - began < 60
 
 
 def test_an_answer_that_is_cut_off_is_none(liar: Liar) -> None:
@@ -254,7 +255,8 @@ def test_while_no_controller_is_active_a_start_fails_within_its_time(state: str)
         began = time.monotonic()
         with pytest.raises(AwayError, match="stands by"):
             link.register("ad", 0.5)
-        assert time.monotonic() - began < 10
+        # A bound for a busy machine: the one that hangs hangs for ever.
+        assert time.monotonic() - began < 60
 
 
 def test_the_controllers_that_do_not_answer_are_named() -> None:

@@ -31,14 +31,14 @@ class Site:
         self.pool = pool
         self.server = server
 
-    def job(self, number: int, owner: str = "alice", run: int = 1) -> tuple[Starter, str]:
+    def job(self, number: int, owner: str = "alice", run: int = 1, wait: float = 20) -> tuple[Starter, str]:
         """A job that has started, and what its hook printed; another ``run`` is another job on the same slot."""
         starter = self.pool.starter(number, owner, DHCP)
         if run > 1:
             ads = self.pool.startd.ads
             ads[starter.pid] = ads[starter.pid].replace("1700000000", f"170000000{run}")
         more = f"JobCurrentStartDate = 170000000{run}\n" if run > 1 else ""
-        return starter, self.pool.hook(starter, "start", owner, number, more)
+        return starter, self.pool.hook(starter, "start", owner, number, more, wait)
 
     def inside(self, starter: Starter) -> str:
         """The IPv4 addresses inside a job."""
@@ -159,7 +159,7 @@ def test_without_a_server_the_site_decides(ovs: OpenVSwitch, net: Net, choice: s
 def test_a_job_that_starts_without_an_address_is_given_one_later(ovs: OpenVSwitch, net: Net) -> None:
     with a_site(ovs, net, dhcp_timeout="0.3", dhcp_on_failure="start") as site:
         site.server.stop()
-        starter, said = site.job(1)
+        starter, said = site.job(1, wait=0.5)
         assert value(said, "LarkState") == "pending"
         assert "10.64" not in site.inside(starter)
         site.server.start()
@@ -175,7 +175,7 @@ def test_a_job_that_runs_keeps_its_network_where_its_late_lease_brings_no_extern
     with a_site(ovs, net, dhcp_timeout="0.3", dhcp_on_failure="start") as site:
         site.server.stop()
         starter = site.pool.starter(1, "alice", DHCP)
-        said = site.pool.hook(starter, "start", "alice", 1, "RequestExternalAddress = true\n")
+        said = site.pool.hook(starter, "start", "alice", 1, "RequestExternalAddress = true\n", 0.5)
         assert value(said, "LarkState") == "pending"
         site.server.start()
         job = value(said, "LarkJobId")

@@ -52,7 +52,7 @@ class Capture:
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join(5)
+        self._thread.join(20)
         self._socket.close()
 
 

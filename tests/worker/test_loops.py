@@ -135,7 +135,7 @@ def test_reports_of_queues_do_not_pass_each_other() -> None:
     def delivered(_host: str, _at: float, queues: dict[tuple[str, str], Seen]) -> None:
         if not posted and not under_way.is_set():
             under_way.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         posted.extend(seen.sent for seen in queues.values())
 
     shaping = some(promises=promises, reported=lambda _queues: None)

@@ -99,7 +99,8 @@ def test_callers_that_send_a_byte_now_and_then_hold_up_nobody(
     eventually(lambda: _answers(served), 20)
     began = time.monotonic()
     served.stop()
-    assert time.monotonic() - began < 5
+    # A bound for a busy machine: whoever waited for these would wait for ever.
+    assert time.monotonic() - began < 60
     over.set()
     for thread in threads:
         thread.join()

@@ -59,19 +59,16 @@ def send(sender: socket.socket, taker: socket.socket, count: int) -> None:
 
 
 @pytest.fixture
-def joined(net: Net) -> Iterator[tuple[Host, Host, Host]]:
+def joined(net: Net) -> tuple[Host, Host, Host]:
     """Two jobs and a host far away, on one bridge."""
-    bridge = net.name("b")
-    run(["ip", "link", "add", bridge, "type", "bridge"])
+    bridge = net.bridge("b")
     made = [
         net.host(name, addresses=[f"10.9.0.{number}/24", f"3fff:9::{number}/64"])
         for name, number in (("one", 1), ("two", 2), ("far", 9))
     ]
     for each in made:
         run(["ip", "link", "set", each.port, "master", bridge])
-    run(["ip", "link", "set", bridge, "up"])
-    yield made[0], made[1], made[2]
-    run(["ip", "link", "del", bridge])
+    return made[0], made[1], made[2]
 
 
 @pytest.fixture

@@ -40,7 +40,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def net() -> Iterator[Net]:
     with Net() as made:
         yield made
-        subprocess.run(["ip", "link", "del", made.name("b")], check=False, capture_output=True)
 
 
 def attached(net: Net, kind: str) -> Host:
@@ -49,8 +48,7 @@ def attached(net: Net, kind: str) -> Host:
     far = net.host("far", addresses=["10.77.0.2/24", "2001:db8:77::2/64"])
     device = far.port
     if kind == "bridge":
-        device = net.name("b")
-        run(["ip", "link", "add", device, "type", "bridge"])
+        device = net.bridge("b")
         run(["ip", "link", "set", far.port, "master", device, "up"])
     Path(f"/proc/sys/net/ipv6/conf/{device}/disable_ipv6").write_text("0")
     run(["ip", "addr", "add", f"{OWN[4]}/24", "dev", device])
