@@ -45,7 +45,7 @@ class Server:
             return list(self.begun)
 
     def wait_until_idle(self) -> None:
-        """Wait until no thread has a request: one that has answered is busy until it has looked for the next."""
+        """Wait until no thread has a request: one that begins, or has answered, is busy until it has looked for one."""
         until = time.monotonic() + PATIENCE
         while self.dispatcher.active_count or self.dispatcher.queue:
             assert time.monotonic() < until, self.begun
@@ -200,9 +200,9 @@ def test_the_connections_thread_is_charged_to_those_whose_requests_came(server: 
 
 def test_threads_are_started_when_they_are_needed(server: Server) -> None:
     for count in range(1, 60):
+        server.wait_until_idle()
         server.ask("hook", command="POST").let_go.set()
         server.wait_for(count)
-        server.wait_until_idle()
     assert len(server.dispatcher.threads) == FIRST_THREADS
     waiting = [server.ask(f"hook{number}", command="POST", waits=True) for number in range(60)]
     server.wait_for(59 + 40)
