@@ -13,6 +13,7 @@ from tests.fixtures.ovs import a_net
 from tests.mpi.ranks import c, finish, python, start
 from tests.mpi.test_pool import TOPOLOGY
 from tests.mpi.test_shares import Jobs
+from tests.worker import test_bridge_nat
 from tests.worker.pool import POLICY, a_pool, eventually
 from tests.worker.test_bridge_nat import a_site
 
@@ -31,7 +32,7 @@ BRIDGE_TO_NAT = {
 def test_what_a_job_of_each_network_reserves_to_one_of_another(
     ovs: OpenVSwitch, net: Net, kinds: tuple[str, str], reason: str
 ) -> None:
-    with a_site(ovs, net, POLICY + TOPOLOGY) as (pool, _):
+    with a_site(ovs, net, test_bridge_nat.POLICY + TOPOLOGY) as (pool, _):
         jobs = Jobs(pool, pool.folder, [f'LarkNetworkType = "{kind}"\n' for kind in kinds])
         wish = {"destination": jobs.ids[1], "rate": 30, "duration": 60, "share": True}
         status, document = jobs.ask("POST", "/v1/reservations?wait=10", wish)
