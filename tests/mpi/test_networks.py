@@ -13,8 +13,9 @@ from tests.fixtures.ovs import a_net
 from tests.mpi.ranks import c, finish, python, start
 from tests.mpi.test_pool import TOPOLOGY
 from tests.mpi.test_shares import Jobs
+from tests.worker import test_bridge_nat
 from tests.worker.pool import POLICY, a_pool, eventually
-from tests.worker.test_bridge_nat import Site
+from tests.worker.test_bridge_nat import a_site
 
 pytestmark = pytest.mark.ovs
 BRIDGE_TO_NAT = {
@@ -31,22 +32,17 @@ BRIDGE_TO_NAT = {
 def test_what_a_job_of_each_network_reserves_to_one_of_another(
     ovs: OpenVSwitch, net: Net, kinds: tuple[str, str], reason: str
 ) -> None:
-    site = Site(net)
-    settings = {"linux_bridge": site.bridge, "external_interface": site.bridge, "nat_networks": "10.255.64.0/24"}
-    with temporary_directory() as name, a_pool(Path(name), ovs, net, POLICY + TOPOLOGY, **settings) as pool:
-        try:
-            jobs = Jobs(pool, Path(name), [f'LarkNetworkType = "{kind}"\n' for kind in kinds])
-            wish = {"destination": jobs.ids[1], "rate": 30, "duration": 60, "share": True}
-            status, document = jobs.ask("POST", "/v1/reservations?wait=10", wish)
-            if not reason:
-                assert (status, document["rate"], jobs.rates()) == (201, 30.0, [30.0])
-                assert [each["peer"] for each in jobs.ask("GET", "/v1/paths")[1]["paths"]] == [jobs.ids[1]]
-                return
-            assert status == 422
-            assert document["detail"].endswith(reason)
-            assert jobs.rates() == []
-        finally:
-            site.close()
+    with a_site(ovs, net, test_bridge_nat.POLICY + TOPOLOGY) as (pool, _):
+        jobs = Jobs(pool, pool.folder, [f'LarkNetworkType = "{kind}"\n' for kind in kinds])
+        wish = {"destination": jobs.ids[1], "rate": 30, "duration": 60, "share": True}
+        status, document = jobs.ask("POST", "/v1/reservations?wait=10", wish)
+        if not reason:
+            assert (status, document["rate"], jobs.rates()) == (201, 30.0, [30.0])
+            assert [each["peer"] for each in jobs.ask("GET", "/v1/paths")[1]["paths"]] == [jobs.ids[1]]
+            return
+        assert status == 422
+        assert document["detail"].endswith(reason)
+        assert jobs.rates() == []
 
 
 @pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
