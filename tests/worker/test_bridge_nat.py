@@ -418,14 +418,16 @@ def test_a_test_that_fails_leaves_nothing_to_the_next(
 ) -> None:
     made = a_site(ovs, net)
     pool, _ = made.__enter__()
-    stop = pool.stop_service
+    stop = pool.stop_controller
 
     def fails() -> None:
         stop()
         raise AssertionError("it does not end in time")
 
-    monkeypatch.setattr(pool, "stop_service", fails)
+    monkeypatch.setattr(pool, "stop_controller", fails)
     enforced(pool, pool.starter(1, "alice", kind), "alice", 1)
+    # A service that is stopped leaves the rules of jobs that run.
+    pool.stop_service()
     assert pool.prefix in {name for _, name in tables()}
     with pytest.raises(AssertionError, match="does not end"):
         made.__exit__(None, None, None)
