@@ -27,7 +27,8 @@ _OF_THE_MOMENT: Final = frozenset(
     {"time", "currenttime", "random", "eval", "evalineachcontext", "countmatches", "daytime", "timezoneoffset"}
 )
 # A fact has at most 4,096 characters (facts.MAX_FACT). Of all names together an evaluation handles so many: meanwhile
-# nothing else of the process runs.
+# nothing else of the process runs. Where there would be more, those with more than their even part are errors, as those
+# are that are longer than a fact may be; the expression has a value all the same.
 MAX_REFERENCES: Final = 256
 MAX_HANDLED: Final = 65_536
 # With no more names than this it cannot be more.
@@ -173,15 +174,25 @@ def _ad(entries: tuple[tuple[str, str], ...]) -> classad2.ClassAd:
 
 def value(text: str, ads: Ads) -> Any:
     """The value of an expression, lists with the values of their items; Undefined and Error are ``classad2.Value``
-    members. One that would handle more than :data:`MAX_HANDLED` characters is an Error."""
+    members. Facts that are too long for it (:data:`MAX_HANDLED`) are Errors in it."""
     tree, calls, many = compiled(text)
     if many and sum(ads.lengths.get(name, 0) for name in many) > MAX_HANDLED:
-        return classad2.Value.Error
+        ads = _without_long(ads, MAX_HANDLED // len(many))
     for call in calls:
         ads.step()
         ads.job[call.attribute] = regexp.result(call, _value(call.subject, ads), ads.step)
     ads.step()
     return _value(tree, ads)
+
+
+def _without_long(ads: Ads, most: int) -> Ads:
+    """Ads in which facts of more than ``most`` characters are Errors."""
+    long = {name for name, length in ads.lengths.items() if length > most}
+    job, machine = (
+        classad2.ClassAd({name: classad2.Value.Error if name.lower() in long else ad.lookup(name) for name in ad})
+        for ad in (ads.job, ads.machine)
+    )
+    return ads._replace(job=job, machine=machine)
 
 
 def _value(tree: classad2.ExprTree, ads: Ads) -> Any:

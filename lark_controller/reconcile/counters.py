@@ -97,9 +97,13 @@ class CounterReader:
         if link is not None and placed.port is not None and not self._ledger.started(job.number):
             self._start(self._first(job.number, placed.port, link.port_counters(placed.port)))
 
-    async def regroup(self, placed: Mapping[int, Placed]) -> None:
-        """Follow another policy: jobs may be accounted that were not, and be of another group."""
-        for count, number in enumerate(list(placed)):
+    async def regroup(self, numbers: Iterable[int], placed: Mapping[int, Placed]) -> None:
+        """Follow another policy: jobs may be accounted that were not, and be of another group.
+
+        Of the jobs of these ``numbers``, those that are over by then are left out: an account must not be opened again.
+        ``placed`` are the jobs that there are at any moment.
+        """
+        for count, number in enumerate(list(numbers)):
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             if (each := placed.get(number)) is None or not each.decision.accounted:

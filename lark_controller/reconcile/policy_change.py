@@ -129,7 +129,7 @@ class PolicyChange:
             ("workers are not sent the policy", self._update_workers),
             ("jobs wait for cores that are none any more", lambda: self._forget_cores(before.policy)),
             ("jobs do not wait for cores that are away", lambda: self._await_cores(changed)),
-            ("accounts are not grouped anew", lambda: self._counters.regroup(changed)),
+            ("accounts are not grouped anew", lambda: self._counters.regroup(changed, loop.desired.placed)),
             ("decisions of the policy before are not forgotten", self._forget_decisions),
         ):
             try:

@@ -303,7 +303,13 @@ class Book:
 
     def _end(self, cookie: int, each: Connection, at: float) -> None:
         gone = self._given_up.get(cookie)
-        if gone is not None and gone.is_of(each):
+        if not each.ports[1] and (gone is not None or cookie in self._followed):
+            # It was disconnected first, as by a close without lingering (SO_LINGER): its counts are gone, and no other
+            # connection has come.
+            self._given_up.pop(cookie, None)
+            if cookie in self._followed:
+                self._forget(cookie)
+        elif gone is not None and gone.is_of(each):
             # Its end was noted before its last bytes were known.
             del self._given_up[cookie]
             gone.noted = True

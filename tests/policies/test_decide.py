@@ -366,3 +366,11 @@ def test_an_expression_handles_so_many_characters_of_attributes() -> None:
     assert value(f"size(strcat({', '.join(['L'] * 16)}))", ads_of(facts)) == 16 * 4094
     assert value(f"size(strcat({', '.join(['MY.L'] * 17)}))", ads_of(facts)) is classad2.Value.Error
     assert value(f"size(strcat({', '.join(['S'] * 255)}, L))", ads_of(facts)) == 255 + 4094
+
+
+def test_no_long_attribute_takes_a_job_out_of_a_rule_that_holds_for_errors() -> None:
+    """A user may write any length into an attribute; a rule that accepts some values alone holds for all others."""
+    accepted = " || ".join(f'Project == "p{number}"' for number in range(20))
+    rule = policy(f"policies: [{{block: {{when: '({accepted}) =!= true && Owner == \"a\"'}}}}]\n")
+    for project, blocked in (('"p7"', False), ('"p70"', True), ('"' + "x" * 4000 + '"', True), ("error", True)):
+        assert decide(Facts((("owner", '"a"'), ("project", project))), rule).blocked is blocked

@@ -71,6 +71,44 @@ class Link:
             ports.set_result([WHOLE])
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_change_of_policy_opens_no_account_of_a_job_that_is_over(closed: bool) -> None:
+    ledger = Ledger()
+    job = replace(a_run(1), number=1)
+    placed = Placed(job, Decider(load("version: 1\n")).decide(job.facts), 1, PORT)
+
+    async def scenario() -> None:
+        link = Link()
+        switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
+        cores = CorePorts(switches, lambda _datapath: None)
+        reader = CounterReader(ledger, switches, lambda _datapath: [], cast("Any", None), cores, NO_PAIRS)
+        ledger.begin(job, "")
+        # It was there when the change looked for the jobs that it is about.
+        there = {1: placed}
+        changed = list(there)
+        reader.end(1, there.pop(1))
+        if closed:
+            link.answer()
+            await until_closed(ledger)
+            await reader.regroup(changed, there)
+        else:
+            await reader.regroup(changed, there)
+            link.answer()
+            await until_closed(ledger)
+
+    asyncio.run(scenario())
+    assert not ledger.has_open(1)
+    assert [entry.final for entry in ledger.entries(ledger.changed())] == [True]
+
+
+async def until_closed(ledger: Ledger) -> None:
+    """Let what is under way go on until no account is open; what has not happened after many turns never does."""
+    for _ in range(100):
+        if not ledger.has_open(1):
+            return
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("removed_first", [True, False])
 @pytest.mark.parametrize("reading", ["last", "round"])
 def test_a_flow_that_goes_while_its_answer_is_under_way_counts_once(reading: str, removed_first: bool) -> None:

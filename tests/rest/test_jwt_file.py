@@ -83,6 +83,20 @@ def test_a_change_while_no_descriptor_is_left_is_read_once_there_is_one(
         identities.token(secret)
 
 
+def test_issuers_whose_keys_cannot_be_read_yet_are_read_once_they_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exhausted, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(module, "VERIFIED_SECONDS", 0.0)
+    identities, _ = make(tmp_path)
+    secret = made.token()
+    write_issuers(tmp_path / "jwt.yaml", entry_of(tmp_path, keys=str(tmp_path / "later.json")))
+    assert identities.token(secret).scopes == {Scope.SELF}
+    write_keys(tmp_path / "later.json", public(key("ec"), "two"))
+    with pytest.raises(RefusedTokenError):
+        identities.token(secret)
+
+
 def test_issuers_that_stay_keep_their_threads_and_others_end(tmp_path: Path) -> None:
     def asked(name: str, **changed: Any) -> dict[str, Any]:
         # Nobody listens there; the threads try again and again.

@@ -13,7 +13,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
 from lark_controller.flows.cookies import Category, cookie
-from lark_controller.flows.model import Flow, FlowData, FlowKey, SetQueue, match
+from lark_controller.flows.model import Flow, FlowData, FlowKey, Output, SetQueue, match
 from lark_controller.switches.openflow import replies
 from lark_controller.switches.openflow.actions import LONGEST, decode_actions, decode_instructions, encode_instructions
 from lark_controller.switches.openflow.link import SwitchLink
@@ -53,8 +53,16 @@ def test_instructions_that_are_longer_than_any_of_larks_are_one_unknown_action()
     assert found != decode_instructions(queues(2, 8000))
 
 
-def test_what_a_switch_sends_is_not_kept_once_it_was_read() -> None:
-    messages = [switchside.multipart_reply(1, ofp.OFPMP_FLOW, record(n, queues(n, 8000))) for n in range(40)]
+@pytest.mark.parametrize("jobs", [100, 130, 1000, 2000])
+def test_announcements_to_all_jobs_of_a_large_worker_are_read_as_they_were_sent(jobs: int) -> None:
+    """Were they not, the switch would never hold what it should, and be sent it again and again."""
+    data = FlowData(OURS, tuple(Output(port) for port in range(1, jobs + 1)), goto=3)
+    assert decode_instructions(encode_instructions(data)) == (data.actions, 3, None, None)
+
+
+@pytest.mark.parametrize("count", [4000, 8000])
+def test_what_a_switch_sends_is_not_kept_once_it_was_read(count: int) -> None:
+    messages = [switchside.multipart_reply(1, ofp.OFPMP_FLOW, record(n, queues(n, count))) for n in range(40)]
     replies.flow_stats(messages[0])
     tracemalloc.start()
     try:

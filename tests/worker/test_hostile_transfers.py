@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
@@ -109,6 +110,24 @@ def test_a_socket_that_is_connected_again_is_another_connection() -> None:
     kernel.look(book, 3.0)
     assert book.sums(ONE)[:4] == (1650, 21, 650, 11)
     assert [each.connection.remote for each in book.turns().over] == [FAR]
+    assert (len(book), book.missed) == (0, Missed())
+
+
+@pytest.mark.parametrize("looks", [0, 3])
+def test_a_connection_that_is_broken_off_without_lingering_is_no_other_one(looks: int) -> None:
+    """The kernel disconnects its socket first: of that the counts are 0, and the other end has no port."""
+    book, kernel = a_book()
+    kernel.open(1, ONE, FAR)
+    kernel.move(1, 1000, 10)
+    kernel.look(book, 1.0)
+    last = kernel.there.pop(1)
+    for at in range(looks):
+        kernel.look(book, 2.0 + at)
+    kernel.gone.append(replace(last, received=0, sent=0, inode=0, ports=(last.ports[0], 0)))
+    kernel.look(book, 5.0)
+    turns = book.turns()
+    assert [[each.connection for each in flows] for flows in turns] == [[last], [last]]
+    assert book.sums(ONE)[:4] == (1000, 10, 1000, 10)
     assert (len(book), book.missed) == (0, Missed())
 
 

@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
@@ -90,12 +91,12 @@ class Kernel:
         self.asked = 0
 
     def open(self, cookie: int, holder: Key | None, remote: Address = NEAR) -> None:
-        self.there[cookie] = Connection(cookie, cookie + 1000, remote, 0, 0)
+        self.there[cookie] = Connection(cookie, cookie + 1000, remote, 0, 0, ports=(40000, 80))
         self.holders[cookie] = holder
 
     def move(self, cookie: int, received: int, sent: int) -> None:
         old = self.there[cookie]
-        self.there[cookie] = Connection(cookie, old.inode, old.remote, old.received + received, old.sent + sent)
+        self.there[cookie] = replace(old, received=old.received + received, sent=old.sent + sent)
 
     def end(self, cookie: int) -> None:
         self.gone.append(self.there.pop(cookie))

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jwt import PyJWK, PyJWTError
 
 from lark_common import log
-from lark_common.errors import SettingError
+from lark_common.errors import SettingError, UnreadableError
 from lark_common.exhausted import Rereading
 from lark_controller.rest.identities.file import CONDOR_ALGORITHM, KINDS
 
@@ -132,7 +132,8 @@ class KeysFile:
         try:
             self._keys = self._read()
         except (OSError, ValueError) as error:
-            raise SettingError(f'{path}: {error}; accepted: a JWKS ({{"keys": […]}})') from None
+            kind = UnreadableError if isinstance(error, OSError) else SettingError
+            raise kind(f'{path}: {error}; accepted: a JWKS ({{"keys": […]}})') from None
 
     def find(self, kid: str | None, algorithm: str) -> Key | None:
         """As :meth:`Keys.find`."""

@@ -32,9 +32,11 @@ _SET_FIELD: Final = ofp.OFPAT_SET_FIELD.to_bytes(2)
 _NO_RECIRCULATION: Final = 0xFF
 _CT_COMMIT: Final = 1
 _UNKNOWN: Final = "unknown:"
-# Bytes of the longest instructions that are read, and kept in memory with what they mean. Those of the longest flows of
-# Lark's, which set a dozen fields, have some 300.
-LONGEST: Final = 2048
+# Bytes of the longest instructions that are read. The longest of Lark's hand announcements of routers and DHCP servers
+# to each job of a VLAN that is at the switch, with 16 bytes a job: these are enough for 2,000.
+LONGEST: Final = 32_768
+# The same of those that are kept in memory with what they mean. All but the ones above have some 300.
+_LONGEST_KEPT: Final = 2048
 
 
 class Instructions(NamedTuple):
@@ -167,10 +169,9 @@ def decode_instructions(buffer: bytes) -> Instructions:
     """
     if len(buffer) > LONGEST:
         return Instructions((SetField(f"{_UNKNOWN}{sha256(buffer).hexdigest()}", 0),), None, None, None)
-    return _decoded(buffer)
+    return _remembered(buffer) if len(buffer) <= _LONGEST_KEPT else _decoded(buffer)
 
 
-@lru_cache(maxsize=8192)
 def _decoded(buffer: bytes) -> Instructions:
     actions: tuple[Action, ...] = ()
     goto = metadata = meter = None
@@ -191,3 +192,6 @@ def _decoded(buffer: bytes) -> Instructions:
     except struct.error as error:
         raise WireError("instruction is malformed") from error
     return Instructions(actions, goto, metadata, meter)
+
+
+_remembered: Final = lru_cache(maxsize=8192)(_decoded)
