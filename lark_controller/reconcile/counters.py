@@ -22,6 +22,7 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading
 from lark_controller.accounting.shares.messages import MOST, OrderedJob, OrderedSwitch
 from lark_controller.accounting.shares.offers import Offers, Taken
+from lark_controller.accounting.shares.steps import SLACK
 from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, NUMBER_MASK, count_cookie, counted_by
 from lark_controller.flows.placement import Placed
 from lark_controller.reconcile.core_ports import CorePorts
@@ -39,9 +40,12 @@ SHARE: Final = 4
 # Seconds for which a job that has ended waits for its last counters.
 LAST_SECONDS: Final = 5.0
 
-# A port's counters and a job's counting flows, as they come, and the cookies of the counting flows that go meanwhile.
-_Answers = tuple[asyncio.Future[list[PortCounters]], asyncio.Future[list[FlowCount]], set[int]]
+# A port's counters and a job's counting flows, as they come, the cookies of the counting flows that go meanwhile, and
+# when they were asked for.
+_Answers = tuple[asyncio.Future[list[PortCounters]], asyncio.Future[list[FlowCount]], set[int], float]
 
+# Seconds from question to answer, with which a reading is late: what the switch had sent by its time may not be here.
+LATE: Final = SLACK / 2
 # Seconds between two looks for switches that others were to read.
 _LOOKS: Final = 0.5
 # Jobs that are handled before other work gets its turn of the loop.
@@ -72,6 +76,8 @@ class CounterReader:
         self._count = count
         # Switches that are offered to others, or that these read: the connection and the jobs' ports as they were.
         self._lent: dict[int, tuple[SwitchLink, dict[int, int]]] = {}
+        # Jobs whose last reading here was late.
+        self._late: set[int] = set()
         self._ledger = ledger
         self._switches = switches
         self._jobs_at = jobs_at
@@ -95,7 +101,8 @@ class CounterReader:
             return
         self._ledger.begin(job, placed.decision.group)
         if link is not None and placed.port is not None and not self._ledger.started(job.number):
-            self._start(self._first(job.number, placed.port, link.port_counters(placed.port)))
+            asked = asyncio.get_running_loop().time()
+            self._start(self._first(job.number, placed.port, asked, link.port_counters(placed.port)))
 
     async def regroup(self, numbers: Iterable[int], placed: Mapping[int, Placed]) -> None:
         """Follow another policy: jobs may be accounted that were not, and be of another group.
@@ -121,6 +128,7 @@ class CounterReader:
         self._ledger.leaves(number)
         link = None if placed is None else self._link(placed)
         if link is None or placed is None or placed.port is None:
+            self._late.discard(number)
             self._ledger.close(number, time.time())
             return
         answers = self._ask(link, number, placed.port, LAST_SECONDS)
@@ -201,6 +209,8 @@ class CounterReader:
 
     def _offered(self, datapath: int) -> bool:
         """Have an instance that stands by read a switch; False where this one has to."""
+        if datapath in self._lent:
+            return True
         if not self.offers.wanted(datapath):
             return False
         spent = Elsewhere(self._processor)
@@ -210,11 +220,11 @@ class CounterReader:
 
     def _offer(self, datapath: int) -> bool:
         state = self._switches.get(datapath)
-        if datapath in self._lent or state is None or state.link is None or not state.compared:
-            return datapath in self._lent
+        if state is None or state.link is None or not state.compared:
+            return False
         ports = self._ports_of(datapath)
         states = self._ledger.states(ports.values())
-        if datapath in self._being_read or None in states:
+        if None in states or self._asks(datapath, ports.values()) or not self._late.isdisjoint(ports.values()):
             return False
         jobs = zip(ports.values(), ports, states, strict=True)
         chosen = tuple(OrderedJob(number, port, known) for number, port, known in jobs if known)
@@ -241,7 +251,9 @@ class CounterReader:
         datapath, jobs = taken.ordered
         lent, state = self._lent.pop(datapath, None), self._switches.get(datapath)
         link = state.link if state is not None and state.compared else None
-        fits = lent is not None and lent == (link, self._ports_of(datapath))
+        # The switch may have answered this instance before it was read, and the older answer would come second.
+        asks = self._asks(datapath, (job.number for job in jobs))
+        fits = not asks and lent is not None and lent == (link, self._ports_of(datapath))
         if fits:
             steps = zip(jobs, taken.read.steps, strict=True)
             fits = not self._ledger.take((job.number, job.state, made) for job, made in steps)
@@ -272,6 +284,7 @@ class CounterReader:
             ports_read = self._ports_of(datapath)
             if not ports_read:
                 return
+            asked = asyncio.get_running_loop().time()
             # Flows first: the WAN's part is then no newer than the whole.
             flows_done = link.flow_counts(count_cookie(0), CATEGORY_MASK)
             ports_done = link.port_counters()
@@ -283,6 +296,7 @@ class CounterReader:
         now = time.time()
         ports = {counters.number: counters for counters in ports_done.result()}
         flows = _by_job(flows_done.result(), removed)
+        self._note_late(asked, ports_read.values())
         # A port number that went to another job while the answer was under way is about neither.
         for port, number in self._ports_of(datapath).items():
             counters = ports.get(port)
@@ -291,6 +305,16 @@ class CounterReader:
         await self._look(datapath)
 
     # -- internal
+
+    def _asks(self, datapath: int, numbers: Iterable[int]) -> bool:
+        """True while an answer about this switch, or about one of these jobs, is under way to this instance."""
+        return datapath in self._being_read or not self._open.keys().isdisjoint(numbers)
+
+    def _note_late(self, asked: float, numbers: Iterable[int]) -> None:
+        """Note whether a reading of these jobs was late: a flow that was made anew may then be older than it, and what
+        the one before it had counted not be here yet."""
+        late = asyncio.get_running_loop().time() - asked > LATE
+        (self._late.update if late else self._late.difference_update)(numbers)
 
     def _link(self, placed: Placed) -> SwitchLink | None:
         state = None if placed.datapath is None else self._switches.get(placed.datapath)
@@ -312,26 +336,29 @@ class CounterReader:
         finally:
             self._spent += steps.seconds + (0.0 if link is None else link.decoding - decoded)
 
-    async def _first(self, number: int, port: int, done: asyncio.Future[list[PortCounters]]) -> None:
+    async def _first(self, number: int, port: int, asked: float, done: asyncio.Future[list[PortCounters]]) -> None:
         try:
             found = [counters for counters in await done if counters.number == port]
         except SwitchError:
             return
         if found and not self._ledger.started(number):
+            self._note_late(asked, (number,))
             self._ledger.read(number, time.time(), port_reading(found[0]), (), found[0].age)
 
     def _ask(self, link: SwitchLink, number: int, port: int, timeout: float) -> _Answers:
         """Ask for a job's port and counting flows; the requests are on their way when this returns, and removals are
         collected from then on until :meth:`_read` has taken the answers."""
         flows = link.flow_counts(count_cookie(number), _JOB_MASK, timeout)
-        return link.port_counters(port, timeout), flows, self._collect(number)
+        asked = asyncio.get_running_loop().time()
+        return link.port_counters(port, timeout), flows, self._collect(number), asked
 
     async def _last(self, number: int, port: int, answers: _Answers) -> None:
         await self._read(number, port, answers)
+        self._late.discard(number)
         self._ledger.close(number, time.time())
 
     async def _read(self, number: int, port: int, answers: _Answers) -> None:
-        ports, flows, removed = answers
+        ports, flows, removed, asked = answers
         try:
             await asyncio.gather(ports, flows, return_exceptions=True)
         finally:
@@ -340,6 +367,7 @@ class CounterReader:
         found = [] if ports.exception() else [counters for counters in ports.result() if counters.number == port]
         counted = () if flows.exception() else _by_job(flows.result(), removed).get(number, ())
         if found:
+            self._note_late(asked, (number,))
             self._ledger.read(number, now, port_reading(found[0]), counted, found[0].age)
         else:
             self._ledger.read(number, now, None, counted)

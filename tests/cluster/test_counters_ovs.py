@@ -15,6 +15,7 @@ import pytest
 
 from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
+from lark_common.errors import NotFoundError
 from lark_controller.accounting.shares.messages import answer_bytes
 from lark_controller.accounting.shares.offers import UNSURE
 from lark_controller.cli.run import Service
@@ -106,6 +107,14 @@ class Pool:
         return counted == passed
 
 
+def in_sync(service: Service) -> bool:
+    """True once the switch has connected and has its flows."""
+    try:
+        return service.controller.switches.find(f"{DATAPATH:016x}").in_sync
+    except NotFoundError:
+        return False
+
+
 def reader(service: Service) -> CounterReader:
     return service.controller.counters._counters
 
@@ -130,7 +139,7 @@ def test_bytes_that_another_has_read_are_the_switchs_own_and_count_once_across_a
     a = pool.instance("a")
     a.start()
     pool.point(a.controller.openflow_addresses[0])
-    until(lambda: a.controller.switches.find(f"{DATAPATH:016x}").in_sync)
+    until(lambda: in_sync(a))
     b = pool.standing_by("b")
     pool.begin(a)
 

@@ -13,7 +13,7 @@ import pytest
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import CountKind, PortReading
 from lark_controller.accounting.shares.messages import Order, ReadSwitch, answer_bytes
-from lark_controller.accounting.shares.offers import PATIENCE, Offers, Taken
+from lark_controller.accounting.shares.offers import PATIENCE, SILENCE, Offers, Taken
 from lark_controller.accounting.shares.steps import Ages, step
 from lark_controller.flows.cookies import count_cookie
 from lark_controller.flows.model import FlowKey
@@ -22,7 +22,7 @@ from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.reconcile.core_ports import CorePorts
-from lark_controller.reconcile.counters import SHARE, CounterReader
+from lark_controller.reconcile.counters import LATE, SHARE, CounterReader
 from lark_controller.reconcile.switch import SwitchState
 from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters
 from tests.fixtures.databases import a_run
@@ -237,10 +237,10 @@ class Pool:
         assert [each.datapath for each in order.switches] == [1]
         return order
 
-    def answer(self, order: Order) -> list[Taken]:
-        """The answer of one that has read 400 packets."""
+    def answer(self, order: Order, packets: int = 400) -> list[Taken]:
+        """The answer of one that has read so many packets."""
         (job,) = order.switches[0].jobs
-        made = step(job.state, order.at, Ages(PortReading(400, 300_000, 0, 0), 1e6, [], 1e6))
+        made = step(job.state, order.at, Ages(PortReading(packets, 750 * packets, 0, 0), 1e6, [], 1e6))
         assert made is not None
         taken = self.reader.offers.answered("b", answer_bytes(order.token, 0.0, [ReadSwitch(1, 0.0, (made,))]))
         assert taken is not None
@@ -310,6 +310,73 @@ def test_an_account_that_has_changed_meanwhile_is_read_here() -> None:
 
     asyncio.run(play())
     assert (pool.packets, pool.counted) == (400, {"changed": 1, "own": 1})
+
+
+@pytest.mark.parametrize("reading", ["last", "round"])
+def test_an_answer_under_way_here_may_be_older_and_is_no_counter_that_began_anew(reading: str) -> None:
+    """The switch has answered this instance before it answered the other one, whose answer is handled first."""
+    pool = Pool()
+
+    async def play() -> None:
+        taken = pool.answer(pool.ordered(), packets=500)
+        if reading == "last":
+            pool.reader.end(1, pool.placed[0])
+        else:
+            task = asyncio.create_task(pool.reader.poll(1))
+            await asyncio.sleep(0)
+        await pool.take(taken)
+        if reading == "round":
+            await task
+
+    asyncio.run(play())
+    assert pool.packets == 400
+    assert pool.counted["changed"] == 1
+    assert pool.counted["taken"] == 0
+
+
+def test_nothing_is_offered_while_an_answer_about_one_of_its_jobs_is_under_way() -> None:
+    pool = Pool()
+
+    async def play() -> None:
+        pool.reader.offers.order("b")
+        pool.reader.end(1, pool.placed[0])
+        assert not pool.reader._offered(1)
+
+    asyncio.run(play())
+
+
+def test_after_a_reading_that_was_late_the_next_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its time the switch may have made a flow anew, and the removal of the one before is on its way yet."""
+    pool = Pool()
+
+    async def read(seconds: float) -> bool:
+        loop, took = asyncio.get_running_loop(), 0.0
+        now = loop.time()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "time", lambda: now + took)
+            task = asyncio.create_task(pool.reader.poll(1))
+            await asyncio.sleep(0)
+            took = seconds
+            pool.link.answer()
+            await task
+        pool.link.flows.clear()
+        pool.link.ports.clear()
+        return pool.reader._offered(1)
+
+    async def play() -> list[bool]:
+        pool.reader.offers.order("b")
+        return [await read(seconds) for seconds in (LATE + 0.1, LATE - 0.1)]
+
+    assert asyncio.run(play()) == [False, True]
+
+
+def test_a_switch_that_is_offered_is_not_read_here_as_well_where_nobody_asks_any_more() -> None:
+    pool = Pool()
+    pool.reader.offers.order("b")
+    assert pool.reader._offered(1)
+    pool.now += SILENCE + 0.1
+    assert not pool.reader.offers.wanted(1)
+    assert pool.reader._offered(1)
 
 
 def test_what_nobody_has_read_in_time_is_read_here() -> None:
