@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
+
+import pytest
 
 from fake_switch.stored import StoredSwitch
 from fake_switch.switch import FakeSwitch
 from lark_controller.flows.cookies import CATEGORY_MASK, count_cookie
-from lark_controller.switches.openflow.replies import PortInfo
+from lark_controller.switches.openflow.replies import PortInfo, flow_ages, port_stats
 from lark_controller.switches.openflow.server import _TURNS
 from tests.fixtures.openflow import Recorder, add, connected, flow, scenario, serving
 from tests.switches.test_kept import standing_by, until
@@ -128,3 +131,17 @@ def test_what_is_no_answer_closes_the_connection() -> None:
             await until(fake.closed.is_set)
 
     scenario(play)
+
+
+ALL_ONES = (1 << 32) - 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanoseconds", "age"),
+    [(7, 500_000_000, 7.5), (7, ALL_ONES, 7.0), (ALL_ONES, 0, 0.0), (ALL_ONES, ALL_ONES, 0.0)],
+)
+def test_a_duration_that_a_switch_does_not_have_makes_nothing_older(seconds: int, nanoseconds: int, age: float) -> None:
+    record = struct.pack("!HBxII12xQQQHH4x", 56, 0, seconds, nanoseconds, 5, 6, 7, 1, 4)
+    assert flow_ages(bytes(16) + record) == [(5, 6, 7, age)]
+    port = struct.pack("!I4x12QII", 3, *range(12), seconds, nanoseconds)
+    assert [each.age for each in port_stats(bytes(16) + port)] == [None if seconds == ALL_ONES else age]

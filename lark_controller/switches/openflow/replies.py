@@ -32,6 +32,7 @@ _FLOW_COUNT: Final = struct.Struct("!H22xQQQ")
 _DURATION: Final = struct.Struct("!4xII")
 _NO_COUNTER: Final = (1 << 64) - 1
 _NO_DURATION: Final = (1 << 32) - 1
+_SECOND: Final = 1_000_000_000
 _METER_CONFIG: Final = struct.Struct("!HHI")
 _METER_STATS: Final = struct.Struct("!IH6xIQQII")
 _BAND: Final = struct.Struct("!HHII4x")
@@ -251,12 +252,19 @@ def flow_counts(message: bytes) -> list[FlowCount]:
 
 def flow_ages(message: bytes) -> list[tuple[int, int, int, float]]:
     """Decode of one part of an OFPMP_FLOW reply the cookies and counters, and the seconds that each flow has been
-    there."""
+    there: 0 where the switch does not say."""
     found: list[tuple[int, int, int, float]] = []
     for (cookie, packets, octets), position in zip(flow_counts(message), _positions(message), strict=True):
-        seconds, nanoseconds = _DURATION.unpack_from(message, position)
-        found.append((cookie, packets, octets, seconds + nanoseconds / 1e9))
+        age = _age(*_DURATION.unpack_from(message, position))
+        found.append((cookie, packets, octets, 0.0 if age is None else age))
     return found
+
+
+def _age(seconds: int, nanoseconds: int) -> float | None:
+    """A duration in seconds; all ones are none, and more nanoseconds than a second has are no part of one."""
+    if seconds == _NO_DURATION:
+        return None
+    return seconds + nanoseconds / 1e9 if nanoseconds < _SECOND else float(seconds)
 
 
 def _positions(message: bytes) -> Iterator[int]:
@@ -360,7 +368,7 @@ def _port_counters(number: int, *counts: int) -> PortCounters:
     if _NO_COUNTER in counts:
         counts = tuple(0 if value == _NO_COUNTER else value for value in counts)
     rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, seconds, nanoseconds = counts
-    age = None if seconds == _NO_DURATION else seconds + nanoseconds / 1e9
+    age = _age(seconds, nanoseconds)
     return PortCounters(number, rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, age)
 
 
