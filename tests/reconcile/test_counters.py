@@ -318,15 +318,14 @@ def test_an_answer_under_way_here_may_be_older_and_is_no_counter_that_began_anew
     pool = Pool()
 
     async def play() -> None:
-        taken = pool.answer(pool.ordered(), packets=500)
+        taken, tasks = pool.answer(pool.ordered(), packets=500), list[asyncio.Task[None]]()
         if reading == "last":
             pool.reader.end(1, pool.placed[0])
         else:
-            task = asyncio.create_task(pool.reader.poll(1))
+            tasks.append(asyncio.create_task(pool.reader.poll(1)))
             await asyncio.sleep(0)
         await pool.take(taken)
-        if reading == "round":
-            await task
+        await asyncio.gather(*tasks)
 
     asyncio.run(play())
     assert pool.packets == 400
