@@ -32,7 +32,7 @@ def policy_warnings(policy: Policy) -> tuple[str, ...]:
 
 def _address_warnings(policy: Policy) -> Iterator[str]:
     """The want of any address that the controller may give."""
-    whose = "every job with AddressType controller, which is what workers choose by default, is refused"
+    whose = "every job that is to have one is refused (NetworkType ovs_bridge or bridge, AddressType controller)"
     if not policy.job_networks:
         yield f"networks.jobs names no network, so the controller has no address to give: {whose}"
     elif all(
@@ -103,13 +103,14 @@ def _bandwidth_warnings(policy: Policy) -> tuple[str, ...]:
 
 
 def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iterable[str]) -> tuple[str, ...]:
-    """The ``hosts`` of the pool that refuse every job that asks for bandwidth under a policy. ``capacities`` are what
-    machine ads have of access links (Mb/s, by host in lower case)."""
+    """The ``hosts`` of the pool that refuse every job that asks for bandwidth under a policy, and those that refuse one
+    with the default. ``capacities`` are what machine ads have of access links (Mb/s, by host in lower case)."""
     if policy.topology is None:
         return ()
     topology, known = Topology(policy.topology, capacities), sorted({host.lower() for host in hosts})
     refusing: dict[str, str] = {}
-    # The least that a job is given.
+    narrow: dict[str, str] = {}
+    # Where no rule before it decides, and a job requests nothing.
     least = next((rule.default for rule in policy.bandwidths if rule.when is None), None) or 0.0
     for host in known:
         try:
@@ -118,14 +119,14 @@ def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iter
             refusing[host] = str(error)
             continue
         # Other hosts are the policy's own matter.
-        if topology.learns_from(host) or topology.is_end(host):
-            narrow = _narrow(topology, host, least, host)
-            if narrow:
-                refusing[host] = f"{narrow}, and a job has {least:g} Mb/s by default"
-    if not refusing:
-        return ()
-    first, why = next(iter(refusing.items()))
-    return (f"{_whose(policy)} is refused at {len(refusing)} of {len(known)} workers of this pool; at {first}: {why}",)
+        if (topology.learns_from(host) or topology.is_end(host)) and (short := _narrow(topology, host, least, host)):
+            narrow[host] = short
+    whose = {_whose(policy): refusing, f"a job with the default bandwidth of {least:g} Mb/s": narrow}
+    return tuple(
+        f"{each} is refused at {len(found)} of {len(known)} workers of this pool; at {first}: {found[first]}"
+        for each, found in whose.items()
+        if (first := next(iter(found), ""))
+    )
 
 
 class QueueMaker(NamedTuple):

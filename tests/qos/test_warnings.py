@@ -217,11 +217,18 @@ def test_the_workers_of_the_pool_are_looked_at() -> None:
     )
     (sentence,) = worker_warnings(load(text), {"w1": 1000.0, "w2": 15.0}, ["w1", "w2", "w3"])
     assert sentence == (
-        "every job, since bandwidth has a default, is refused at 2 of 3 workers of this pool; at w2: the access link"
-        " of w2 carries 15, and a job has 20 Mb/s by default"
+        "a job with the default bandwidth of 20 Mb/s is refused at 2 of 3 workers of this pool; at w2: the access link"
+        " of w2 carries 15"
     )
-    (sentence,) = worker_warnings(load(text), {"w1": 1000.0}, ["w1", "w3"])
-    assert sentence.endswith("at w3: the access link of w3 carries 10, and a job has 20 Mb/s by default")
+    # A job that requests less than the default is refused at none of these.
+    every, with_default = worker_warnings(load(text), {"w1": 1000.0}, ["w1", "w2", "w3"])
+    assert every.startswith(
+        "every job, since bandwidth has a default, is refused at 1 of 3 workers of this pool; at w2"
+    )
+    assert with_default == (
+        "a job with the default bandwidth of 20 Mb/s is refused at 1 of 3 workers of this pool; at w3: the access link"
+        " of w3 carries 10"
+    )
 
 
 @pytest.mark.parametrize(
