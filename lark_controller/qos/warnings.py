@@ -3,7 +3,7 @@ no switch keeps; and the addresses that no job can have. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -183,21 +183,30 @@ def _pathless(spec: TopologySpec) -> str:
     return ""
 
 
-def _too_much(policy: Policy, spec: TopologySpec) -> Iterable[str]:
-    """Defaults of bandwidth that the links of a worker's jobs cannot hold even once; the first of them."""
+def _too_much(policy: Policy, spec: TopologySpec) -> list[str]:
+    """Defaults of bandwidth that the links of a worker's jobs cannot hold even once; some of them, by line."""
     hosts = _workers(spec)
     # An access link whose capacity is in machine ads is as wide as any here.
     wide = {host.name.lower(): MAX_RATE / KILO for host in hosts if host.capacity is None}
     topology = Topology(spec, wide)
-    short = (
-        f"bandwidth rule in line {rule.line} gives every job {rule.default:g} Mb/s, and {narrow}: such a job is refused"
-        " there"
-        for rule in policy.bandwidths
-        if rule.default is not None
-        for host in hosts
-        if (narrow := _narrow(topology, host.name, rule.default, f"topology.hosts.{host.name}"))
-    )
-    return islice(short, MOST)
+    defaults = [(rule.default, rule.line) for rule in policy.bandwidths if rule.default is not None]
+    # Where one has room, smaller ones have it, too: of many hosts and many rules few are looked at.
+    defaults.sort(reverse=True)
+    return [
+        f"bandwidth rule in line {line} gives every job {said}: such a job is refused there"
+        for line, said in sorted(islice(_short(topology, hosts, defaults), MOST))
+    ]
+
+
+def _short(
+    topology: Topology, hosts: Iterable[HostSpec], defaults: Sequence[tuple[float, int]]
+) -> Iterator[tuple[int, str]]:
+    for host in hosts:
+        for default, line in defaults:
+            narrow = _narrow(topology, host.name, default, f"topology.hosts.{host.name}")
+            if not narrow:
+                break
+            yield line, f"{default:g} Mb/s, and {narrow}"
 
 
 def _narrow(topology: Topology, host: str, megabits: float, named: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy, SwitchRole
+from lark_controller.qos.topology import Demand, Topology
 from lark_controller.qos.warnings import QueueMaker, policy_warnings, queue_warnings, worker_warnings
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +203,24 @@ def test_a_core_that_makes_no_queues_is_named_where_groups_need_them(
 def test_the_example_of_a_policy_promises_nothing_that_is_not_kept() -> None:
     for path in ("etc/policy.yaml", "demo/policy.yaml"):
         assert policy_warnings(load((ROOT / path).read_text())) == (), path
+
+
+def test_of_many_workers_and_many_rules_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    host = Topology.host
+
+    def noted(topology: Topology, name: str, kbps: int) -> Demand:
+        looked.append(name)
+        return host(topology, name, kbps)
+
+    monkeypatch.setattr(Topology, "host", noted)
+    hosts = ", ".join(f"w{number}: {{switch: r, capacity: 100}}" for number in range(100))
+    topology = f"topology: {{hosts: {{default: {{switch: r, capacity: 100}}, {hosts}}}}}\n"
+    for most, said in ((100, 0), (101, 20)):
+        looked.clear()
+        rules = "".join(f"  - bandwidth: {{default: {number}, when: 'MY.a'}}\n" for number in range(1, most + 1))
+        assert len(policy_warnings(load(f"{HEAD}{topology}policies:\n{rules}"))) == said
+        assert len(looked) <= 101
 
 
 def test_the_workers_of_the_pool_are_looked_at() -> None:
