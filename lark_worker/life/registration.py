@@ -215,7 +215,7 @@ class Registrations:
                     self._networks.configure(record)
                 self._networks.release(record)
             finally:
-                # Whatever fails, the job may start.
+                # The job may start all the same.
                 future.add_done_callback(lambda done: self._answered_late(key, done))
             return lines(record)
         return repeated(self._endings.give_up(key, AWAY, reason), self._settings)
