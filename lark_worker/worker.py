@@ -182,7 +182,7 @@ class Worker:
         self._state_lock.release()
 
     def _release(self, record: Record) -> None:
-        """Let a job send that may run by now: the service before may have ended between its confirmation and that."""
+        """Let a job send that may run by now: its start has failed, or the service before has ended in its midst."""
         try:
             self._networks.release(record)
         except NetworkError as error:
@@ -202,11 +202,19 @@ class Worker:
                 self._admission.check_again(record, body)
             if record.over:
                 return repeated(record, self._settings)
-            if record.made and record.state == "pending" and "register" in record.pending:
+            is_posted = "register" not in record.pending and record.state not in ("registering", "pending")
+            if record.made and (is_posted or (record.state == "pending" and "register" in record.pending)):
+                # The start before may have failed at that.
+                self._networks.release(record)
                 return lines(record)
-            if record.made and "register" not in record.pending and record.state not in ("registering", "pending"):
-                return lines(record)
-            return self._registrations.bring_up(key, record, min(wait, self._settings.wait))
+            try:
+                return self._registrations.bring_up(key, record, min(wait, self._settings.wait))
+            except Exception:
+                # The hook may let the job start all the same (LARK_ON_FAILURE), in the network as far as it is made.
+                record = self._jobs.of(key)
+                if record is not None and record.made and not record.over:
+                    self._release(record)
+                raise
 
     def renew(self, starter: Process, job_id: str) -> str:
         """A running job as ClassAd lines; the service itself renews the lease. Raises CallerError for another job."""

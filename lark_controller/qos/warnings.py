@@ -3,7 +3,7 @@ no switch keeps; and the addresses that no job can have. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -32,7 +32,7 @@ def policy_warnings(policy: Policy) -> tuple[str, ...]:
 
 def _address_warnings(policy: Policy) -> Iterator[str]:
     """The want of any address that the controller may give."""
-    whose = "every job with AddressType controller, which is what workers choose by default, is refused"
+    whose = "every job that is to have one is refused (NetworkType ovs_bridge or bridge, AddressType controller)"
     if not policy.job_networks:
         yield f"networks.jobs names no network, so the controller has no address to give: {whose}"
     elif all(
@@ -103,13 +103,14 @@ def _bandwidth_warnings(policy: Policy) -> tuple[str, ...]:
 
 
 def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iterable[str]) -> tuple[str, ...]:
-    """The ``hosts`` of the pool that refuse every job that asks for bandwidth under a policy. ``capacities`` are what
-    machine ads have of access links (Mb/s, by host in lower case)."""
+    """The ``hosts`` of the pool that refuse every job that asks for bandwidth under a policy, and those that refuse one
+    with the default. ``capacities`` are what machine ads have of access links (Mb/s, by host in lower case)."""
     if policy.topology is None:
         return ()
     topology, known = Topology(policy.topology, capacities), sorted({host.lower() for host in hosts})
     refusing: dict[str, str] = {}
-    # The least that a job is given.
+    narrow: dict[str, str] = {}
+    # Where no rule before it decides, and a job requests nothing.
     least = next((rule.default for rule in policy.bandwidths if rule.when is None), None) or 0.0
     for host in known:
         try:
@@ -118,14 +119,14 @@ def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iter
             refusing[host] = str(error)
             continue
         # Other hosts are the policy's own matter.
-        if topology.learns_from(host) or topology.is_end(host):
-            narrow = _narrow(topology, host, least, host)
-            if narrow:
-                refusing[host] = f"{narrow}, and a job has {least:g} Mb/s by default"
-    if not refusing:
-        return ()
-    first, why = next(iter(refusing.items()))
-    return (f"{_whose(policy)} is refused at {len(refusing)} of {len(known)} workers of this pool; at {first}: {why}",)
+        if (topology.learns_from(host) or topology.is_end(host)) and (short := _narrow(topology, host, least, host)):
+            narrow[host] = short
+    whose = {_whose(policy): refusing, f"a job with the default bandwidth of {least:g} Mb/s": narrow}
+    return tuple(
+        f"{each} is refused at {len(found)} of {len(known)} workers of this pool; at {first}: {found[first]}"
+        for each, found in whose.items()
+        if (first := next(iter(found), ""))
+    )
 
 
 class QueueMaker(NamedTuple):
@@ -182,21 +183,30 @@ def _pathless(spec: TopologySpec) -> str:
     return ""
 
 
-def _too_much(policy: Policy, spec: TopologySpec) -> Iterable[str]:
-    """Defaults of bandwidth that the links of a worker's jobs cannot hold even once; the first of them."""
+def _too_much(policy: Policy, spec: TopologySpec) -> list[str]:
+    """Defaults of bandwidth that the links of a worker's jobs cannot hold even once; some of them, by line."""
     hosts = _workers(spec)
     # An access link whose capacity is in machine ads is as wide as any here.
     wide = {host.name.lower(): MAX_RATE / KILO for host in hosts if host.capacity is None}
     topology = Topology(spec, wide)
-    short = (
-        f"bandwidth rule in line {rule.line} gives every job {rule.default:g} Mb/s, and {narrow}: such a job is refused"
-        " there"
-        for rule in policy.bandwidths
-        if rule.default is not None
-        for host in hosts
-        if (narrow := _narrow(topology, host.name, rule.default, f"topology.hosts.{host.name}"))
-    )
-    return islice(short, MOST)
+    defaults = [(rule.default, rule.line) for rule in policy.bandwidths if rule.default is not None]
+    # Where one has room, smaller ones have it, too: of many hosts and many rules few are looked at.
+    defaults.sort(reverse=True)
+    return [
+        f"bandwidth rule in line {line} gives every job {said}: such a job is refused there"
+        for line, said in sorted(islice(_short(topology, hosts, defaults), MOST))
+    ]
+
+
+def _short(
+    topology: Topology, hosts: Iterable[HostSpec], defaults: Sequence[tuple[float, int]]
+) -> Iterator[tuple[int, str]]:
+    for host in hosts:
+        for default, line in defaults:
+            narrow = _narrow(topology, host.name, default, f"topology.hosts.{host.name}")
+            if not narrow:
+                break
+            yield line, f"{default:g} Mb/s, and {narrow}"
 
 
 def _narrow(topology: Topology, host: str, megabits: float, named: str) -> str:

@@ -210,10 +210,13 @@ class Registrations:
         log.event("job starts without the controller", level=log.WARNING, job=record.id, choice=choice)
         if choice == "start":
             record = self._jobs.change(key, state="pending", reason=reason)
-            if record.addresses and not has_dhcp(record):
-                self._networks.configure(record)
-            self._networks.release(record)
-            future.add_done_callback(lambda done: self._answered_late(key, done))
+            try:
+                if record.addresses and not has_dhcp(record):
+                    self._networks.configure(record)
+                self._networks.release(record)
+            finally:
+                # The job may start all the same.
+                future.add_done_callback(lambda done: self._answered_late(key, done))
             return lines(record)
         return repeated(self._endings.give_up(key, AWAY, reason), self._settings)
 
@@ -225,6 +228,7 @@ class Registrations:
                 return
             try:
                 record = self._configure(key, done.result())
+                self._networks.release(record)
                 if has_dhcp(record):
                     self._dhcp.begin(record)
                 log.event("job registered late", job=record.id, state=record.state)

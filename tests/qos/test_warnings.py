@@ -8,6 +8,7 @@ import pytest
 
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy, SwitchRole
+from lark_controller.qos.topology import Demand, Topology
 from lark_controller.qos.warnings import QueueMaker, policy_warnings, queue_warnings, worker_warnings
 
 ROOT = Path(__file__).parents[2]
@@ -204,6 +205,24 @@ def test_the_example_of_a_policy_promises_nothing_that_is_not_kept() -> None:
         assert policy_warnings(load((ROOT / path).read_text())) == (), path
 
 
+def test_of_many_workers_and_many_rules_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    host = Topology.host
+
+    def noted(topology: Topology, name: str, kbps: int) -> Demand:
+        looked.append(name)
+        return host(topology, name, kbps)
+
+    monkeypatch.setattr(Topology, "host", noted)
+    hosts = ", ".join(f"w{number}: {{switch: r, capacity: 100}}" for number in range(100))
+    topology = f"topology: {{hosts: {{default: {{switch: r, capacity: 100}}, {hosts}}}}}\n"
+    for most, said in ((100, 0), (101, 20)):
+        looked.clear()
+        rules = "".join(f"  - bandwidth: {{default: {number}, when: 'MY.a'}}\n" for number in range(1, most + 1))
+        assert len(policy_warnings(load(f"{HEAD}{topology}policies:\n{rules}"))) == said
+        assert len(looked) <= 101
+
+
 def test_the_workers_of_the_pool_are_looked_at() -> None:
     learned = load(policy("hosts: {default: {switch: rack2}}"))
     assert worker_warnings(learned, {"w1": 1000.0}, ["w1"]) == ()
@@ -217,11 +236,18 @@ def test_the_workers_of_the_pool_are_looked_at() -> None:
     )
     (sentence,) = worker_warnings(load(text), {"w1": 1000.0, "w2": 15.0}, ["w1", "w2", "w3"])
     assert sentence == (
-        "every job, since bandwidth has a default, is refused at 2 of 3 workers of this pool; at w2: the access link"
-        " of w2 carries 15, and a job has 20 Mb/s by default"
+        "a job with the default bandwidth of 20 Mb/s is refused at 2 of 3 workers of this pool; at w2: the access link"
+        " of w2 carries 15"
     )
-    (sentence,) = worker_warnings(load(text), {"w1": 1000.0}, ["w1", "w3"])
-    assert sentence.endswith("at w3: the access link of w3 carries 10, and a job has 20 Mb/s by default")
+    # A job that requests less than the default is refused at none of these.
+    every, with_default = worker_warnings(load(text), {"w1": 1000.0}, ["w1", "w2", "w3"])
+    assert every.startswith(
+        "every job, since bandwidth has a default, is refused at 1 of 3 workers of this pool; at w2"
+    )
+    assert with_default == (
+        "a job with the default bandwidth of 20 Mb/s is refused at 1 of 3 workers of this pool; at w3: the access link"
+        " of w3 carries 10"
+    )
 
 
 @pytest.mark.parametrize(

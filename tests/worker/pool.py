@@ -173,8 +173,9 @@ class Pool:
             "LARK_WORKER_PREFIX": self.prefix,
             "LARK_WORKER_STARTERS": str(folder / "condor_starter"),
             "LARK_WORKER_STARTDS": str(folder / "condor_startd"),
-            # On a busy machine the controller, in this same process, may take long to answer.
+            # On a busy machine the controller, in this same process, may take long to answer and to confirm.
             "LARK_WORKER_TIMEOUT": "15",
+            "LARK_WORKER_WAIT": "20",
             **extra,
         }
         self.enter = folder / "lark-enter"

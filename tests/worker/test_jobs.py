@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,51 @@ def test_a_job_that_was_confirmed_and_not_let_send_sends_once_the_service_is_bac
     pool.stop_service()
     pool.start_service()
     assert pool.inside(held, f"ping -c1 -W2 {address}")[0] == 0
+
+
+def failing(times: int) -> Callable[[JobNetworks, Record], None]:
+    """As JobNetworks.release, but for the first calls."""
+    calls, release = itertools.count(1), JobNetworks.release
+
+    def fails(networks: JobNetworks, record: Record) -> None:
+        if next(calls) <= times:
+            raise NetworkError("the kernel has no memory")
+        release(networks, record)
+
+    return fails
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_job_that_starts_all_the_same_where_it_could_not_be_let_send_sends(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    address = value(pool.hook(pool.starter(1, "alice"), "start", "alice", 1), "LarkInnerAddressIPv4")
+    held = pool.starter(2, "alice")
+    monkeypatch.setattr(JobNetworks, "release", failing(times))
+    assert value(pool.hook(held, "start", "alice", 2), "LarkState") == "unmanaged"
+    if times == 2:
+        assert pool.inside(held, f"ping -c1 -W1 {address}")[0] != 0
+        # HTCondor's hook tries again.
+        assert value(pool.hook(held, "start", "alice", 2), "LarkState") == "enforced"
+    assert pool.inside(held, f"ping -c1 -W5 {address}")[0] == 0
+
+
+def test_a_job_that_could_not_be_let_send_without_the_controller_sends_once_it_is_back(
+    ovs: OpenVSwitch, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with temporary_directory() as folder, a_pool(Path(folder), ovs, net, on_failure="start", timeout="0.3") as pool:
+        pool.stop_controller()
+        held = pool.starter(1, "alice")
+        monkeypatch.setattr(JobNetworks, "release", failing(2))
+        assert value(pool.hook(held, "start", "alice", 1), "LarkState") == "unmanaged"
+        pool.start_controller()
+        other, shown = pool.starter(2, "alice"), "ip -4 address show dev eth0"
+        pool.hook(other, "start", "alice", 2)
+        for job in (held, other):
+            eventually(lambda job=job: "10.64." in pool.inside(job, shown)[1])
+        address = re.search(r"10\.64\.[0-9.]+", pool.inside(other, shown)[1])
+        assert address is not None
+        eventually(lambda: pool.inside(held, f"ping -c1 -W1 {address[0]}")[0] == 0)
 
 
 def test_after_the_machine_has_started_again_no_job_of_before_is_left(pool: Pool) -> None:
