@@ -173,7 +173,7 @@ def decode_instructions(buffer: bytes) -> Instructions:
 
 
 def _decoded(buffer: bytes) -> Instructions:
-    actions: tuple[Action, ...] = ()
+    actions: list[Action] = []
     goto = metadata = meter = None
     try:
         for piece in _split(buffer, "instruction"):
@@ -188,10 +188,10 @@ def _decoded(buffer: bytes) -> Instructions:
             elif kind == ofp.OFPIT_METER:
                 meter = _METER.unpack(piece)[2]
             else:
-                actions += (SetField(_UNKNOWN + piece.hex(), 0),)
+                actions.append(SetField(_UNKNOWN + piece.hex(), 0))
     except struct.error as error:
         raise WireError("instruction is malformed") from error
-    return Instructions(actions, goto, metadata, meter)
+    return Instructions(tuple(actions), goto, metadata, meter)
 
 
 _remembered: Final = lru_cache(maxsize=8192)(_decoded)
