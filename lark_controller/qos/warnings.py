@@ -33,10 +33,11 @@ def policy_warnings(policy: Policy) -> tuple[str, ...]:
 def _address_warnings(policy: Policy) -> Iterator[str]:
     """The want of any address that the controller may give."""
     whose = "every job that is to have one is refused (NetworkType ovs_bridge or bridge, AddressType controller)"
+    hosts = frozenset(policy.hosts)
     if not policy.job_networks:
         yield f"networks.jobs names no network, so the controller has no address to give: {whose}"
     elif all(
-        any(network.version == host.version and network.subnet_of(host) for host in policy.hosts)  # type: ignore[arg-type]
+        any(network.supernet(new_prefix=length) in hosts for length in range(network.prefixlen + 1))
         for network in policy.job_networks
     ):
         yield f"networks.hosts has every address of networks.jobs, so the controller has none to give: {whose}"
