@@ -154,7 +154,10 @@ class StoredSwitch(FakeSwitch):
         if kind == ofp.OFPMP_PORT_STATS:
             wanted, size = int.from_bytes(message[16:20]), packets * _OCTETS
             found = [
-                switchside.port_counters(PortCounters(number, packets, packets, size, size, 0, 0, now - self._made))
+                switchside.port_counters(
+                    self.counted.get(number)
+                    or PortCounters(number, packets, packets, size, size, 0, 0, now - self._made)
+                )
                 for number in self.ports
                 if wanted in (number, PORT_ANY)
             ]

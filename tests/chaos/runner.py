@@ -44,6 +44,8 @@ LEASE: Final = 90.0
 SURELY: Final = 45.0
 # Seconds between two looks at whether everything has come to rest.
 LOOK: Final = 1.0
+# Seconds until something of everything is to have been judged; the limit only ends a run that has failed already.
+PATIENCE: Final = 180.0
 ROUND: Final = 30.0
 DISK_MIB: Final = 64
 SETTINGS: Final = {
@@ -157,13 +159,16 @@ async def _in_time(whole: Whole, faults: Sequence[Fault]) -> None:
 
 async def _at_work(whole: Whole, log: Log) -> None:
     """Wait, before the first fault, until there is something of everything that is judged: on a slow machine nothing
-    might be acknowledged in a short run otherwise."""
-    while True:
+    might be acknowledged in a short run otherwise. Raises TimeoutError."""
+    end, amounts = time.monotonic() + PATIENCE, dict[str, int]()
+    while time.monotonic() < end:
         await asyncio.sleep(LOOK)
         with contextlib.suppress(LarkError, OSError, psycopg.Error, sqlite3.Error):
             seen = await asyncio.to_thread(gather, whole.database.url, whole.fleet, whole.servers, log)
-            if all(judged(log, seen).values()):
+            amounts = judged(log, seen)
+            if all(amounts.values()):
                 return
+    raise TimeoutError(f"after {PATIENCE:g} s there is not something of everything that is judged: {amounts}")
 
 
 async def _at_rest(whole: Whole, log: Log) -> tuple[Rest, Evidence]:
