@@ -121,8 +121,8 @@ class Metrics:
         self.counters_read = Counter(
             "lark_switch_counters_read",
             "Switches whose counters were read, by result: own (by the active controller itself), taken (by one that "
-            "stands by), changed (so too, but the accounts had changed meanwhile), left (not in time, or not plain), "
-            "late (an answer to no order that is open, or too long on its way), refused (an answer that is none).",
+            "stands by), changed (so too, but the accounts had changed meanwhile), left (not in time, or not plain); "
+            "and answers: late (to no order that is open, or too long on its way), refused (none at all).",
             ("result",),
             registry=self.registry,
         )

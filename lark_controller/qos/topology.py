@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -197,6 +197,11 @@ class Topology:
             raise PathError(f"{host} hangs on {len(links)} links, and none of them is its access link")
         there, back = links[0].ends
         return _demand([(channel(links[0], there, back), kbps), (channel(links[0], back, there), kbps)])
+
+    @cached_property
+    def wans(self) -> Sequence[str]:
+        """The WANs at which links end, in order of their names."""
+        return sorted({end for link in self.spec.links for end in link.ends if is_wan(end)})
 
     def declared(self, hosts: Iterable[str] = ()) -> tuple[LinkSpec, ...]:
         """All links whose capacity is known: declared ones, and access links of hosts that are named or have reported

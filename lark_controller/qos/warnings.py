@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from lark_common.errors import PathError
+from lark_controller.policies.cover import Cover
 from lark_controller.policies.model import MAX_GROUPS, HostSpec, Policy, Reserves, SwitchRole, TopologySpec
 from lark_controller.policies.topology import ACCESS, is_wan
 from lark_controller.qos.admission import NOTHING, shortages
@@ -33,13 +34,12 @@ def policy_warnings(policy: Policy) -> tuple[str, ...]:
 def _address_warnings(policy: Policy) -> Iterator[str]:
     """The want of any address that the controller may give."""
     whose = "every job that is to have one is refused (NetworkType ovs_bridge or bridge, AddressType controller)"
-    hosts = frozenset(policy.hosts)
+    hosts = Cover()
+    for network in policy.hosts:
+        hosts.add(network)
     if not policy.job_networks:
         yield f"networks.jobs names no network, so the controller has no address to give: {whose}"
-    elif all(
-        any(network.supernet(new_prefix=length) in hosts for length in range(network.prefixlen + 1))
-        for network in policy.job_networks
-    ):
+    elif all(map(hosts.contains, policy.job_networks)):
         yield f"networks.hosts has every address of networks.jobs, so the controller has none to give: {whose}"
 
 
@@ -120,7 +120,9 @@ def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iter
             refusing[host] = str(error)
             continue
         # Other hosts are the policy's own matter.
-        if (topology.learns_from(host) or topology.is_end(host)) and (short := _narrow(topology, host, least, host)):
+        if not least or not (topology.learns_from(host) or topology.is_end(host)):
+            continue
+        if short := _narrow(topology, host, least, host):
             narrow[host] = short
     whose = {_whose(policy): refusing, f"a job with the default bandwidth of {least:g} Mb/s": narrow}
     return tuple(
@@ -214,8 +216,7 @@ def _narrow(topology: Topology, host: str, megabits: float, named: str) -> str:
     """The link that cannot hold a job of a host even once, as a clause; ``""`` where all can, or there is no path.
     Raises PathError where the access link's capacity is not known."""
     spec, kbps = topology.spec, requested_rate(megabits)
-    wans = sorted({end for link in spec.links for end in link.ends if is_wan(end)})
-    ways = wans if spec.reserves is Reserves.WAN else [host]
+    ways = topology.wans if spec.reserves is Reserves.WAN else [host]
     found = []
     for way in ways:
         try:

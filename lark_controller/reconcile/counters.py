@@ -20,7 +20,7 @@ from lark_common.log import failure
 from lark_common.turns import Elsewhere
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading
-from lark_controller.accounting.shares.messages import MOST, OrderedJob, OrderedSwitch
+from lark_controller.accounting.shares.messages import LONGEST_ORDER, OrderedJob, OrderedSwitch
 from lark_controller.accounting.shares.offers import Offers, Taken
 from lark_controller.accounting.shares.steps import SLACK
 from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, NUMBER_MASK, count_cookie, counted_by
@@ -123,12 +123,12 @@ class CounterReader:
 
     def end(self, number: int, placed: Placed | None) -> None:
         """Close the account of a job that is over; called before its flows are taken away."""
+        self._late.discard(number)
         if not self._ledger.has_open(number):
             return
         self._ledger.leaves(number)
         link = None if placed is None else self._link(placed)
         if link is None or placed is None or placed.port is None:
-            self._late.discard(number)
             self._ledger.close(number, time.time())
             return
         answers = self._ask(link, number, placed.port, LAST_SECONDS)
@@ -223,13 +223,15 @@ class CounterReader:
         if state is None or state.link is None or not state.compared:
             return False
         ports = self._ports_of(datapath)
+        if self._asks(datapath, ports.values()) or not self._late.isdisjoint(ports.values()):
+            return False
         states = self._ledger.states(ports.values())
-        if None in states or self._asks(datapath, ports.values()) or not self._late.isdisjoint(ports.values()):
+        if None in states:
             return False
         jobs = zip(ports.values(), ports, states, strict=True)
         chosen = tuple(OrderedJob(number, port, known) for number, port, known in jobs if known)
         switch = OrderedSwitch(datapath, chosen)
-        if not chosen or switch.size > MOST:
+        if not chosen or switch.size > LONGEST_ORDER:
             return False
         self._lent[datapath] = state.link, ports
         self.offers.offer(switch)
@@ -296,11 +298,11 @@ class CounterReader:
         now = time.time()
         ports = {counters.number: counters for counters in ports_done.result()}
         flows = _by_job(flows_done.result(), removed)
-        self._note_late(asked, ports_read.values())
         # A port number that went to another job while the answer was under way is about neither.
-        for port, number in self._ports_of(datapath).items():
-            counters = ports.get(port)
-            if ports_read.get(port) == number and counters is not None:
+        same = {port: number for port, number in self._ports_of(datapath).items() if ports_read.get(port) == number}
+        self._note_late(asked, same.values())
+        for port, number in same.items():
+            if (counters := ports.get(port)) is not None:
                 self._ledger.read(number, now, port_reading(counters), flows.get(number, ()), counters.age)
         await self._look(datapath)
 

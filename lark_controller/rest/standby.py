@@ -163,20 +163,11 @@ def _response(reply: Reply, close: Callable[[], None]) -> Response:
         response = Response(_pieces(reply), reply.status)
         response.call_on_close(close)
     else:
-        response = Response(_whole(reply), reply.status)
+        response = Response(reply.whole(_MOST), reply.status)
         close()
     response.headers.clear()
     response.headers.extend(headers)
     return response
-
-
-def _whole(reply: Reply) -> bytes:
-    found = bytearray()
-    while piece := reply.piece():
-        found += piece
-        if len(found) > _MOST:
-            raise NoAnswerError("the answer of the active controller is too long")
-    return bytes(found)
 
 
 def _pieces(reply: Reply) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ import yaml
 
 from lark_common import log
 from lark_common.errors import SettingError, UnreadableError
-from lark_common.exhausted import Rereading
+from lark_common.rereading import Rereading
 from lark_controller.rest.whole_files import replace
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,252}")
@@ -104,11 +104,12 @@ class Tokens:
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
-        self._file = Rereading(_identity(path))
+        seen = _identity(path)
+        self._file = Rereading(seen)
         self._tokens: dict[str, Token] = {}
         self._digest = ""
-        self._take(read(path) if self._file.seen else ())
-        if not self._file.seen:
+        self._take(read(path) if seen else ())
+        if not seen:
             log.event("no tokens", level=log.WARNING, file=path, hint="lark token NAME --scope hook")
 
     def find(self, secret: str) -> Token | None:
@@ -143,11 +144,12 @@ class Tokens:
             self._take(read(self._path) if seen else ())
             log.event("tokens read", file=self._path, tokens=len(self._tokens))
         except SettingError as error:
-            log.event("tokens not read, the former stay", level=log.ERROR, file=self._path, error=error)
-            if isinstance(error, UnreadableError):
-                self._file.failed()
+            unreadable = isinstance(error, UnreadableError)
+            if not unreadable or self._file.failed(error):
+                log.event("tokens not read, the former stay", level=log.ERROR, file=self._path, error=error)
+            if unreadable:
                 return
-        self._file.seen = seen
+        self._file.done(seen)
 
     def _take(self, tokens: Iterable[Token]) -> None:
         found = {token.sha256: token for token in tokens}

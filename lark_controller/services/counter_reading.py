@@ -15,7 +15,7 @@ from typing import Final
 from lark_common.log import failure
 from lark_common.threads import StoppableThread
 from lark_controller.accounting.shares.messages import (
-    MOST,
+    LONGEST_ORDER,
     GarbledError,
     Order,
     OrderedSwitch,
@@ -94,7 +94,7 @@ class CounterReading:
             self._lately.popleft()
         self._done = order.token, began, read
         # A request costs as much as a switch: what is offered meanwhile comes in one.
-        return 0.0 if sum(switch.size for switch in order.switches) > MOST // 2 else SOON
+        return 0.0 if sum(switch.size for switch in order.switches) > LONGEST_ORDER // 2 else SOON
 
     def _run(self) -> None:
         pause = SOON

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from lark_common.errors import Mistake, PolicyError
-from lark_common.exhausted import Rereading
 from lark_common.log import WARNING, event
+from lark_common.rereading import Rereading
 from lark_common.scitags import Marks, Scitag
 from lark_controller.flows.wan import local_networks
 from lark_controller.jobs.job import Facts, Job
@@ -50,11 +50,12 @@ class RegistryFile:
                 self._registry = parse(file.read(MAX_BYTES + 1).decode("utf-8"))
             event("scitags registry read", path=path, experiments=len(self._registry.experiments))
         except (OSError, UnicodeDecodeError, RegistryError) as error:
-            event("the scitags registry cannot be read", level=WARNING, path=path, reason=error)
-            if isinstance(error, OSError) and seen != _ABSENT:
-                self._file.failed()
+            unreadable = isinstance(error, OSError) and seen != _ABSENT
+            if not unreadable or self._file.failed(error):
+                event("the scitags registry cannot be read", level=WARNING, path=path, reason=error)
+            if unreadable:
                 return
-        self._file.seen = seen
+        self._file.done(seen)
 
 
 def _identity(path: Path) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lark_controller.accounting.shares.messages import (
-    MOST,
+    LONGEST_ORDER,
     Answer,
     GarbledError,
     Order,
@@ -269,7 +269,7 @@ def test_nothing_is_offered_for_one_that_is_silent() -> None:
 
 def test_orders_and_offers_have_a_bound() -> None:
     pool = Pool()
-    jobs = MOST // (3 * STATE)
+    jobs = LONGEST_ORDER // (3 * STATE)
     for reader in range(MOST_READERS):
         pool.offers.order(str(reader))
     assert pool.offers.order("one more").switches == ()
@@ -278,9 +278,9 @@ def test_orders_and_offers_have_a_bound() -> None:
     while pool.offers.wanted(number):
         pool.offer(number, jobs=jobs)
         number += 1
-    assert number * switch(0, jobs).size <= MOST_OFFERED + MOST
+    assert number * switch(0, jobs).size <= MOST_OFFERED + LONGEST_ORDER
     order = pool.offers.order("0")
-    assert len(order_bytes(order)) <= MOST + 100
+    assert len(order_bytes(order)) <= LONGEST_ORDER + 100
     assert len(order.switches) == 2
     # Those who have not asked for long make room.
     pool.now += UNABLE + 1.0

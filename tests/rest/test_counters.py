@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lark_controller.accounting.shares.messages import LONGEST, GarbledError
+from lark_controller.accounting.shares.messages import LONGEST_ANSWER, GarbledError
 from lark_controller.api.instances import Standing
 from lark_controller.rest.forwarding import counters
 from lark_controller.rest.forwarding.counters import MEDIA, PATH, READER, CounterQuestions, authorization, is_good
@@ -113,14 +113,14 @@ def test_another_form_of_accounts_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_body_that_is_too_long_or_no_answer_is_refused(
     active: Controller, standby: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert questions(standby).ask(bytes(LONGEST + 1)) is None
+    assert questions(standby).ask(bytes(LONGEST_ANSWER + 1)) is None
     assert active.controls.counters.answers == []
     active.controls.error = GarbledError("cut short")
     assert ask(active, "answer") == 400
     assert questions(standby).ask(b"answer") is None
     active.controls.error = None
     # Of an answer without end no more is taken than an order may have.
-    active.controls.counters.order = bytes(LONGEST + 1)
+    active.controls.counters.order = bytes(LONGEST_ANSWER + 1)
     assert questions(standby).ask(b"") is None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lark_common import exhausted
+from lark_common import rereading
 from lark_controller.rest.identities import identities as module
 from lark_controller.rest.identities.identities import Identities, RefusedTokenError
 from lark_controller.rest.tokens import Scope
@@ -68,7 +68,7 @@ def test_a_file_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> Non
 def test_a_change_while_no_descriptor_is_left_is_read_once_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    monkeypatch.setattr(exhausted, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(rereading, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(module, "VERIFIED_SECONDS", 0.0)
     identities, _ = make(tmp_path)
     secret = made.token()
@@ -86,7 +86,7 @@ def test_a_change_while_no_descriptor_is_left_is_read_once_there_is_one(
 def test_issuers_whose_keys_cannot_be_read_yet_are_read_once_they_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exhausted, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(rereading, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(module, "VERIFIED_SECONDS", 0.0)
     identities, _ = make(tmp_path)
     secret = made.token()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lark_common import exhausted
+from lark_common import rereading
 from lark_common.errors import SettingError
 from lark_controller.rest.app import FAILURES
 from lark_controller.rest.context import NOTES
@@ -190,7 +190,7 @@ def test_notes_of_a_hook_without_end_do_not_fill_the_audit_trail(tmp_path: Path)
 def test_a_token_taken_away_while_no_descriptor_is_left_is_refused_once_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exhausted, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(rereading, "AGAIN_SECONDS", 0.0)
     path = write_tokens(tmp_path / "tokens.yaml")
     tokens = Tokens(path)
     path.write_text("")

@@ -21,8 +21,8 @@ _ANSWER: Final = struct.Struct("=16sdI")
 _READ: Final = struct.Struct("=QdI")
 TOKEN: Final = 16
 # Bytes of an order's jobs at most, with which a switch of more is not ordered at all; and of an answer.
-MOST: Final = 1 << 21
-LONGEST: Final = 2 * MOST
+LONGEST_ORDER: Final = 1 << 21
+LONGEST_ANSWER: Final = 2 * LONGEST_ORDER
 
 
 class OrderedJob(NamedTuple):
@@ -56,8 +56,11 @@ class Order:
 
 
 class ReadSwitch(NamedTuple):
-    """A switch that was read ``after`` so many seconds, with a step for each of its jobs, in the order's sequence; none
-    where the reading of one is not plain."""
+    """A switch that was read ``after`` so many seconds, with a step for each of its jobs, in the order's sequence.
+
+    Without steps the active instance reads it: a job's reading is not plain, or the switch had no turn, or answered
+    late.
+    """
 
     datapath: int
     after: float
@@ -93,16 +96,16 @@ def _order_parts(order: Order) -> Iterator[bytes]:
 
 def order_of(data: bytes) -> Order:
     """The order in some bytes. Raises GarbledError."""
-    with _Reader(data) as read:
-        token, at, count = read.next(_ORDER)
+    with _Bytes(data) as read:
+        token, at, count = read.unpack(_ORDER)
         switches = []
         for _ in range(count):
-            datapath, jobs = read.next(_SWITCH)
+            datapath, jobs = read.unpack(_SWITCH)
             if not jobs:
                 # So few bytes could name very many.
                 raise GarbledError("a switch without jobs")
             read.expect(jobs * (_JOB.size + STATE))
-            found = ((*read.next(_JOB), read.bytes(STATE)) for _ in range(jobs))
+            found = ((*read.unpack(_JOB), read.take(STATE)) for _ in range(jobs))
             switches.append(OrderedSwitch(datapath, tuple(OrderedJob(*each) for each in found)))
     return Order(token, at, tuple(switches))
 
@@ -120,20 +123,20 @@ def answer_bytes(token: bytes, held: float, switches: Sequence[ReadSwitch]) -> b
 
 def answer_of(data: bytes, at: float) -> Answer:
     """The answer in some bytes, to an order of the time ``at``. Raises GarbledError."""
-    with _Reader(data) as read:
-        token, held, count = read.next(_ANSWER)
+    with _Bytes(data) as read:
+        token, held, count = read.unpack(_ANSWER)
         switches = []
         for _ in range(count):
-            datapath, after, jobs = read.next(_READ)
+            datapath, after, jobs = read.unpack(_READ)
             read.expect(jobs)
             steps = tuple(
-                unpacked(at + after, read.bytes(PACKED) if read.bytes(1) == b"\1" else b"") for _ in range(jobs)
+                unpacked(at + after, read.take(PACKED) if read.take(1) == b"\1" else b"") for _ in range(jobs)
             )
             switches.append(ReadSwitch(datapath, after, steps))
     return Answer(token, held, tuple(switches))
 
 
-def portion(switches: Iterable[OrderedSwitch], most: int = MOST) -> Sequence[OrderedSwitch]:
+def portion(switches: Iterable[OrderedSwitch], most: int = LONGEST_ORDER) -> Sequence[OrderedSwitch]:
     """The first of them that one order has room for."""
     chosen: list[OrderedSwitch] = []
     size = 0
@@ -145,7 +148,7 @@ def portion(switches: Iterable[OrderedSwitch], most: int = MOST) -> Sequence[Ord
     return chosen
 
 
-class _Reader:
+class _Bytes:
     """Reads one thing after the other, and has to be at the end at its own."""
 
     def __init__(self, data: bytes) -> None:
@@ -159,13 +162,13 @@ class _Reader:
         if kind is None and self._at != len(self._data):
             raise GarbledError(f"{len(self._data) - self._at} bytes too many")
 
-    def next(self, form: struct.Struct) -> tuple[Any, ...]:
+    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
         self.expect(form.size)
         found = form.unpack_from(self._data, self._at)
         self._at += form.size
         return found
 
-    def bytes(self, count: int) -> bytes:
+    def take(self, count: int) -> bytes:
         self.expect(count)
         self._at += count
         return self._data[self._at - count : self._at]

@@ -30,6 +30,8 @@ PATIENCE: Final = 4.0
 SILENCE: Final = 2.0
 # A switch that an instance could not read is not ordered of it again for so many seconds.
 UNABLE: Final = 60.0
+# An instance that has not asked for so many seconds is gone, and its place is another's.
+GONE: Final = 60.0
 # The time of a reading is that of the order and the seconds until the switch was read. An order or an answer that is on
 # its way for longer than this is none: the reading was as much later, and rates and highest rates would be too high.
 UNSURE: Final = 0.25
@@ -108,7 +110,7 @@ class Offers:
             return made
 
     def answered(self, reader: str, data: bytes) -> list[Taken] | None:
-        """The readings in an answer; switches of its order that it has not come back. None where this instance has
+        """The readings in an answer. The switches of the order that have none come back. None where this instance has
         no such order at the moment (it was answered before, or it has come back), or was reached by the order or its
         answer too late. Raises GarbledError."""
         now = self._clock()
@@ -155,7 +157,7 @@ class Offers:
         known = self._readers.get(reader)
         if known is None:
             for other, each in list(self._readers.items()):
-                if now - each.asked > UNABLE:
+                if now - each.asked > GONE:
                     self._give_back(each)
                     del self._readers[other]
             if len(self._readers) >= MOST_READERS:

@@ -103,6 +103,15 @@ class Reply:
             raise NoAnswerError("the answer of the active controller breaks off")
         return data
 
+    def whole(self, most: int) -> bytes:
+        """The whole body. Raises NoAnswerError where it breaks off, or is longer than ``most`` bytes."""
+        found = bytearray()
+        while piece := self.piece():
+            found += piece
+            if len(found) > most:
+                raise NoAnswerError("the answer of the active controller is too long")
+        return bytes(found)
+
     def close(self) -> None:
         """Give the connection back; may be repeated."""
         done, self._done = self._done, None

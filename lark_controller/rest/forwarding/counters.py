@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final
 
-from lark_common.turns import aside
 from lark_controller import __version__
-from lark_controller.accounting.shares.messages import LONGEST
+from lark_controller.accounting.shares.messages import LONGEST_ANSWER
 from lark_controller.accounting.shares.steps import FORMAT
 from lark_controller.api.instances import Standing
 from lark_controller.rest.forwarding.active import ActiveController, NoAnswerError, NotReachedError, Request
@@ -27,7 +27,6 @@ _SCHEME: Final = "Lark-Counters"
 _PURPOSE: Final = b"lark counters 1\n"
 # Seconds for the active one's answer.
 SECONDS: Final = 5.0
-_OK: Final = 200
 
 
 def authorization(standing: Standing, reader: str, body: bytes) -> str:
@@ -67,14 +66,9 @@ class CounterQuestions:
         except (NotReachedError, NoAnswerError):
             return None
         try:
-            found = bytearray()
-            with aside():
-                while piece := reply.piece():
-                    found += piece
-                    if len(found) > LONGEST:
-                        return None
+            found = reply.whole(LONGEST_ANSWER)
         except NoAnswerError:
             return None
         finally:
             reply.close()
-        return bytes(found) if reply.status == _OK else None
+        return found if reply.status == HTTPStatus.OK else None

@@ -20,7 +20,7 @@ import jwt
 
 from lark_common import log
 from lark_common.errors import LarkError, SettingError, UnreadableError
-from lark_common.exhausted import Rereading
+from lark_common.rereading import Rereading
 from lark_common.threads import StoppableThread
 from lark_controller.rest.identities.file import Issuer, read
 from lark_controller.rest.identities.issuer_keys import IssuerKeys
@@ -91,7 +91,7 @@ class Identities:
         before = mark(path)
         made = cls(read(path), path=path)
         # A change of the file meanwhile is read with the next token.
-        made._file.seen = before
+        made._file.done(before)
         return made
 
     @property
@@ -173,14 +173,13 @@ class Identities:
                 return
             try:
                 self._take(read(self._path))
-                self._file.seen = before
+                self._file.done(before)
             except SettingError as error:
-                for line in str(error).splitlines():
+                unreadable = isinstance(error, UnreadableError)
+                for line in str(error).splitlines() if not unreadable or self._file.failed(error) else ():
                     log.event("issuers not read, the former stay", level=log.ERROR, file=self._path, error=line)
-                if isinstance(error, UnreadableError):
-                    self._file.failed()
-                else:
-                    self._file.seen = before
+                if not unreadable:
+                    self._file.done(before)
                 return
         log.event("issuers read", file=self._path, issuers=" ".join(self._issuers))
 

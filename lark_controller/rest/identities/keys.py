@@ -20,7 +20,7 @@ from jwt import PyJWK, PyJWTError
 
 from lark_common import log
 from lark_common.errors import SettingError, UnreadableError
-from lark_common.exhausted import Rereading
+from lark_common.rereading import Rereading
 from lark_controller.rest.identities.file import CONDOR_ALGORITHM, KINDS
 
 Key = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | bytes
@@ -150,11 +150,12 @@ class KeysFile:
             self._keys = self._read()
             log.event("keys read", file=self._path, keys=len(self._keys))
         except (OSError, ValueError) as error:
-            log.event("keys not read, the former stay", level=log.ERROR, file=self._path, error=error)
-            if isinstance(error, OSError):
-                self._file.failed()
+            unreadable = isinstance(error, OSError)
+            if not unreadable or self._file.failed(error):
+                log.event("keys not read, the former stay", level=log.ERROR, file=self._path, error=error)
+            if unreadable:
                 return
-        self._file.seen = now
+        self._file.done(now)
 
     def _read(self) -> KeySet:
         with self._path.open("rb") as file:

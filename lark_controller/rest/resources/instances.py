@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from flask import Response, request
 
-from lark_controller.accounting.shares.messages import LONGEST
+from lark_controller.accounting.shares.messages import LONGEST_ANSWER
 from lark_controller.api.instances import Instance, Instances
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import read
@@ -62,7 +62,7 @@ def counters() -> Response:
     """
     instance = request.environ.get(HANDED_ON) is True
     # Of strangers no body is read.
-    body = read(LONGEST, (MEDIA,), empty=True)[0] if instance else b""
+    body = read(LONGEST_ANSWER, (MEDIA,), empty=True)[0] if instance else b""
     reader, field = request.headers.get(READER, ""), request.headers.get("Authorization", "")
     if not (instance and is_good(field, current().controls.instances.standing(), reader, body)):
         current().metrics.counters_read.labels("refused").inc()
