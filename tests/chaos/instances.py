@@ -38,7 +38,7 @@ from tests.chaos.ovsdb import Servers
 from tests.chaos.pool import policy
 from tests.chaos.remains import in_words, keep
 from tests.chaos.rest import Rest
-from tests.chaos.runner import LOOK, SETTINGS, SLOTS, SURELY, judged, ports_of_own
+from tests.chaos.runner import LOOK, SETTINGS, SLOTS, SURELY, at_work, judged, ports_of_own
 from tests.chaos.switches import Fleet
 from tests.chaos.workload import Workload, summary
 
@@ -214,7 +214,7 @@ async def _run(
     try:
         await _until(lambda: cluster.mastered(dict.fromkeys(fleet.switches, 0)))
         workload.start()
-        await _at_work(cluster)
+        await at_work(partial(gather, cluster.database.url, fleet, cluster.servers, cluster.log), cluster.log)
         draw, end = random.Random(seed), time.monotonic() + seconds
         turns = _turns(draw)
         while time.monotonic() < end:
@@ -259,9 +259,12 @@ async def _undergo(
     cluster: Cluster, kind: Happens, draw: random.Random, result: Result, say: Callable[[str], None]
 ) -> None:
     active = await _found(cluster)
-    while kind in _MOVES and not any([await asyncio.to_thread(cluster.stands_by, each) for each in cluster.instances]):
-        # What is measured is how soon another one takes over, and not when there is one again.
-        await asyncio.sleep(TICK)
+    async with asyncio.timeout(PATIENCE):
+        while kind in _MOVES and not any(
+            [await asyncio.to_thread(cluster.stands_by, each) for each in cluster.instances]
+        ):
+            # What is measured is how soon another one takes over, and not when there is one again.
+            await asyncio.sleep(TICK)
     before, began = cluster.generations(), time.monotonic()
     result.kinds[kind.value] += 1
     other = next(each for each in cluster.instances if each is not active)
@@ -330,15 +333,6 @@ async def _watch(cluster: Cluster) -> None:
                 each.not_before = time.monotonic() + SOON
                 await asyncio.to_thread(each.start)
         await asyncio.sleep(0.1)
-
-
-async def _at_work(cluster: Cluster) -> None:
-    while True:
-        await asyncio.sleep(LOOK)
-        with contextlib.suppress(LarkError, OSError, psycopg.Error):
-            seen = await asyncio.to_thread(gather, cluster.database.url, cluster.fleet, cluster.servers, cluster.log)
-            if all(judged(cluster.log, seen).values()):
-                return
 
 
 async def _at_rest(cluster: Cluster) -> tuple[Rest, dict[str, int]]:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tests.chaos.checker import Violation
 
 # Looks, a second apart or more on a slow machine, that must find the same until it counts as broken for good; whatever
-# retries does so sooner. And looks after which it counts as broken though it still changes.
+# retries does so sooner. And looks after which it counts as broken though it still changes; each may take minutes where
+# nobody answers, so there is a limit in seconds, too.
 SAME: Final = 90
 MOST: Final = 600
+SECONDS: Final = 1200.0
 
 
 class Rest:
     """The violations at each look, one after the other. ``looks`` has, for each violation of the last one, the number
     of looks in a row that found it."""
 
-    def __init__(self, same: int = SAME, most: int = MOST) -> None:
+    def __init__(
+        self, same: int = SAME, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._same, self._most = same, most
+        self._clock, self._until = clock, clock() + seconds
         self._count = self._alike = 0
         self.looks: dict[Violation, int] = {}
 
@@ -26,7 +32,7 @@ class Rest:
         """Take what a look has found, None where it could see nothing; True once there is nothing to wait for: all is
         well, or what is broken stays."""
         self._count += 1
-        late = self._count >= self._most
+        late = self._count >= self._most or self._clock() > self._until
         if broken is None:
             self._alike = 0
             return late

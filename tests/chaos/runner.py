@@ -105,10 +105,11 @@ async def _run(
     result = Result()
     try:
         # Before there is a controller, nothing is promised.
-        while not (controller.running and controller.rest):
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(PATIENCE):
+            while not (controller.running and controller.rest):
+                await asyncio.sleep(0.1)
         workload.start()
-        await _at_work(whole, log)
+        await at_work(partial(gather, database.url, fleet, servers, log), log)
         lengths = [ROUND] * int(seconds // ROUND) + ([rest_of] if (rest_of := seconds % ROUND) >= 5.0 else [])
         for faults in rounds(seed, lengths or [seconds], kinds(whole, own=own)):
             result.rounds += 1
@@ -157,15 +158,14 @@ async def _in_time(whole: Whole, faults: Sequence[Fault]) -> None:
     await asyncio.gather(*map(at, faults))
 
 
-async def _at_work(whole: Whole, log: Log) -> None:
+async def at_work(look: Callable[[], Evidence], log: Log) -> None:
     """Wait, before the first fault, until there is something of everything that is judged: on a slow machine nothing
     might be acknowledged in a short run otherwise. Raises TimeoutError."""
     end, amounts = time.monotonic() + PATIENCE, dict[str, int]()
     while time.monotonic() < end:
         await asyncio.sleep(LOOK)
         with contextlib.suppress(LarkError, OSError, psycopg.Error, sqlite3.Error):
-            seen = await asyncio.to_thread(gather, whole.database.url, whole.fleet, whole.servers, log)
-            amounts = judged(log, seen)
+            amounts = judged(log, await asyncio.to_thread(look))
             if all(amounts.values()):
                 return
     raise TimeoutError(f"after {PATIENCE:g} s there is not something of everything that is judged: {amounts}")

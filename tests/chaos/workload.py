@@ -76,6 +76,9 @@ class Workload:
         # One that is under way may have begun before.
         last = self._rounds + 2
         while self._rounds < last:
+            if self._tasks[-1].done():
+                # It has failed, and no round follows.
+                self._tasks[-1].result()
             self._due.set()
             await asyncio.sleep(0.05)
         return self._answered

@@ -36,7 +36,13 @@ class Program:
 
     def done(self, step: str) -> None:
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == f"{step}\n"
+        # One that has locked itself out would write nothing for ever.
+        late = threading.Timer(60, self._process.kill)
+        late.start()
+        try:
+            assert self._process.stdout.readline() == f"{step}\n"
+        finally:
+            late.cancel()
 
     def do(self, *steps: str) -> None:
         for step in steps:

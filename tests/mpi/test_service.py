@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -203,16 +204,25 @@ def test_many_flows_have_as_long_a_lease_as_their_renewals_need(monkeypatch: pyt
     flows.release()
 
 
+def in_a_child(work: Callable[[], object]) -> None:
+    """Do something in a child of this process, which must come back from it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_child_that_frees_its_communicator_releases_nothing_of_its_parents(standin: Standin) -> None:
     flows = Flows()
     flows.prepare({OTHER: 30.0})
     flows.commit()
-    child = os.fork()
-    if child == 0:
-        flows.release()
-        os._exit(0)
-    os.waitpid(child, 0)
+    in_a_child(flows.release)
     assert list(standin.rates().values()) == [30.0]
     flows.release()
     assert standin.rates() == {}
@@ -223,11 +233,7 @@ def test_a_child_that_ends_releases_nothing_of_its_parents(standin: Standin) -> 
     flows = Flows()
     flows.prepare({OTHER: 30.0})
     flows.commit()
-    child = os.fork()
-    if child == 0:
-        held._renewal.release()
-        os._exit(0)
-    os.waitpid(child, 0)
+    in_a_child(held._renewal.release)
     assert list(standin.rates().values()) == [30.0]
     held._renewal.release()
     assert standin.rates() == {}

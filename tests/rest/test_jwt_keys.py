@@ -157,7 +157,7 @@ def test_the_last_keys_stay_while_the_issuer_is_away(provider: Provider, started
 def test_an_issuer_that_is_slow_or_endless_holds_up_nobody(
     provider: Provider, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(issuer_keys, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(issuer_keys, "ANSWER_SECONDS", 6.0)
     gone = threading.Event()
 
     def trickle(handler: BaseHTTPRequestHandler) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.namespaces import temporary_directory
+from lab.run import free_port
 from lark_controller.services.dns_updates import DnsUpdates
 from lark_controller.services.external_names import ExternalNames
 from lark_controller.settings import Listen
@@ -55,9 +55,7 @@ def test_the_commands_of_the_page_make_a_zone_that_takes_names(store: Store, pla
     for folder in ("etc", "lib", "run"):
         (place / folder).mkdir(mode=0o755)
     (place / "run").chmod(0o777)
-    with socket.socket() as free:
-        free.bind((ADDRESS, 0))
-        port = free.getsockname()[1]
+    port = free_port(ADDRESS)
     (place / "etc/named.conf").write_text(_NAMED.format(directory=place / "run", port=port, address=ADDRESS))
     (place / "etc/named.conf.local").write_text("")
     log = place / "log"

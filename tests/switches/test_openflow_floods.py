@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -108,6 +109,10 @@ class SlowToReact(Recorder):
         _take(0.005)
         super().packet_in(link, packet)
 
+    def has_more(self, count: int) -> bool:
+        """True once more PacketIns than so many have come."""
+        return len(self.packets) > count
+
 
 def test_packet_ins_that_are_answered_take_a_part_of_the_loop_alone() -> None:
     async def play() -> None:
@@ -120,6 +125,23 @@ def test_packet_ins_that_are_answered_take_a_part_of_the_loop_alone() -> None:
             fake.send_raw(switchside.packet_in(0, QUIET) * 1000)
             await recorder.until(lambda: loop.time() - began > 1.5 and len(recorder.packets) > 50)
             # Half of the time at most, and by far: so much at once, and a fifth of the time since.
+            assert 0.005 * len(recorder.packets) < 0.35 + 0.25 * (loop.time() - began)
+
+    scenario(play)
+
+
+def test_single_packet_ins_that_take_long_are_paid_for_too() -> None:
+    async def play() -> None:
+        recorder = SlowToReact()
+        async with serving(recorder) as server:
+            fake = FakeSwitch(1)
+            await connected(server, recorder, fake)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            while loop.time() - began < 1.5 or len(recorder.packets) <= 50:
+                count = len(recorder.packets)
+                fake.send_raw(switchside.packet_in(0, PacketIn(7, 2, 1, count, 0, bytes(60))))
+                await recorder.until(partial(recorder.has_more, count))
             assert 0.005 * len(recorder.packets) < 0.35 + 0.25 * (loop.time() - began)
 
     scenario(play)

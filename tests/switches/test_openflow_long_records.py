@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
-import time
 import tracemalloc
 
 import pytest
@@ -18,9 +16,8 @@ from lark_controller.switches.openflow import replies
 from lark_controller.switches.openflow.actions import LONGEST, decode_actions, decode_instructions, encode_instructions
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.oxm import MOST_FIELDS, WireError
-from lark_controller.switches.openflow.replies import PacketIn
 from lark_controller.switches.openflow.requests import RECORD_BYTES
-from tests.fixtures.openflow import Recorder, connected, on_a_switch, scenario, serving
+from tests.fixtures.openflow import Recorder, on_a_switch
 from tests.fixtures.work import assert_linear
 
 OURS = cookie(Category.SWITCH)
@@ -98,30 +95,3 @@ def test_long_records_count_as_several_of_a_dump() -> None:
         assert 20 <= len(dump.program.flows) <= 55
 
     on_a_switch(play)
-
-
-class SlowToReact(Recorder):
-    """A handler that takes its time with each PacketIn."""
-
-    def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
-        end = time.perf_counter() + 0.005
-        while time.perf_counter() < end:
-            pass
-        super().packet_in(link, packet)
-
-
-def test_single_packet_ins_that_take_long_are_paid_for_too() -> None:
-    async def play() -> None:
-        recorder = SlowToReact()
-        async with serving(recorder) as server:
-            fake = FakeSwitch(1)
-            await connected(server, recorder, fake)
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            while loop.time() - began < 1.5:
-                count = len(recorder.packets)
-                fake.send_raw(switchside.packet_in(0, PacketIn(7, 2, 1, count, 0, bytes(60))))
-                await recorder.until(lambda seen=count: len(recorder.packets) > seen)  # type: ignore[misc]
-            assert 0.004 * len(recorder.packets) < 0.35 + 0.25 * (loop.time() - began)
-
-    scenario(play)
