@@ -31,9 +31,15 @@ def site(ovs: OpenVSwitch) -> Iterator[Site]:
 
 
 @pytest.fixture
-def lark(site: Site) -> Iterator[Lark]:
+def seconds() -> str:
+    """The seconds between two readings of counters, less than between two updates of Open vSwitch's counters."""
+    return "0.3"
+
+
+@pytest.fixture
+def lark(site: Site, seconds: str) -> Iterator[Lark]:
     with temporary_directory() as directory:
-        lark = Lark(Path(directory), site.policy(*RULES), changed=None, LARK_COUNTER_SECONDS="0.3")
+        lark = Lark(Path(directory), site.policy(*RULES), changed=None, LARK_COUNTER_SECONDS=seconds)
         lark.start()
         site.connect(lark)
         yield lark
@@ -89,6 +95,8 @@ def drops(lark: Lark) -> dict[tuple[str, str], Json]:
     return {(each["owner"], each["kind"]): each for each in found if each["packets_per_second"] > SENT / 5}
 
 
+# Each stretch between two readings has at least three of Open vSwitch's updates, which come twice a second.
+@pytest.mark.parametrize("seconds", ["2"])
 def test_what_is_dropped_now_is_shown_with_its_rule_and_speed(
     site: Site, lark: Lark, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,11 +116,17 @@ def test_what_is_dropped_now_is_shown_with_its_rule_and_speed(
     site.net.exec(site["m"], ["ip", "neigh", "replace", site["gw"].ipv4, "lladdr", site["gw"].mac, "dev", "eth0"])
     with sending(site, ("b", "192.0.2.1"), ("b", site["a"].ipv4), ("m", "192.0.2.1"), ("a", "192.0.2.2")):
         wanted = {("bob", "wan"), ("bob", "slice"), ("mallory", "block")}
-        wait(lambda: set(drops(lark)) == wanted, 30)
-        found = drops(lark)
-        for each in found.values():
-            assert SENT / 2 < each["packets_per_second"] < 2 * SENT, each
-            assert each["direction"] == "out"
+        found: dict[tuple[str, str], Json] = {}
+
+        def at_speed() -> bool:
+            """All of it is shown; in the stretch in which the packets began the speed is less."""
+            found.clear()
+            found.update(drops(lark))
+            speeds = [each["packets_per_second"] for each in found.values()]
+            return set(found) == wanted and all(SENT / 2 < speed < 2 * SENT for speed in speeds)
+
+        wait(at_speed, 60)
+        assert {each["direction"] for each in found.values()} == {"out"}
         wan, sliced, block = (found[each] for each in (("bob", "wan"), ("bob", "slice"), ("mallory", "block")))
         assert (wan["job"], wan["name"], wan["destination"]) == (bob["id"], f"{bob['cluster']}.0", "the WAN")
         assert (wan["line"], sliced["line"], block["line"]) == (line["wan"], line["slice"], line["block"])
