@@ -105,7 +105,7 @@ def test_the_connection_that_stands_is_led_and_nothing_is_changed(
         if end == signal.SIGSTOP:
             # It goes on as the one that it was, and the switch refuses it.
             a.process.send_signal(signal.SIGCONT)
-            a.process.wait(30)
+            a.process.wait(120)
             assert (edge.changed, more.digest()) == (0, held)
 
 

@@ -83,7 +83,7 @@ class Instance:
         """End the process by a signal; returns its status."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
     def ask(
         self, path: str, method: str = "GET", body: str | None = None, content: str = "text/plain"
@@ -120,7 +120,7 @@ class Instance:
         return {job["id"] for job in self.ask("/v1/jobs?limit=1000")[1]["jobs"]}
 
 
-def until(question: Callable[[], object], limit: float = 60.0) -> None:
+def until(question: Callable[[], object], limit: float = 180.0) -> None:
     """The limit only ends a test that has failed already."""
     deadline = time.monotonic() + limit
     while not question():
@@ -202,7 +202,7 @@ def test_killed_stopped_and_drained(two: tuple[Instance, Instance]) -> None:
     assert b.ask("/v1/instances/b/drain", "POST")[0] == 409
     assert b.ask("/v1/instances/a/drain", "POST")[0] == 200
     assert a.process is not None
-    assert a.process.wait(30) == HANDED_OVER
+    assert a.process.wait(120) == HANDED_OVER
     follows(b, "drained")
     # Nobody stands by that could take over.
     assert b.ask("/v1/instances/b/drain", "POST")[0] == 409
@@ -259,7 +259,7 @@ def test_one_that_was_paused_writes_nothing_and_ends(two: tuple[Instance, Instan
     until(b.is_active)
     posted.add(b.post(3))
     a.process.send_signal(signal.SIGCONT)
-    assert a.process.wait(30) == HANDED_OVER
+    assert a.process.wait(120) == HANDED_OVER
     sending.settimeout(60)
     try:
         answer = sending.recv(1 << 16)

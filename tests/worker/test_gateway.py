@@ -117,7 +117,7 @@ def listening(host: Host, port: int, kind: int = socket.SOCK_STREAM) -> Iterator
     with open_socket(host, socket.AF_INET, kind) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("0.0.0.0", port))
-        server.settimeout(2.0)
+        server.settimeout(20.0)
         if kind == socket.SOCK_STREAM:
             server.listen()
         yield server
@@ -125,7 +125,8 @@ def listening(host: Host, port: int, kind: int = socket.SOCK_STREAM) -> Iterator
 
 def connected(source: Host, address: str, port: int, own: int = 0) -> socket.socket | None:
     client = open_socket(source, socket.AF_INET, socket.SOCK_STREAM)
-    client.settimeout(1.0)
+    # Long enough for a second SYN and its answer on a busy machine.
+    client.settimeout(4.0)
     try:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         client.bind(("0.0.0.0", own))
