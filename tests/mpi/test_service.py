@@ -155,6 +155,7 @@ def test_a_renewal_does_not_overtake_a_change(standin: Standin, monkeypatch: pyt
     flows.prepare({OTHER: 30.0})
     flows.commit()
     begun, changed = threading.Event(), threading.Event()
+    flows._due = 0.0
     renewal = threading.Thread(target=flows.renew)
 
     def slow(method: str, *arguments: Any, **more: Any) -> service.Answer:
