@@ -123,7 +123,7 @@ class Reservation:
             if before and self._version != before:
                 return True
             if not before and answers:
-                # What there is now is what a change is compared with.
+                # A change is one from the paths as they are now.
                 before = self._version
                 continue
             if time.monotonic() >= end:

@@ -1332,7 +1332,7 @@ int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) 
         *changed = before[0] && strcmp(before, after) != 0;
         if (*changed) return LARK_MPI_OK;
         if (!before[0] && answers) {
-            /* What there is now is what a change is compared with. */
+            /* A change is one from the paths as they are now. */
             memcpy(before, after, VERSION);
             continue;
         }
