@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
@@ -19,7 +18,7 @@ from urllib.parse import quote
 
 from mpi4py import MPI
 
-from lark_mpi.errors import ReservationError
+from lark_mpi.errors import AwayError, ReservationError
 from lark_mpi.held import LEASE, LONGEST_LEASE, SHORTEST_LEASE, Flow, Flows
 from lark_mpi.patterns import (
     MTU,
@@ -34,7 +33,7 @@ from lark_mpi.patterns import (
     together,
     uses_ipv6,
 )
-from lark_mpi.service import BUSY, PATIENCE, ask, path, reason
+from lark_mpi.service import AWAY, BUSY, PATIENCE, ask, path, reason
 
 # Linux's numbers; Python has no names for them.
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -98,8 +97,8 @@ class Reservation:
         # The flows of this job: its own where this rank makes the requests, else as that rank reported them.
         self._flows = Flows(lease)
         self._told: dict[str, Flow] = {}
-        # Of the paths as they were read last.
-        self._version = ""
+        # Of the paths as they were read last, and the time of the last answer.
+        self._version, self._heard = "", time.monotonic()
 
     def paths(self) -> tuple[Path, ...]:
         """Read what is promised to this communicator from this rank's job, and free beside it. Raises
@@ -108,36 +107,52 @@ class Reservation:
 
     def changed(self, timeout: float) -> bool:
         """Wait until paths are others than when this was last asked, or :meth:`paths` was called; False after
-        ``timeout`` seconds without. Local, and waits in the kernel. Raises ReservationError."""
+        ``timeout`` seconds without. Local, and waits in the kernel. Raises ReservationError, where nobody answers only
+        after a lease: a service or controller that starts anew has kept what is reserved."""
         # NaN is no time.
         end = time.monotonic() + (timeout if timeout > 0 else 0.0)
         if not (self._flows.made() or self._told):
             while (left := end - time.monotonic()) > 0:
                 time.sleep(min(left, LONGEST_WAIT))
             return False
-        if not self._version:
-            self._paths("", 0.0)
         before, pace = self._version, PACE
         while True:
             began = time.monotonic()
-            left = max(end - began, 0.0)
-            # A job that asks too often is told of nothing meanwhile.
-            with suppress(_BusyError):
-                self._paths(before, min(left, LONGEST_WAIT), min(left, PATIENCE))
-            if self._version != before:
+            wait = min(max(end - began, 0.0), LONGEST_WAIT)
+            answers = self._look(before, wait if before else 0.0)
+            if before and self._version != before:
                 return True
+            if not before and answers:
+                # A change is one from the paths as they are now.
+                before = self._version
+                continue
             if time.monotonic() >= end:
                 return False
-            # Where too many wait already, the answer comes at once.
-            if time.monotonic() - began < min(left, LONGEST_WAIT) / 2:
+            # Where too many wait already, or nobody answers, the answer comes at once.
+            if time.monotonic() - began < wait / 2:
                 time.sleep(min(pace, max(end - time.monotonic(), 0.0)))
                 pace = min(2 * pace, SLOWEST_PACE)
+
+    def _look(self, after: str, wait: float) -> bool:
+        """Wait for paths once; False where they could not be read, which a job that asks too often cannot."""
+        try:
+            self._paths(after, wait, 0.0)
+        except _BusyError:
+            return False
+        except AwayError:
+            if time.monotonic() - self._heard > self._flows.lease:
+                raise
+            return False
+        return True
 
     def _paths(self, after: str, wait: float, patience: float = PATIENCE) -> tuple[Path, ...]:
         flows = self._flows.made() or self._told
         if not flows:
             return ()
         answer = ask("GET", f"/v1/paths?after={after}&wait={wait:g}", wait=wait, patience=patience)
+        if answer[0] == AWAY:
+            raise AwayError(reason(answer))
+        self._heard = time.monotonic()
         if answer[0] == BUSY:
             raise _BusyError(reason(answer))
         version, listed = answer[1].get("version"), answer[1].get("paths")
@@ -170,9 +185,10 @@ class Reservation:
             age=age,
         )
 
-    def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], makes: bool) -> None:
+    def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], makes: bool, lease: float, steady: bool) -> None:
         """Take what is wanted, on every job or on none."""
-        refused = ""
+        refused, before = "", (self._flows.lease, self._flows.steady)
+        self._flows.lease, self._flows.steady = lease, steady
         try:
             if makes:
                 self._flows.prepare(wanted)
@@ -180,6 +196,7 @@ class Reservation:
             refused = str(error) or type(error).__name__
         self.reason = _first(comm, refused)
         if self.reason:
+            self._flows.lease, self._flows.steady = before
             self._flows.undo()
         elif makes:
             self._flows.commit()
@@ -243,7 +260,9 @@ def reserve(
 
 
 def reserved(comm: MPI.Comm) -> Reservation | None:
-    """The reservation of a communicator; None where it has none. Local."""
+    """The reservation of a communicator; None where it has none, and where MPI is not running. Local."""
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        return None
     found = comm.Get_attr(KEYVAL)
     return found if isinstance(found, Reservation) else None
 
@@ -257,6 +276,9 @@ def release(comm: MPI.Comm) -> None:
 
 def _ask(comm: MPI.Intracomm, wish: Wish) -> Reservation:
     """Set the attribute: the reservation that was there, changed, or another."""
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        # MPI itself would end the process.
+        raise ReservationError("MPI is not running; between MPI_Init and MPI_Finalize it is accepted")
     if comm.Is_inter():
         # Between two groups, collective calls give each group the other's values.
         raise ReservationError("the communicator is between two groups; one of a single group is accepted")
@@ -288,8 +310,7 @@ def _ask(comm: MPI.Intracomm, wish: Wish) -> Reservation:
         job: megabits(rate, _mtu(there[job]), uses_ipv6(here, there[job]))
         for job, rate in together(each for job, each in sums if job == here.job).items()
     }
-    found._flows.lease, found._flows.steady = lease, steady
-    found._agree(comm, wanted if makes else {}, makes)
+    found._agree(comm, wanted if makes else {}, makes, lease, steady)
     return found
 
 

@@ -13,12 +13,11 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from lark_mpi.errors import ReservationError
-from lark_mpi.service import ask, reason
+from lark_mpi.service import AWAY, BUSY, ask, reason
 
 # Seconds for which a flow stays reserved when nobody renews it.
 LEASE: Final = 300.0
@@ -28,12 +27,13 @@ SHORTEST_LEASE, LONGEST_LEASE = 3.0, 86400.0
 SECONDS_FOR_EACH: Final = 1.0
 # Numbers of shares, from 1 on.
 NUMBERS: Final = 999_999_999_999
+NOT_FOUND: Final = 404
 # Seconds that the answer to the last request of several waits for the queues.
 WAIT: Final = 10.0
-# A renewal's patience in seconds: the next one has its turn as well.
+# A renewal's patience in seconds: the next one has its turn as well. Those without an answer are asked for again, as
+# often in a lease as the second figure.
 RENEWAL_PATIENCE: Final = 2.0
-# The status where the worker service has no controller.
-AWAY: Final = 503
+AGAIN_IN_A_LEASE: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,9 @@ class Flows:
         self._made: dict[str, Flow] = {}
         self._wanted: Mapping[str, float] = {}
         self._taken: list[tuple[str, Flow | None]] = []
+        # The time of the next renewal of all, by the monotonic clock, and those whose last one had no answer.
+        self._due = math.inf
+        self._late: set[str] = set()
 
     def made(self) -> dict[str, Flow]:
         """The flows as they are now."""
@@ -84,25 +87,29 @@ class Flows:
         for number, (job, rate) in enumerate(more, 1):
             self._take(job, rate, min(WAIT, self.lease / 3) if number == len(more) else 0.0)
         if wanted:
-            _renewal.add(self)
+            # With a longer lease than before, no later than what is reserved already needs it.
+            self._due = min(self._due, time.monotonic() + self.lease / 3)
+            _renewal.add(self, self._due)
 
     def commit(self) -> None:
         """Keep what was prepared, and give back the rest."""
+        answers = True
         for job, flow in self.made().items():
             rate = self._wanted.get(job)
             if rate is None:
-                self._give(job)
+                answers = self._give(job, answers)
             elif rate < flow.rate or flow.steady != self.steady:
-                self._set(job, flow, rate, self.steady)
+                answers = self._set(job, flow, rate, self.steady, answers)
         self._taken = []
 
     def undo(self) -> None:
         """Give back what was prepared."""
+        answers = True
         for job, before in reversed(self._taken):
             if before is None:
-                self._give(job)
+                answers = self._give(job, answers)
             else:
-                self._set(job, self.made()[job], before.rate, before.steady)
+                answers = self._set(job, self.made()[job], before.rate, before.steady, answers)
         self._taken = []
 
     def release(self) -> None:
@@ -114,19 +121,31 @@ class Flows:
             answers = self._give(job, answers)
         _renewal.remove(self)
 
-    def renew(self) -> None:
-        """Put off the end of every flow; one that is over is lost."""
-        for job in self.made():
-            with self._asking:
-                flow = self.made().get(job)
-                if flow is None or flow.lost:
-                    continue
-                try:
-                    answer = ask("PATCH", _target(flow), self._terms(flow.rate, flow.steady), patience=RENEWAL_PATIENCE)
-                except ReservationError:
-                    continue
-                if answer[0] == 404:
-                    self._lose(job, flow, reason(answer))
+    def renew(self) -> float:
+        """Put off the end of every flow whose time it is; one that is over is lost. Returns the time of the next
+        renewal, which is soon where there was no answer."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + self.lease / 3
+            self._late = set(self.made())
+        for job in sorted(self._late):
+            if self._renew(job):
+                self._late.discard(job)
+        return min(self._due, time.monotonic() + self.lease / AGAIN_IN_A_LEASE) if self._late else self._due
+
+    def _renew(self, job: str) -> bool:
+        """Renew a flow; False where nobody has answered."""
+        with self._asking:
+            flow = self.made().get(job)
+            if flow is None or flow.lost:
+                return True
+            try:
+                answer = ask("PATCH", _target(flow), self._terms(flow.rate, flow.steady), patience=RENEWAL_PATIENCE)
+            except ReservationError:
+                return False
+            if answer[0] == NOT_FOUND:
+                self._lose(job, flow, reason(answer))
+            return answer[0] not in (AWAY, BUSY)
 
     def _take(self, job: str, rate: float, wait: float) -> None:
         with self._asking:
@@ -149,15 +168,19 @@ class Flows:
     def _terms(self, rate: float, steady: bool) -> dict[str, float]:
         return {"rate": rate, "duration": self.lease, "steady": steady}
 
-    def _set(self, job: str, flow: Flow, rate: float, steady: bool) -> None:
-        """Lower a rate, or make it steady or not, which is never refused; where nobody answers, the flow's end does
-        it."""
+    def _set(self, job: str, flow: Flow, rate: float, steady: bool, answers: bool) -> bool:
+        """Lower a rate, or make it steady or not, which is never refused; False where nobody answers, or nobody
+        ``answers`` as it is: the next renewal does it then."""
         with self._asking:
-            with suppress(ReservationError):
-                ask("PATCH", _target(flow), self._terms(rate, steady))
+            if answers:
+                try:
+                    answers = ask("PATCH", _target(flow), self._terms(rate, steady))[0] != AWAY
+                except ReservationError:
+                    answers = False
             with self._lock:
                 if job in self._made:
                     self._made[job] = replace(self._made[job], rate=rate, steady=steady)
+        return answers
 
     def _give(self, job: str, answers: bool = True) -> bool:
         """Release a flow; False where nobody answers, or nobody ``answers`` as it is: its end does it then."""
@@ -185,15 +208,14 @@ class _Renewal:
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
-        self._due: dict[Flows, float] = {}
+        self._next: dict[Flows, float] = {}
         self._thread: threading.Thread | None = None
         self._process = 0
 
-    def add(self, flows: Flows) -> None:
-        """Renew these from now on."""
+    def add(self, flows: Flows, at: float) -> None:
+        """Renew these from a time on."""
         with self._lock:
-            # With a longer lease than before, no later than what is reserved already needs it.
-            self._due[flows] = min(self._due.get(flows, math.inf), time.monotonic() + flows.lease / 3)
+            self._next[flows] = min(self._next.get(flows, math.inf), at)
             if self._thread is None:
                 self._process = os.getpid()
                 self._thread = threading.Thread(target=self._run, name="lark_mpi", daemon=True)
@@ -204,14 +226,14 @@ class _Renewal:
     def remove(self, flows: Flows) -> None:
         """Renew these no longer."""
         with self._lock:
-            self._due.pop(flows, None)
+            self._next.pop(flows, None)
 
     def release(self) -> None:
         """Release everything that the process holds; nothing in a child of it, which ends earlier than it."""
         if os.getpid() != self._process:
             return
         with self._lock:
-            held = list(self._due)
+            held = list(self._next)
         for flows in held:
             flows.release()
 
@@ -219,14 +241,18 @@ class _Renewal:
         while True:
             with self._lock:
                 now = time.monotonic()
-                due = [flows for flows, at in self._due.items() if at <= now]
+                due = [flows for flows, at in self._next.items() if at <= now]
                 if not due:
-                    self._lock.wait(min(self._due.values()) - now if self._due else None)
+                    self._lock.wait(min(self._next.values()) - now if self._next else None)
                     continue
                 for flows in due:
-                    self._due[flows] = now + flows.lease / 3
+                    # Meanwhile another thread may set it for an earlier time.
+                    self._next[flows] = math.inf
             for flows in due:
-                flows.renew()
+                at = flows.renew()
+                with self._lock:
+                    if flows in self._next:
+                        self._next[flows] = min(self._next[flows], at)
 
 
 _renewal = _Renewal()

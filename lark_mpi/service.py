@@ -9,7 +9,7 @@ import struct
 import time
 from typing import Any, Final
 
-from lark_mpi.errors import ReservationError
+from lark_mpi.errors import AwayError, ReservationError
 
 SOCKET: Final = "/run/lark-worker/worker.sock"
 # Seconds to wait for room in the service's queue, and for an answer.
@@ -22,9 +22,13 @@ LONGEST_PAUSE: Final = 4.0
 # Bytes of an answer. The links of a large pool are some megabytes.
 MAX_ANSWER: Final = 16 << 20
 BUSY: Final = 429
-AGAIN: Final = (BUSY, 503)
+AWAY: Final = 503
+AGAIN: Final = (BUSY, AWAY)
 
 Answer = tuple[int, dict[str, Any]]
+
+# The sockets at which this process was answered. A service that starts anew has none for a moment.
+_answered: Final[set[str]] = set()
 
 
 def path() -> str:
@@ -35,23 +39,26 @@ def path() -> str:
 def ask(method: str, target: str, body: object = None, wait: float = 0.0, patience: float = PATIENCE) -> Answer:
     """Status and document of a request; one that the service has no time for is repeated for ``patience`` seconds.
 
-    Raises ReservationError where no answer comes.
+    Raises AwayError where no answer comes, ReservationError where no service was ever there.
     """
     deadline, pause = time.monotonic() + patience, PAUSE
     while True:
         try:
             status, document = _once(method, target, body, SECONDS + wait)
             problem = None
-        except FileNotFoundError:
-            raise ReservationError(f"{path()}: no worker service of Lark is here") from None
+            _answered.add(path())
         except OSError as error:
-            status, document, problem = 0, {}, error.strerror or str(error)
+            missing = isinstance(error, FileNotFoundError)
+            if missing and path() not in _answered:
+                raise ReservationError(f"{path()}: no worker service of Lark is here") from None
+            status, document = 0, {}
+            problem = f"{path()} is not there" if missing else error.strerror or str(error)
         if problem is None and status not in AGAIN:
             return status, document
         if time.monotonic() + pause > deadline:
             if problem is None:
                 return status, document
-            raise ReservationError(f"the worker service cannot be asked: {problem}")
+            raise AwayError(f"the worker service cannot be asked: {problem}")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 

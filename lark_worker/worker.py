@@ -63,7 +63,7 @@ class Worker:
     ) -> None:
         self._state_lock = StateLock(settings.state_dir)
         # Reservations by the jobs themselves.
-        self.reservations = Requests(link, fair_queues.write_now)
+        self.reservations = Requests(link, fair_queues.write_now, settings.state_dir / "shares")
         self.paths = OwnPaths(link, self._delivered)
         self.external = OwnExternalAddresses(link)
         self._settings = settings
@@ -106,6 +106,7 @@ class Worker:
             transfers=self.transfers,
             transfer_reports=self._transfer_reports,
             script=script,
+            reservations=self.reservations,
         )
         self._admission = Admission(settings, self._jobs, link, startd, networks, self._endings)
         self._registrations = Registrations(
@@ -133,6 +134,7 @@ class Worker:
         self._watch.start()
         live = [record for record in known if not record.over and self._jobs.lives(record)]
         self._networks.sweep(live)
+        self.reservations.resume({record.id for record in live})
         self._dhcp.start()
         for record in known:
             key = key_of(record)

@@ -36,6 +36,9 @@
 #define PAUSE 0.5
 #define LONGEST_PAUSE 4.0
 #define BUSY 429
+#define AWAY 503
+/* A renewal without an answer is tried again, as often in a lease. */
+#define AGAIN_IN_A_LEASE 12
 /* Seconds that the answer to the last request of several waits for the queues. */
 #define WAIT 10
 #define LEASE 300.0
@@ -307,6 +310,9 @@ static const char *socket_path(void) {
     return given && *given ? given : SOCKET_PATH;
 }
 
+/* This process was answered: a service that starts anew has no socket for a moment. */
+static atomic_int answered_before;
+
 static void forget(answer *of) {
     free(of->text);
     of->text = NULL;
@@ -411,14 +417,16 @@ static int ask(const char *method, const char *target, const char *body, double 
     }
     for (;;) {
         const char *problem = once(request, (size_t)length, SECONDS + wait, out, &missing);
-        if (problem && missing) {
+        if (problem && missing && !answered_before) {
             snprintf(reason, TEXT, "%s: no worker service of Lark is here", socket_path());
             return 0;
         }
-        if (!problem && out->status != BUSY && out->status != 503) return 1;
+        if (!problem) answered_before = 1;
+        if (!problem && out->status != BUSY && out->status != AWAY) return 1;
         if (now() + pause > deadline) {
             if (!problem) return 1;
-            snprintf(reason, TEXT, "the worker service cannot be asked: %s", problem);
+            if (missing) snprintf(reason, TEXT, "the worker service cannot be asked: %s is not there", socket_path());
+            else snprintf(reason, TEXT, "the worker service cannot be asked: %s", problem);
             return 0;
         }
         forget(out);
@@ -497,12 +505,14 @@ typedef struct {
     char id[ID]; /* empty: none */
     long long kbps;
     int steady, changing; /* a request for another rate is under way */
+    int late; /* its last renewal had no answer */
     char lost[TEXT];
 } flow;
 
 typedef struct reservation {
     lark_mpi_status status; /* first: what the attribute shows */
-    double lease, due;
+    double lease, due, all_due; /* the next renewal, and the next one of all flows */
+    double heard;               /* the last answer about paths */
     int makes, jobs, own, steady;
     char version[VERSION]; /* of the paths as they were read last */
     place *places; /* of each job */
@@ -603,7 +613,12 @@ static void renew(const char *id) {
     pthread_mutex_lock(&lock);
     renewing[0] = '\0';
     pthread_cond_broadcast(&idle);
-    if (answered && found.status == 404 && (made = find_flow(id, &of))) memcpy(made->lost, reason, TEXT);
+    if ((made = find_flow(id, &of))) {
+        double again = now() + of->lease / AGAIN_IN_A_LEASE;
+        made->late = !answered || found.status == BUSY || found.status == AWAY;
+        if (made->late && again < of->due) of->due = again;
+        if (answered && found.status == 404) memcpy(made->lost, reason, TEXT);
+    }
     forget(&found);
 }
 
@@ -615,10 +630,12 @@ static due_flow *take_due(double time, int *count) {
     due_flow *found = calloc((size_t)most + 1, sizeof *found);
     for (reservation *each = held; each; each = each->next) {
         if (each->due > time) continue;
-        each->due = time + each->lease / 3;
+        int all = each->all_due <= time;
+        if (all) each->all_due = time + each->lease / 3;
+        each->due = each->all_due;
         for (int job = 0; job < each->jobs && found; job++) {
             const flow *made = &each->flows[job];
-            if (made->id[0] && !made->lost[0]) memcpy(found[(*count)++].id, made->id, ID);
+            if (made->id[0] && !made->lost[0] && (all || made->late)) memcpy(found[(*count)++].id, made->id, ID);
         }
     }
     return found;
@@ -651,6 +668,7 @@ static int enlist(reservation *of) {
     pthread_mutex_lock(&lock);
     for (reservation *each = held; each; each = each->next) there |= each == of;
     /* With a longer lease than before, no later than what is reserved already needs it. */
+    if (!there || due < of->all_due) of->all_due = due;
     if (!there || due < of->due) of->due = due;
     if (!there) {
         of->next = held;
@@ -688,7 +706,14 @@ static int give(reservation *of, int job) {
     snprintf(target, sizeof target, "/v1/reservations/%s", was.id);
     if (!ask("DELETE", target, "", 0, RENEWAL_PATIENCE, &found, reason)) return 0;
     forget(&found);
-    return found.status != 503;
+    return found.status != AWAY;
+}
+
+/* The same where nobody `answers` any more: its end does it. */
+static int back(reservation *of, int job, int answers) {
+    if (answers) return give(of, job);
+    keep(of, job, &(flow){.kbps = 0});
+    return 0;
 }
 
 /* A number for a share, by which the service finds that a request is the one of before, whose answer was lost. */
@@ -747,39 +772,41 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     return 1;
 }
 
-/* Lowers every flow to a rate, or gives it back, and makes it steady or not; nothing of this is refused. */
-static void lower(reservation *of, const long long *wanted) {
+/* Sets a rate that is refused to nobody. Where nobody answers, or `answers` is 0, the next renewal sets it. */
+static int set(reservation *of, int job, long long kbps, int steady, int answers) {
     char reason[TEXT];
-    for (int job = 0; job < of->jobs; job++) {
+    if (answers && take(of, job, kbps, steady, 0, reason)) return 1;
+    flow made = flow_of(of, job);
+    made.kbps = kbps;
+    made.steady = steady;
+    keep(of, job, &made);
+    return 0;
+}
+
+/* Lowers every flow to a rate, or gives it back, and makes it steady or not. */
+static void lower(reservation *of, const long long *wanted) {
+    for (int job = 0, answers = 1; job < of->jobs; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;
-        if (!wanted[job]) give(of, job);
-        else if ((wanted[job] < made.kbps || of->steady != made.steady) && !made.lost[0] &&
-                 !take(of, job, wanted[job], of->steady, 0, reason)) {
-            made.kbps = wanted[job];
-            made.steady = of->steady;
-            keep(of, job, &made);
-        }
+        if (!wanted[job]) answers = back(of, job, answers);
+        else if ((wanted[job] < made.kbps || of->steady != made.steady) && !made.lost[0])
+            answers = set(of, job, wanted[job], of->steady, answers);
     }
 }
 
 static void undo(reservation *of) {
-    char reason[TEXT];
-    for (int job = 0; job < of->jobs; job++) {
+    for (int job = 0, answers = 1; job < of->jobs; job++) {
         flow made = flow_of(of, job), was = of->before[job];
         long long wanted = was.lost[0] ? 0 : was.kbps;
         if (!made.id[0] || (made.kbps == wanted && made.steady == was.steady) || made.lost[0]) continue;
-        if (!wanted) give(of, job);
-        else if (!take(of, job, wanted, was.steady, 0, reason)) keep(of, job, &was);
+        if (!wanted) answers = back(of, job, answers);
+        else answers = set(of, job, wanted, was.steady, answers);
     }
 }
 
 static void drop(reservation *of) {
     /* MPI_Finalize is not to wait for each of a thousand flows where nobody answers. */
-    for (int job = 0, answers = 1; of->makes && job < of->jobs; job++) {
-        if (answers) answers = give(of, job);
-        else keep(of, job, &(flow){.kbps = 0});
-    }
+    for (int job = 0, answers = 1; of->makes && job < of->jobs; job++) answers = back(of, job, answers);
     pthread_mutex_lock(&lock);
     for (reservation **each = &held; *each; each = &(*each)->next) {
         if (*each == of) {
@@ -841,7 +868,9 @@ static int ends(MPI_Comm comm, int key, void *attribute, void *unused) {
 }
 
 int lark_mpi_keyval(void) {
-    int made;
+    int made, begun = 0, over = 0;
+    /* MPI itself would end the process. */
+    if (MPI_Initialized(&begun) || MPI_Finalized(&over) || !begun || over) return MPI_KEYVAL_INVALID;
     if (keyval != MPI_KEYVAL_INVALID) return keyval;
     /* Several threads may ask first. */
     pthread_mutex_lock(&making);
@@ -1022,6 +1051,7 @@ static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int 
     if (MPI_Comm_get_attr(comm, keyval, &found, &there) != MPI_SUCCESS) return NULL;
     if (!there) {
         found = calloc(1, sizeof *found);
+        if (found) found->heard = now();
         if (!found || PMPI_Comm_set_attr(comm, keyval, found) != MPI_SUCCESS) {
             free(found);
             return NULL;
@@ -1044,8 +1074,9 @@ static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int 
     return found;
 }
 
-/* Takes what the ranks of the job send, on every job or on none; `sent` are bytes a second to each job. */
-static int agree(MPI_Comm comm, reservation *of, const double *sent) {
+/* Takes what the ranks of the job send, on every job or on none; `sent` are bytes a second to each job, lease and steady
+ * those of before. */
+static int agree(MPI_Comm comm, reservation *of, const double *sent, double lease, int steady) {
     char problem[TEXT] = "", reason[TEXT] = "";
     double *total = calloc((size_t)of->jobs, sizeof *total);
     long long *wanted = calloc((size_t)of->jobs, sizeof *wanted);
@@ -1067,6 +1098,12 @@ static int agree(MPI_Comm comm, reservation *of, const double *sent) {
     pthread_mutex_unlock(&lock);
     if (of->makes) prepare(of, wanted, problem);
     if (first(comm, problem, reason, &refused)) goto end;
+    if (refused) {
+        pthread_mutex_lock(&lock);
+        if (lease > 0) of->lease = lease;
+        of->steady = steady;
+        pthread_mutex_unlock(&lock);
+    }
     if (of->makes && refused) undo(of);
     else if (of->makes) lower(of, wanted);
     memcpy(of->status.reason, reason, TEXT);
@@ -1120,10 +1157,12 @@ static int request(MPI_Comm comm, const lark_mpi_wish *wish, reservation **out) 
     if (!to_jobs) goto end;
     for (int i = 0; i < size; i++) to_jobs[job_of[i]] += sent[i];
     pthread_mutex_lock(&lock);
+    double lease = (*out)->lease;
+    int steady = (*out)->steady;
     (*out)->lease = wish->lease > 0 ? wish->lease : LEASE;
     (*out)->steady = wish->steady != 0;
     pthread_mutex_unlock(&lock);
-    result = agree(comm, *out, to_jobs);
+    result = agree(comm, *out, to_jobs, lease, steady);
 end:
     free(sent);
     free(to_jobs);
@@ -1193,7 +1232,13 @@ static int read_paths(reservation *of, const char *after, double wait, double pa
     char target[VERSION + 64], version[64], word[VERSION];
     snprintf(target, sizeof target, "/v1/paths?after=%s&wait=%lld.%03d", after, (long long)wait,
              (int)((wait - (double)(long long)wait) * 1000));
+    found->status = 0;
     if (!ask("GET", target, "", wait, patience, found, reason)) return 0;
+    if (found->status != AWAY) {
+        pthread_mutex_lock(&lock);
+        of->heard = now();
+        pthread_mutex_unlock(&lock);
+    }
     if (found->status == 200 && member_text(found->body, "version", version, sizeof version) &&
         member_list(found->body, "paths", list)) {
         escaped(version, word, VERSION);
@@ -1203,6 +1248,14 @@ static int read_paths(reservation *of, const char *after, double wait, double pa
     say(found, reason);
     forget(found);
     return 0;
+}
+
+/* Seconds beyond a lease without an answer about paths. */
+static double silence(const reservation *of) {
+    pthread_mutex_lock(&lock);
+    double found = now() - of->heard - of->lease;
+    pthread_mutex_unlock(&lock);
+    return found;
 }
 
 /* A path as it is among those of the job; a reservation is the sum of its shares. */
@@ -1267,21 +1320,24 @@ int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) 
         return LARK_MPI_OK;
     }
     get_version(of, before);
-    if (!before[0]) {
-        if (!read_paths(of, "", 0, PATIENCE, &found, &list, reason)) return LARK_MPI_REFUSED;
-        forget(&found);
-        get_version(of, before);
-    }
     for (double pace = PACE;;) {
         double began = now(), left = end > began ? end - began : 0, wait = left < LONGEST_WAIT ? left : LONGEST_WAIT;
-        /* A job that asks too often is told of nothing meanwhile. */
-        if (read_paths(of, before, wait, left < PATIENCE ? left : PATIENCE, &found, &list, reason)) forget(&found);
-        else if (found.status != BUSY) return LARK_MPI_REFUSED;
+        int answers = read_paths(of, before, before[0] ? wait : 0, 0, &found, &list, reason);
+        if (answers) forget(&found);
+        /* A job that asks too often is told of nothing meanwhile. A service or controller that starts anew has kept what
+         * is reserved, until the lease is over. */
+        else if (found.status != BUSY && ((found.status && found.status != AWAY) || silence(of) > 0)) return LARK_MPI_REFUSED;
         else *reason = '\0';
         get_version(of, after);
-        *changed = strcmp(before, after) != 0;
-        if (*changed || now() >= end) return LARK_MPI_OK;
-        /* Where too many wait already, the answer comes at once. */
+        *changed = before[0] && strcmp(before, after) != 0;
+        if (*changed) return LARK_MPI_OK;
+        if (!before[0] && answers) {
+            /* A change is one from the paths as they are now. */
+            memcpy(before, after, VERSION);
+            continue;
+        }
+        if (now() >= end) return LARK_MPI_OK;
+        /* Where too many wait already, or nobody answers, the answer comes at once. */
         left = end - now();
         if (left > 0 && now() - began < wait / 2) {
             rest(left < pace ? left : pace);

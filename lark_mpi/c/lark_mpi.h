@@ -19,7 +19,8 @@ extern "C" {
 enum {
     LARK_MPI_OK = 0,
     LARK_MPI_REFUSED = 1, /* the reason is in the status, the same on every rank */
-    LARK_MPI_FAILED = 2   /* an MPI call failed, there is no memory, or the communicator is no intracommunicator */
+    LARK_MPI_FAILED = 2   /* an MPI call failed, MPI is not running, there is no memory, or the communicator is no
+                             intracommunicator */
 };
 
 /* The receivers of each rank. */
@@ -68,14 +69,16 @@ int lark_mpi_reserved(MPI_Comm comm, lark_mpi_status *status, int *found);
 int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, char *reason);
 
 /* Waits until paths are others than when this was last called, or lark_mpi_paths was: *changed is 1; it is 0 after so
- * many seconds without. The thread sleeps in the kernel meanwhile. LARK_MPI_REFUSED as lark_mpi_paths. */
+ * many seconds without. The thread sleeps in the kernel meanwhile. LARK_MPI_REFUSED as lark_mpi_paths, but where nobody
+ * answers only after a lease: a service or controller that starts anew has kept what is reserved. */
 int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason);
 
 /* Releases; every rank calls it. Freeing the communicator, or MPI_Finalize, does the same. */
 int lark_mpi_release(MPI_Comm comm);
 
 /* The attribute: MPI_Comm_set_attr with a lark_mpi_wish * asks (a refusal is no error: the attribute has it), and
- * MPI_Comm_get_attr reads a lark_mpi_status * back. A duplicate of the communicator has none. After MPI_Init. */
+ * MPI_Comm_get_attr reads a lark_mpi_status * back. A duplicate of the communicator has none. Between MPI_Init and MPI_Finalize;
+ * otherwise MPI_KEYVAL_INVALID. */
 int lark_mpi_keyval(void);
 
 #ifdef __cplusplus

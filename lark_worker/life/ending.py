@@ -11,6 +11,7 @@ from lark_worker.dhcp.jobs import DhcpJobs
 from lark_worker.errors import NetworkError, RefusedError
 from lark_worker.identity.process_watch import ProcessWatch
 from lark_worker.life.removal_retry import RemovalRetry
+from lark_worker.life.shares import Requests
 from lark_worker.life.site_script import SiteScript
 from lark_worker.life.spool import Spool
 from lark_worker.network.job_network import JobNetworks
@@ -41,6 +42,7 @@ class Endings:
         transfers: Transfers,
         transfer_reports: TransferReports,
         script: SiteScript,
+        reservations: Requests,
     ) -> None:
         self._jobs = jobs
         self._link = link
@@ -54,6 +56,7 @@ class Endings:
         self._transfer_reports = transfer_reports
         self._removal_retry = RemovalRetry(networks.remove, self._has_network)
         self._script = script
+        self._reservations = reservations
 
     def stop(self) -> None:
         """Stop removing networks."""
@@ -83,6 +86,7 @@ class Endings:
                 then="end",
             )
             self._spool.add(record.slot, record.id)
+            self._reservations.forget(record.id)
             log.event("job ends", job=record.id, slot=record.slot, by=by)
             return record
 

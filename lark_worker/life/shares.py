@@ -5,8 +5,9 @@ one that is released, or that nobody renews, gives its rate back and leaves the 
 
 The reservation is steady where all its shares are: packets of one that is not may use what is free.
 
-Shares are in memory alone. After the service has started again, a renewal (with rate and duration) makes a share known
-as it was, and one that is released before that ends with the flow.
+Shares are on disk before the controller is asked, so that they outlive the service, whenever it ends. Where they cannot
+be read, a renewal (with rate and duration) makes a share known as it was, and one that is released before that ends
+with the flow.
 
 Where an answer of the controller is lost, the next request finds out by the flow's rate if the change was made. A
 caller that has lost this service's answer repeats its request with the same number, and gets the share that it has.
@@ -19,88 +20,60 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Iterable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
 from lark_common.errors import AdError
 from lark_worker.controller_link import ControllerLink
-from lark_worker.errors import AwayError, CallerError
+from lark_worker.errors import CallerError
 from lark_worker.life.own_reservations import CHANGE, SELF, WISH, ControllerAnswer, OwnReservations, read
 from lark_worker.records.records import Record
+from lark_worker.records.shares import MOST, NOTHING, Ends, Share, SharedFlow, ShareFiles
 
 # Between a reservation's id, which is hexadecimal, and the number of the share.
 MARK: Final = "s"
 # The member of a request that asks for one.
 SHARE: Final = "share"
-# Shares of one flow; the communicators of an application are far fewer.
-MOST: Final = 64
 LONGEST: Final = 86_400.0
 _JOB: Final = re.compile(r"[0-9a-f]{16}")
 _NUMBERS: Final = 10**12
 _DIGITS: Final = 12
-# Mb/s; less is nothing. A controller rounds up to whole kb/s.
-_NOTHING: Final = 0.0005
+# Mb/s by which a rate may be more than was asked for: a controller rounds up to whole kb/s.
 _ROUNDED: Final = 0.0015
 _LOCKS: Final = 64
 _FORGET_AT: Final = 256
-# Requests without an answer that are kept: the latest.
-_LOST_AT: Final = 1024
 # Seconds between two writings of what queues have counted.
 _WRITE_SECONDS: Final = 1.0
-
-
-@dataclass(slots=True)
-class _Share:
-    """A share: Mb/s, its end by the monotonic clock, and whether the rate is the most as well."""
-
-    rate: float
-    until: float
-    steady: bool
-
-
-@dataclass(slots=True)
-class _Flow:
-    """The shares of one reservation, by number; ``whole`` if all of them are here, since it was made in this run of the
-    service. Of another one ``over`` are those that have been here. ``doubt`` are the flow's rate and its shares if the
-    last change was made, whose answer was lost."""
-
-    id: str
-    whole: bool
-    shares: dict[int, _Share] = field(default_factory=dict)
-    over: set[int] = field(default_factory=set)
-    doubt: tuple[float, dict[int, _Share]] | None = None
-
-    def become(self, shares: dict[int, _Share]) -> None:
-        """Have these shares from now on; others are over."""
-        if not self.whole:
-            self.over |= self.shares.keys() - shares.keys()
-        self.shares = shares
-
-    def settle(self, rate: float) -> None:
-        """Find out by the flow's rate if the change was made whose answer was lost."""
-        doubt, self.doubt = self.doubt, None
-        if doubt is not None and abs(doubt[0] - rate) < _NOTHING:
-            self.become(doubt[1])
-
-    def may_be_unknown(self, number: int) -> bool:
-        """True for a share that may be of a former run of the service."""
-        return not self.whole and number not in self.over and len(self.shares) < MOST and len(self.over) < 16 * MOST
 
 
 class Shares:
     """The shares of this worker's jobs; thread-safe. Every call raises AwayError where the controller cannot be
     asked, CallerError for what is not the job's, AdError for a body that is none."""
 
-    def __init__(self, link: ControllerLink, own: OwnReservations, clock: Callable[[], float] = time.monotonic) -> None:
-        self._link, self._own, self._clock = link, own, clock
+    def __init__(
+        self,
+        link: ControllerLink,
+        own: OwnReservations,
+        files: ShareFiles,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link, self._own, self._files, self._clock = link, own, files, clock
         # One change of a job's shares at a time; a lock is of several jobs, so that there are few.
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._lock = threading.Lock()
-        # By job and receiver; and of those that were asked for, and of which no answer has come, the only share.
-        self._flows: dict[tuple[str, str], _Flow] = {}
-        self._lost: dict[tuple[str, str], tuple[int, _Share]] = {}
+        self._flows: dict[Ends, SharedFlow] = {}
+
+    def resume(self, jobs: Collection[str]) -> None:
+        """Take up the shares of these jobs, as they are on disk."""
+        with self._lock:
+            self._flows = {flow.ends: flow for flow in self._files.load(jobs, self._clock())}
+
+    def forget(self, job_id: str) -> None:
+        """Forget the shares of a job that is over."""
+        with self._lock:
+            self._drop([ends for ends in self._flows if ends[0] == job_id])
 
     def reserve(self, record: Record, wish: dict[str, Any], wait: float, number: int | None = None) -> ControllerAnswer:
         """Take a share: of the reservation to the same receiver, or of a new one. With the ``number`` of a share that
@@ -109,12 +82,14 @@ class Shares:
         steady = _steady(wish) or False
         if rate is None or seconds is None or not isinstance(receiver, str) or not _JOB.fullmatch(receiver):
             raise AdError("", "a share needs rate, duration, and as destination the id of a job")
-        share = _Share(rate, self._clock() + seconds, steady)
+        share = Share(rate, seconds, self._clock() + seconds, steady)
         with self._of(record):
-            flow = self._known(record, receiver) or self._recovered(record, receiver)
+            flow = self._known(record, receiver)
+            if flow is not None and not flow.id:
+                flow = self._recovered(record, flow)
             found = None if flow is None else self._show(record, flow)
             if flow is None or found is None:
-                return self._begin(record, receiver, number or _new(()), share, seconds, wait)
+                return self._begin(record, receiver, number or _new(()), share, wait)
             if number in flow.shares:
                 return HTTPStatus.CREATED, _shown(found, number, flow.shares[number].rate)
             if len(flow.shares) >= MOST:
@@ -125,39 +100,29 @@ class Shares:
                 (HTTPStatus.CREATED, _shown(document, number, rate)) if status == HTTPStatus.OK else (status, document)
             )
 
-    def _begin(
-        self, record: Record, receiver: str, number: int, share: _Share, seconds: float, wait: float
-    ) -> ControllerAnswer:
+    def _begin(self, record: Record, receiver: str, number: int, share: Share, wait: float) -> ControllerAnswer:
         """Reserve a flow, of which this is the only share."""
-        body = {"destination": receiver, "rate": share.rate, "duration": seconds, "steady": share.steady}
-        try:
-            status, document = self._own.reserve(record, json.dumps(body).encode(), wait)
-        except AwayError:
+        flow = SharedFlow((record.id, receiver), "", whole=True, shares={number: share})
+        self._keep(flow)
+        body = {"destination": receiver, "rate": share.rate, "duration": share.seconds, "steady": share.steady}
+        status, document = self._own.reserve(record, json.dumps(body).encode(), wait)
+        if status != HTTPStatus.CREATED:
             with self._lock:
-                self._lost[record.id, receiver] = number, share
-                for key in list(self._lost)[: max(0, len(self._lost) - _LOST_AT)]:
-                    del self._lost[key]
-            raise
-        if status == HTTPStatus.CREATED:
-            self._keep(record, receiver, _Flow(str(document["id"]), whole=True, shares={number: share}))
-            document = _shown(document, number, share.rate)
-        return status, document
+                self._drop([flow.ends])
+            return status, document
+        flow.id = str(document["id"])
+        self._files.write(flow)
+        return status, _shown(document, number, share.rate)
 
-    def _recovered(self, record: Record, receiver: str) -> _Flow | None:
-        """The flow that was reserved by a request whose answer was lost; None where there is none."""
-        with self._lock:
-            lost = self._lost.get((record.id, receiver))
-        if lost is None:
-            return None
-        number, share = lost
+    def _recovered(self, record: Record, flow: SharedFlow) -> SharedFlow | None:
+        """A flow that was asked for, if it is reserved, though no answer has come; else None."""
+        (share,) = flow.shares.values()
         status, document = self._link.passed(lambda client: client.watch_paths(record.machine))
-        with self._lock:
-            self._lost.pop((record.id, receiver), None)
         for each in (document.get("paths") or ()) if status == HTTPStatus.OK else ():
             ends = (each.get("job"), each.get("peer"))
-            if ends == (record.id, receiver) and abs(each.get("rate", 0.0) - share.rate) < _ROUNDED:
-                flow = _Flow(str(each.get("reservation")), whole=True, shares={number: share})
-                self._keep(record, receiver, flow)
+            if ends == flow.ends and abs(each.get("rate", 0.0) - share.rate) < _ROUNDED:
+                flow.id = str(each.get("reservation"))
+                self._files.write(flow)
                 return flow
         return None
 
@@ -170,11 +135,12 @@ class Shares:
             if share is None:
                 if rate is None or seconds is None:
                     raise CallerError(f"no share has the id {share_id}; it may be over")
-                # The service has started since: the flow's rate has this share in it already.
+                # Of a former run of the service: the flow's rate has this share in it already.
                 asked = bool(found.get("steady")) if steady is None else steady
-                share = flow.shares[number] = _Share(rate, self._clock() + seconds, asked)
-            wanted = _Share(
+                share = flow.shares[number] = Share(rate, seconds, self._clock() + seconds, asked)
+            wanted = Share(
                 share.rate if rate is None else rate,
+                share.seconds if seconds is None else seconds,
                 share.until if seconds is None else self._clock() + seconds,
                 share.steady if steady is None else steady,
             )
@@ -198,16 +164,17 @@ class Shares:
                 return HTTPStatus.OK, _shown(found, number, 0.0)
             rest, alone = found["rate"] - share.rate, len(flow.shares) == 1
             left = {each: other for each, other in flow.shares.items() if each != number}
-            if rest < _NOTHING or (alone and flow.whole):
+            if rest < NOTHING or (alone and flow.whole):
                 status, document = self._link.passed(lambda client: client.release(flow.id))
                 if status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
                     flow.become(left)
+                    self._write_or_drop(flow)
             else:
                 # The end is left as it is where all that is known goes, and others may not be known yet.
                 status, document = self._set(flow, found, left)
             return status, _shown(document, number, share.rate) if status == HTTPStatus.OK else document
 
-    def _find(self, record: Record, share_id: str) -> tuple[_Flow, int, dict[str, Any]]:
+    def _find(self, record: Record, share_id: str) -> tuple[SharedFlow, int, dict[str, Any]]:
         """A share's flow, its number, and the reservation. Raises CallerError where it is over."""
         reservation_id, _, digits = share_id.partition(MARK)
         number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else 0
@@ -216,21 +183,21 @@ class Shares:
             raise CallerError(f"no share has the id {share_id}; it may be over")
         flow = self._known(record, receiver)
         if flow is None or flow.id != reservation_id:
-            flow = _Flow(reservation_id, whole=False)
-            self._keep(record, receiver, flow)
+            flow = SharedFlow((record.id, receiver), reservation_id, whole=False)
+            self._keep(flow)
         flow.settle(found["rate"])
         if number not in flow.shares and not flow.may_be_unknown(number):
             raise CallerError(f"no share has the id {share_id}; it may be over")
         return flow, number, self._without_those_over(flow, found)
 
-    def _show(self, record: Record, flow: _Flow) -> dict[str, Any] | None:
+    def _show(self, record: Record, flow: SharedFlow) -> dict[str, Any] | None:
         status, found = self._own.show(record, flow.id)
         if status != HTTPStatus.OK:
             return None
         flow.settle(found["rate"])
         return self._without_those_over(flow, found) if flow.shares else None
 
-    def _without_those_over(self, flow: _Flow, found: dict[str, Any]) -> dict[str, Any]:
+    def _without_those_over(self, flow: SharedFlow, found: dict[str, Any]) -> dict[str, Any]:
         """The reservation, once shares that nobody has renewed are given back; one is left in any case."""
         now = self._clock()
         past = [number for number, share in flow.shares.items() if share.until <= now][: len(flow.shares) - 1]
@@ -242,7 +209,7 @@ class Shares:
                 found = document
         return found
 
-    def _set(self, flow: _Flow, found: dict[str, Any], shares: dict[int, _Share]) -> ControllerAnswer:
+    def _set(self, flow: SharedFlow, found: dict[str, Any], shares: dict[int, Share]) -> ControllerAnswer:
         """Give a flow these shares: the reservation its rate as it was ``found`` with what they have more or less, and
         the end of the share that lasts longest (none: leave that). It is steady if all shares are."""
         more = sum(each.rate for each in shares.values()) - sum(each.rate for each in flow.shares.values())
@@ -254,30 +221,49 @@ class Shares:
         if told and (flow.whole or not all(told)):
             change["steady"] = all(told)
         flow.doubt = change["rate"], shares
+        self._files.write(flow)
         status, document = self._link.passed(lambda client: client.change_reservation(flow.id, **change))
         flow.doubt = None
         if status == HTTPStatus.OK:
             flow.become(shares)
+        self._files.write(flow)
         return status, document
 
     def _of(self, record: Record) -> threading.Lock:
         return self._locks[hash(record.id) % _LOCKS]
 
-    def _known(self, record: Record, receiver: str) -> _Flow | None:
+    def _known(self, record: Record, receiver: str) -> SharedFlow | None:
         with self._lock:
             return self._flows.get((record.id, receiver))
 
-    def _keep(self, record: Record, receiver: str, flow: _Flow) -> None:
+    def _keep(self, flow: SharedFlow) -> None:
         with self._lock:
             if len(self._flows) >= _FORGET_AT:
                 # A share that nobody renews is over, with the job or without.
                 now = self._clock()
-                self._flows = {
-                    key: each
-                    for key, each in self._flows.items()
-                    if any(share.until > now for share in list(each.shares.values()))
-                }
-            self._flows[record.id, receiver] = flow
+                self._drop(
+                    [
+                        ends
+                        for ends, each in self._flows.items()
+                        if all(share.until <= now for share in list(each.shares.values()))
+                    ]
+                )
+            self._flows[flow.ends] = flow
+        self._files.write(flow)
+
+    def _write_or_drop(self, flow: SharedFlow) -> None:
+        """Keep a flow that is over only where its shares of before are needed to find what is unknown."""
+        if flow.shares or not flow.whole:
+            self._files.write(flow)
+            return
+        with self._lock:
+            self._drop([flow.ends])
+
+    def _drop(self, flows: Iterable[Ends]) -> None:
+        """Forget flows; the caller holds the lock."""
+        for ends in flows:
+            self._flows.pop(ends, None)
+            self._files.remove(ends)
 
 
 def _new(taken: Container[int]) -> int:
@@ -326,12 +312,24 @@ class Requests:
     the worker has seen of its queues, of which one goes with a reservation."""
 
     def __init__(
-        self, link: ControllerLink, write_queues: Callable[[], None], clock: Callable[[], float] = time.monotonic
+        self,
+        link: ControllerLink,
+        write_queues: Callable[[], None],
+        directory: Path,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._own = OwnReservations(link)
-        self._shares = Shares(link, self._own)
+        self._shares = Shares(link, self._own, ShareFiles(directory))
         self._write_queues, self._clock = write_queues, clock
         self._written_at = -_WRITE_SECONDS
+
+    def resume(self, jobs: Collection[str]) -> None:
+        """Take up what these jobs have had, when the service starts."""
+        self._shares.resume(jobs)
+
+    def forget(self, job_id: str) -> None:
+        """Forget what a job has had that is over."""
+        self._shares.forget(job_id)
 
     def reserve(self, record: Record, body: bytes, wait: float) -> ControllerAnswer:
         """Reserve a flow that the job sends; with ``share`` a share of it. Raises AdError, CallerError, AwayError."""

@@ -92,8 +92,8 @@ def ended(lab: Lab, jobs: Jobs) -> str:
 
 @pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("openmpi", "c"), ("mpich", "c")])
 def test_many_ranks_in_one_job_need_no_reservation(lab: Lab, mpi: str, language: str) -> None:
-    oversubscribe = "--oversubscribe " if mpi == "openmpi" else ""
-    script = f"#!/bin/sh\nexec mpiexec.{mpi} {oversubscribe}-n 4 {program(language, mpi)}\n"
+    options = "--oversubscribe --bind-to none " if mpi == "openmpi" else ""
+    script = f"#!/bin/sh\nexec mpiexec.{mpi} {options}-n 4 {program(language, mpi)}\n"
     printed = ended(lab, submitted(lab, script, {"request_cpus": "4", **PYTHON}))
     # No rank has a path to another job, and none was refused.
     assert printed == ""

@@ -68,3 +68,40 @@ def test_a_job_that_asks_too_often_is_told_of_nothing_and_its_ranks_go_on(
     assert list(outcome.told.values()) == [{"changed": False}] * 4
     # Two or three each, and not one after the other.
     assert asks <= 4 * 3
+
+
+@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
+def test_ranks_go_on_while_the_worker_service_starts_anew_and_learn_where_it_stays_away(
+    mpi: str, language: str, folder: Path
+) -> None:
+    standin = Standin(folder, ["one", "two"])
+    process = start(
+        mpi, folder, standin.sockets, (python if language == "python" else lambda name: c(mpi, name))("away")
+    )
+
+    def await_step(name: str) -> None:
+        eventually(lambda: (folder / name).exists() or process.poll() is not None, 60)
+
+    def move(source: str, target: str) -> None:
+        for path in standin.sockets:
+            path.with_suffix(source).rename(path.with_suffix(target))
+
+    # Without its socket, as a service that has ended; what is reserved stays so meanwhile.
+    for step, source, target in (("away", ".sock", ".away"), ("gone", ".sock", ".away")):
+        await_step(step)
+        move(source, target)
+        (folder / f"{step} seen").touch()
+        if step == "away":
+            await_step("coming")
+            (folder / "coming seen").touch()
+            move(target, source)
+    await_step("end")
+    move(".away", ".sock")
+    (folder / "end seen").touch()
+    outcome = finish(process, folder)
+    standin.close()
+    assert outcome.status == 0, outcome.output
+    for seen in outcome.told.values():
+        assert (seen["changed"], list(seen["after"].values())) == (False, [[1000, 10955]])
+        assert seen["over"].startswith("the worker service cannot be asked: ")
+        assert seen["over"].endswith(".sock is not there")

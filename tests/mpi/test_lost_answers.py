@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,6 +16,7 @@ from lark_worker.errors import AwayError
 from lark_worker.life.own_reservations import OwnReservations
 from lark_worker.life.shares import Requests, Shares
 from lark_worker.records.records import Record
+from lark_worker.records.shares import ShareFiles
 
 JOB = Record("a" * 16, 1, "boot", 7, 0, "s#1.0#1", 1, "slot1@w", "alice", "ns", "veth", "", "ovs_bridge", "", "")
 PEER, OTHER = "b" * 16, "c" * 16
@@ -82,9 +85,16 @@ def controller() -> Controller:
 
 
 @pytest.fixture
-def shares(controller: Controller) -> Shares:
+def shares(controller: Controller, tmp_path: Path) -> Shares:
+    return started(controller, tmp_path)
+
+
+def started(controller: Controller, folder: Path, clock: Callable[[], float] = time.monotonic) -> Shares:
+    """The shares of a service that has started, with what one before has left in the folder."""
     link = cast("ControllerLink", controller)
-    return Shares(link, OwnReservations(link))
+    made = Shares(link, OwnReservations(link), ShareFiles(folder / "shares"), clock)
+    made.resume({JOB.id})
+    return made
 
 
 def wish(rate: float, peer: str = PEER) -> dict[str, Any]:
@@ -162,8 +172,8 @@ def test_a_refused_change_leaves_the_shares_as_they_were(controller: Controller,
 
 
 @pytest.mark.parametrize("share", ["yes", 0, -1, 1.5, 10**12, None, []])
-def test_a_share_is_true_or_a_number(controller: Controller, share: Any) -> None:
-    requests = Requests(cast("ControllerLink", controller), lambda: None)
+def test_a_share_is_true_or_a_number(controller: Controller, tmp_path: Path, share: Any) -> None:
+    requests = Requests(cast("ControllerLink", controller), lambda: None, tmp_path)
     with pytest.raises(AdError, match="share: true, or a number of 1 to 999999999999, is accepted"):
         requests.reserve(JOB, json.dumps({**wish(1), "share": share}).encode(), 0)
     assert controller.rates() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ def ancestors(pid):
 comm = MPI.COMM_WORLD
 block = bytearray(1 << 20)
 comm.sendrecv(block, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
-print("rank", comm.rank, "of", comm.size, "below", *ancestors(os.getpid()), flush=True)
+on = len(os.sched_getaffinity(0))
+print("rank", comm.rank, "of", comm.size, "on", on, "below", *ancestors(os.getpid()), flush=True)
 sys.exit(int(sys.argv[1]))
 """
 
@@ -77,6 +79,8 @@ def test_one_rank_starts_on_each_node_and_its_end_is_the_jobs(net: Net, mpi: str
             assert good[0] == 0, good[1] + other[1]
             ranks = [line.split() for line in sorted(good[1].splitlines()) if line.startswith("rank")]
             assert [line[:4] for line in ranks] == [["rank", "0", "of", "2"], ["rank", "1", "of", "2"]]
+            # Other jobs' ranks are on the first core as well.
+            assert [int(line[5]) for line in ranks] == 2 * [len(os.sched_getaffinity(0))]
             # A worker finds the job of a process by its ancestors.
             assert f"{good[2]}" in ranks[0]
             assert f"{other[2]}" in ranks[1]

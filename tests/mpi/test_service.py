@@ -155,6 +155,7 @@ def test_a_renewal_does_not_overtake_a_change(standin: Standin, monkeypatch: pyt
     flows.prepare({OTHER: 30.0})
     flows.commit()
     begun, changed = threading.Event(), threading.Event()
+    flows._due = 0.0
     renewal = threading.Thread(target=flows.renew)
 
     def slow(method: str, *arguments: Any, **more: Any) -> service.Answer:
@@ -173,6 +174,58 @@ def test_a_renewal_does_not_overtake_a_change(standin: Standin, monkeypatch: pyt
     assert list(standin.rates().values()) == [60.0]
     flows.commit()
     flows.release()
+
+
+def test_a_renewal_without_an_answer_is_tried_again_soon_and_the_others_are_not(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "RENEWAL_PATIENCE", 0.0)
+    flows = Flows(lease=1200)
+    flows.prepare({OTHER: 30.0, THIRD: 30.0})
+    flows.commit()
+    first = next(path for path, each in standin.reservations.items() if each["peer"] == OTHER)
+    away = b"HTTP/1.1 503 Away\r\n\r\n{}"
+    standin.instead = lambda job, method, path: away if path.endswith(first) else None
+    flows._due, before = 0.0, time.monotonic()
+    assert 90 < flows.renew() - before < 200
+    standin.instead = lambda job, method, path: None
+    # At the next turn of all, as it was before.
+    assert 390 < flows.renew() - before < 600
+    renewed = [path.rpartition("/")[2] for _, method, path in standin.requests if method == "PATCH"]
+    assert [path == first for path in renewed] == [True, False, True]
+    flows.release()
+
+
+def test_where_nobody_answers_rates_are_lowered_by_the_next_renewal(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "RENEWAL_PATIENCE", 0.0)
+    flows = Flows(lease=1200)
+    flows.prepare({OTHER: 30.0, THIRD: 30.0})
+    flows.commit()
+    standin.instead = lambda job, method, path: b""
+    flows.prepare({OTHER: 10.0, THIRD: 10.0})
+    monkeypatch.setattr(held, "ask", lambda *arguments, **more: ask(*arguments, **{**more, "patience": 0.0}))
+    flows.commit()
+    assert len([method for _, method, _ in standin.requests if method == "PATCH"]) == 1
+    standin.instead = lambda job, method, path: None
+    flows._due = 0.0
+    flows.renew()
+    assert list(standin.rates().values()) == [10.0, 10.0]
+    flows.release()
+
+
+def test_a_service_that_has_answered_before_is_waited_for(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "PAUSE", 0.01)
+    path = standin.sockets[0]
+    assert ask("GET", "/v1/job")[0] == 200
+    path.rename(path.with_suffix(".away"))
+    with pytest.raises(ReservationError, match=r"the worker service cannot be asked: .* is not there"):
+        ask("GET", "/v1/job", patience=0.05)
+    back = threading.Timer(0.2, path.with_suffix(".away").rename, [path])
+    back.start()
+    assert ask("GET", "/v1/job")[0] == 200
+    back.join()
 
 
 def test_a_longer_lease_puts_off_no_renewal(standin: Standin) -> None:

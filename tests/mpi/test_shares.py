@@ -156,6 +156,32 @@ def test_shares_live_on_where_the_service_starts_again(jobs: Jobs) -> None:
     for path in paths[:2]:
         assert jobs.ask("PATCH", path, {"rate": 20, "duration": 60})[1]["rate"] == 20.0
     assert jobs.rates() == [60.0]
+    # One that was not renewed yet is given back as well, and another communicator gets one more at once.
+    assert jobs.ask("DELETE", paths[2])[1]["rate"] == 20.0
+    assert jobs.rates() == [40.0]
+    fourth = f"/v1/reservations/{jobs.ask('POST', '/v1/reservations', {**wish, 'rate': 5})[1]['id']}"
+    assert jobs.rates() == [45.0]
+    for path, left in ((paths[0], [25.0]), (paths[1], [5.0]), (fourth, [])):
+        assert jobs.ask("DELETE", path)[0] == 200
+        assert jobs.rates() == left
+    # With the job its file ends.
+    jobs.ask("POST", "/v1/reservations", wish)
+    kept = jobs.folder / "worker/shares"
+    assert len(list(kept.iterdir())) == 1
+    jobs.pool.hook(jobs.starters[0], "exit", "alice", 1)
+    eventually(lambda: list(kept.iterdir()) == [])
+
+
+def test_shares_that_no_file_has_are_known_from_their_renewals(jobs: Jobs) -> None:
+    wish = {"destination": jobs.ids[1], "rate": 20, "duration": 60, "share": True}
+    paths = [f"/v1/reservations/{jobs.ask('POST', '/v1/reservations', wish)[1]['id']}" for _ in range(3)]
+    jobs.pool.stop_service()
+    for file in (jobs.folder / "worker/shares").iterdir():
+        file.unlink()
+    jobs.pool.start_service()
+    for path in paths[:2]:
+        assert jobs.ask("PATCH", path, {"rate": 20, "duration": 60})[1]["rate"] == 20.0
+    assert jobs.rates() == [60.0]
     assert jobs.ask("DELETE", paths[0])[0] == 200
     assert jobs.rates() == [40.0]
     # What was not renewed yet is not given back in another's place.

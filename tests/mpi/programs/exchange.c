@@ -220,7 +220,6 @@ static int changes(MPI_Comm comm, double seconds) {
     return changed;
 }
 
-/* Each rank waits for a change of what is free; the test makes one once it sees the file "waiting". */
 /* Lets the test look: rank 0 says where the ranks are, and all go on once it has seen that. */
 static void wait_for(const char *name) {
     char path[4096], answer[64];
@@ -245,6 +244,7 @@ static void steadies(MPI_Comm comm) {
     wait_for("free");
 }
 
+/* Each rank waits for a change of what is free; the test makes one once it sees the file "waiting". */
 static void adapts(MPI_Comm comm) {
     lark_mpi_status status;
     reserve(comm, LARK_MPI_RING, 1e6, &status);
@@ -275,6 +275,26 @@ static void busy(MPI_Comm comm) {
     wait_for("busy");
     truth("changed", changes(comm, 0.7));
     wait_for("free");
+}
+
+/* Each rank goes on while the worker service is away, for as long as what it has is reserved. */
+static void away(MPI_Comm comm) {
+    lark_mpi_status status;
+    lark_mpi_path path;
+    char reason[LARK_MPI_TEXT];
+    int count, changed;
+    if (lark_mpi_reserve(comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 1e6, .lease = 60}, &status)) exit(9);
+    if (lark_mpi_paths(comm, &path, 1, &count, reason)) exit(7);
+    wait_for("away");
+    truth("changed", changes(comm, 0) || changes(comm, 0.7));
+    wait_for("coming");
+    seen("after", comm);
+    if (lark_mpi_reserve(comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 1e6, .lease = 3}, &status)) exit(9);
+    wait_for("gone");
+    if (lark_mpi_changed(comm, 60, &changed, reason) != LARK_MPI_REFUSED) exit(10);
+    member("over");
+    text(reason);
+    wait_for("end");
 }
 
 /* Two communicators of the same jobs, the second one with other ranks that ask; each is released by itself. */
@@ -358,6 +378,7 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "steadies")) steadies(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "adapts")) adapts(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "busy")) busy(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "away")) away(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "twice")) twice(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "threads")) threads(MPI_COMM_WORLD);
     fputs("}", told);

@@ -207,6 +207,24 @@ def busy(comm: MPI.Intracomm) -> None:
     wait_for("free")
 
 
+def away(comm: MPI.Intracomm) -> None:
+    """Each rank goes on while the worker service is away, for as long as what it has is reserved."""
+    made = lark_mpi.reserve(comm, "ring", 1e6, lease=60)
+    made.paths()
+    wait_for("away")
+    changed = made.changed(0) or made.changed(0.7)
+    wait_for("coming")
+    after = paths(comm)
+    lark_mpi.reserve(comm, "ring", 1e6, lease=3)
+    wait_for("gone")
+    try:
+        over = str(made.changed(60))
+    except lark_mpi.ReservationError as error:
+        over = str(error)
+    tell(changed=changed, after=after, over=over)
+    wait_for("end")
+
+
 def twice(comm: MPI.Intracomm) -> None:
     """Two communicators of the same jobs, the second one with other ranks that ask; each is released by itself."""
     half = MPI.Intracomm(comm.Split(comm.rank % 2))

@@ -23,7 +23,7 @@ int main(void) {
         }
         if (!strcmp(step, "renew")) {
             pthread_mutex_lock(&lock);
-            of.due = 0;
+            of.due = of.all_due = 0;
             pthread_cond_signal(&wake);
             pthread_mutex_unlock(&lock);
         }
