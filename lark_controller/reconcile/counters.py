@@ -29,7 +29,8 @@ from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.drop_shares import DropShares
 from lark_controller.reconcile.pair_counters import PairCounters
 from lark_controller.reconcile.switch import SwitchState
-from lark_controller.switches.openflow.link import Dump, SwitchLink
+from lark_controller.switches.openflow.dumps import Dump
+from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters
 
 # Switches whose answers may be under way at a time.

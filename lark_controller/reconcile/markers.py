@@ -126,6 +126,14 @@ class Markers:
         known.desired.rules[datapath] = desired.rules[datapath] = marker.rules
         return Changes() if known.desired is desired else Transition(known.desired, desired).changes(datapath)
 
+    def fingerprint(self, datapath: int) -> int | None:
+        """The fingerprint of what a switch should hold now; None of one that has none, and during a change of
+        policy."""
+        switch = self._loop.desired.switches.get(datapath)
+        if switch is None or not switch.is_edge or self._loop.pair.changing:
+            return None
+        return self._current().of(datapath)
+
     def _mark(self, state: SwitchState) -> asyncio.Future[Outcome] | None:
         """As :meth:`_marked`; one that fails must not keep the others from being marked, nor the controller from
         stopping."""

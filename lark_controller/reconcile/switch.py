@@ -23,6 +23,7 @@ from lark_controller.flows.text import flow_text, key_text
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy
 from lark_controller.switches.openflow.applies import FlowError
+from lark_controller.switches.openflow.dumps import Held
 from lark_controller.switches.openflow.link import SwitchLink
 
 KEPT_PROBLEMS = 100
@@ -39,15 +40,25 @@ def dpid_text(datapath: int) -> str:
     return f"{datapath:016x}"
 
 
+class Proof(NamedTuple):
+    """A full comparison that found no difference: the fingerprint of what the switch should hold, the digest of what it
+    held, and when, in seconds of a clock that only goes on."""
+
+    fingerprint: int
+    held: Held
+    at: float
+
+
 @dataclass(slots=True)
 class SwitchState:
     """The loop's state of one switch, connected or not.
 
     ``compared`` is True once the complete dump was compared, so that changes may follow; ``trusted`` means that a
     marker stands for that until the next full check. ``compared_at`` is when a complete dump was compared last, in
-    seconds of a clock that only goes on. ``to_forget`` are addresses of jobs that ended while it was
-    away, whose connections it still tracks. ``links`` is True for each of its uplinks and LAN ports that was up when
-    last seen. ``problems`` have happened; ``lacks`` (by sentence) and ``down`` (by the port's name) are so now.
+    seconds of a clock that only goes on, and ``proof`` the last comparison that found no difference. ``to_forget`` are
+    addresses of jobs that ended while it was away, whose connections it still tracks. ``links`` is True for each of its
+    uplinks and LAN ports that was up when last seen. ``problems`` have happened; ``lacks`` (by sentence) and ``down``
+    (by the port's name) are so now.
     """
 
     datapath: int
@@ -55,6 +66,7 @@ class SwitchState:
     compared: bool = False
     trusted: bool = False
     compared_at: float = -math.inf
+    proof: Proof | None = None
     in_sync: bool = False
     since: float | None = None
     reason: str = "has not connected yet"

@@ -32,7 +32,8 @@ from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
 from lark_controller.switches.fence import FENCED
 from lark_controller.switches.openflow.applies import FlowError, Outcome
-from lark_controller.switches.openflow.link import STOPS, SUPERSEDED, Dump, SwitchLink
+from lark_controller.switches.openflow.dumps import Dump
+from lark_controller.switches.openflow.link import STOPS, SUPERSEDED, SwitchLink
 from lark_controller.switches.openflow.replies import FlowRemoved, PacketIn
 
 SWITCH_GONE: Final = "switch gone"

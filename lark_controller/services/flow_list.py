@@ -22,7 +22,7 @@ from lark_controller.flows.tables import table_name
 from lark_controller.flows.text import actions_text, match_text
 from lark_controller.policies.model import SliceKey, SwitchRole
 from lark_controller.store.cursors import cursor_of, parts_in
-from lark_controller.switches.openflow.link import Dump
+from lark_controller.switches.openflow.dumps import Dump
 
 _Place = tuple[int, int, Match]
 

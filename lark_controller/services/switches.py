@@ -38,7 +38,7 @@ from lark_controller.services.explain import (
 from lark_controller.services.explain_own import explained_to, require_end_of
 from lark_controller.services.explain_transfers import StateOf, transfer_steps
 from lark_controller.services.job_names import live_names
-from lark_controller.switches.openflow.link import Dump
+from lark_controller.switches.openflow.dumps import Dump
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
 # Switches that the loop lists before it turns to other work.

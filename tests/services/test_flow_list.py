@@ -17,7 +17,7 @@ from lark_controller.flows.model import FlowData, FlowKey, Program, match
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.services.flow_list import flows_of, page
-from lark_controller.switches.openflow.link import Dump
+from lark_controller.switches.openflow.dumps import Dump
 
 TEXT = policy_text()
 POOL = Desired(load(TEXT))

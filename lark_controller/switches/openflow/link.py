@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Final, Protocol
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -23,6 +22,7 @@ from lark_controller.switches.openflow import conntrack_flush as connections
 from lark_controller.switches.openflow import replies, roles, wire
 from lark_controller.switches.openflow.applies import Applies, FlowError, Outcome, SharedSteps, Step
 from lark_controller.switches.openflow.budgets import PacketInBudget
+from lark_controller.switches.openflow.dumps import Dump, FlowDigest, Held
 from lark_controller.switches.openflow.newcomer import Newcomer
 from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.replies import (
@@ -83,20 +83,6 @@ class SwitchFeatures:
     address: str
     spare_table: int | None = None
     roles: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Dump:
-    """All that a switch holds: Lark's own flows and the meters, the flows of others, and packets and bytes of each.
-
-    Meters carry no cookie, so all of them are taken for Lark's. ``whole`` is False where the switch holds more than is
-    kept of a dump.
-    """
-
-    program: Program = field(default_factory=Program)
-    foreign: Mapping[FlowKey, FlowData] = field(default_factory=lambda: MappingProxyType({}))
-    counters: Mapping[FlowKey, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
-    whole: bool = True
 
 
 # Beginning of the reason when another connection has the switch's datapath id; that connection's address follows.
@@ -287,10 +273,16 @@ class SwitchLink:
         self.write(wire.packet_out(self.next_xid(), in_port, actions, data))
 
     async def dump(
-        self, timeout: float | None = None, job: int | None = None, *, foreign: bool = True, more: int = MORE_FLOWS
+        self,
+        timeout: float | None = None,
+        job: int | None = None,
+        *,
+        foreign: bool = True,
+        more: int = MORE_FLOWS,
+        digest: FlowDigest | None = None,
     ) -> Dump:
-        """Dump the switch; with ``job`` that job's own flows and counting flows alone, without
-        ``foreign`` Lark's own flows alone. ``more`` flows are kept beyond those expected.
+        """Dump the switch, and add its flows to a ``digest``; with ``job`` that job's own flows and counting flows
+        alone, without ``foreign`` Lark's own flows alone. ``more`` flows are kept beyond those expected.
 
         Raises SwitchError: a dump of which a part is missing is none.
         """
@@ -298,14 +290,10 @@ class SwitchLink:
         masks = cookies.of_job(job) if job is not None else ((0, 0),) if foreign else (cookies.OURS,)
         expected = self.handler.flows_expected(self)
         bound = Bound(expected, expected + more, cut=True, key=_KEY_OF)
-        flows = [self._flow_stats("flow dump", value, mask, limit, bound) for value, mask in masks]
+        flows = [self._flow_stats("flow dump", value, mask, limit, bound, digest) for value, mask in masks]
         parts: list[asyncio.Future[Records[FlowRecord]] | asyncio.Future[list[Meter]]] = [*flows]
-        meters: asyncio.Future[list[Meter]] | None = None
-        if self.features.max_meter and job is None:
-            build = wire.meter_config_request
-            meters = self.requests.collect(
-                "meter dump", ofp.OFPMP_METER_CONFIG, build, replies.meter_config, limit, Bound(most=_MOST_METERS)
-            )
+        meters = self._meters(limit) if job is None else None
+        if meters is not None:
             parts.append(meters)
         await asyncio.gather(*parts, return_exceptions=True)
         found = meters.result() if meters is not None else []
@@ -323,6 +311,17 @@ class SwitchLink:
             counters[record.key] = (record.packets, record.bytes)
         whole = all(part.result().whole for part in flows)
         return Dump(Program(own, {meter.number: meter for meter in found}), others, counters, whole)
+
+    async def held(self) -> Held | None:
+        """Read a digest of Lark's own flows and of the meters; None where the switch holds more than is kept of a dump.
+        Raises SwitchError."""
+        limit, digest, (cookie, mask) = self.connection.options.dump_timeout, FlowDigest(), cookies.OURS
+        build, bound = partial(wire.flow_stats_request, cookie=cookie, mask=mask), replace(self._counted(), cut=True)
+        flows = self.requests.collect_some("flow digest", ofp.OFPMP_FLOW, build, digest.read, limit, bound)
+        meters = self._meters(limit)
+        await asyncio.gather(*(each for each in (flows, meters) if each is not None), return_exceptions=True)
+        found = [] if meters is None else meters.result()
+        return digest.held(found) if flows.result().whole else None
 
     async def counters(self, cookie: int = 0, mask: int = 0, timeout: float | None = None) -> Counters:
         """Packets and bytes of the flows whose cookie agrees with ``cookie`` in the bits of ``mask``.
@@ -396,11 +395,20 @@ class SwitchLink:
         limit = self.connection.options.apply_timeout if timeout is None else timeout
         return self._applies.submit(steps, limit, guarded=guarded)
 
+    def _meters(self, limit: float) -> asyncio.Future[list[Meter]] | None:
+        """The meters of a switch that has any."""
+        if not self.features.max_meter:
+            return None
+        build, bound = wire.meter_config_request, Bound(most=_MOST_METERS)
+        return self.requests.collect("meter dump", ofp.OFPMP_METER_CONFIG, build, replies.meter_config, limit, bound)
+
     def _flow_stats(
-        self, what: str, cookie: int, mask: int, limit: float, bound: Bound
+        self, what: str, cookie: int, mask: int, limit: float, bound: Bound, digest: FlowDigest | None = None
     ) -> asyncio.Future[Records[FlowRecord]]:
         build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
-        decode = partial(replies.flow_stats, chosen=(cookie, mask))
+        decode: Callable[[bytes], list[FlowRecord]] = partial(replies.flow_stats, chosen=(cookie, mask))
+        if digest is not None:
+            decode = digest.beside(decode)
         return self.requests.collect_some(what, ofp.OFPMP_FLOW, build, decode, limit, bound)
 
     def _counted(self) -> Bound:

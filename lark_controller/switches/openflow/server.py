@@ -28,8 +28,9 @@ from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow.applies import SharedSteps
 from lark_controller.switches.openflow.budgets import Arrivals, SwitchTimes
 from lark_controller.switches.openflow.connection import READ_BYTES, Connection, OpenFlowOptions
+from lark_controller.switches.openflow.dumps import Dump
 from lark_controller.switches.openflow.handshake import handshake
-from lark_controller.switches.openflow.link import MORE_FLOWS, STOPS, SUPERSEDED, Dump, SwitchHandler, SwitchLink
+from lark_controller.switches.openflow.link import MORE_FLOWS, STOPS, SUPERSEDED, SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.newcomer import Newcomer, ReadCounters, identify
 from lark_controller.switches.openflow.places import Peer, Places
 from lark_controller.switches.openflow.requests import ReplyRoom
