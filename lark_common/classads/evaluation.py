@@ -82,8 +82,8 @@ class Reference(NamedTuple):
 class Contents(NamedTuple):
     """The parts of an expression; functions as written, and the most calls of :data:`SPLITS` within each other.
 
-    ``own_name`` is the first name of :data:`OWN_NAMES` as written, or ``""``, but for :data:`HIDDEN_NAMES` where an ad may
-    have them; ``asks_time``: it has ``absTime()``.
+    ``own_name`` is the first name of :data:`OWN_NAMES` as written, or ``""``, but for :data:`HIDDEN_NAMES` where an ad
+    may have them; ``asks_time``: it has ``absTime()``.
     """
 
     functions: tuple[str, ...]

@@ -292,8 +292,8 @@ def test_a_wan_port_that_is_down_forwards_nothing(tmp_path: Path, network: FakeN
         connect(network, controller, core)
         controller.jobs.confirm(post(controller, 1).job.id, 20)
 
-        def told(*ends: str) -> tuple[str, str]:
-            found = controller.switches.explain(*ends, 5)
+        def told(src: str, dst: str) -> tuple[str, str]:
+            found = controller.switches.explain(src, dst, 5)
             return found.verdict, found.reason
 
         out, back = ("10.64.0.1", "192.0.2.1"), ("192.0.2.1", "10.64.0.1")
