@@ -227,6 +227,9 @@ def reason_of(error: Exception, tls: bool, shows: bool = False) -> str:
     if shows and isinstance(error, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError | ssl.SSLZeroReturnError):
         # A server's alert may be lost where it has closed before the request was written.
         return f"{words}. Is this machine's own certificate still good (openssl x509 -enddate -noout -in FILE)?"
+    if tls and isinstance(error, ssl.SSLEOFError):
+        # A controller without TLS ends what is no HTTP without a word.
+        return "The connection ended where TLS was to begin; is it http://… instead of https://…?"
     if isinstance(error, ConnectionError) and error.errno == errno.ECONNREFUSED:
         running = "Is the controller running (on its host: systemctl status lark-controller)?"
         return f"{words}: nothing listens there. {running}"

@@ -2,7 +2,7 @@
 
 An expression is evaluated only when five things have been seen in its text. It calls functions of :data:`FUNCTIONS`
 alone, whose work and result are at most a small multiple of what they are given. It has no record, in which names could
-refer to each other out of sight, and no name of :data:`OWN_NAMES`, which stands for a whole ad or for the time. With
+refer to each other out of sight, and no name of :data:`OWN_NAMES` that stands for a whole ad or for the time. With
 every attribute that it refers to written out in its place it has at most
 :data:`MAX_EXPANSION` characters, and at most :data:`MAX_SPLITS` calls of :data:`SPLITS` within each other. So neither
 time nor memory depends on what somebody wrote.
@@ -56,6 +56,10 @@ _TOKEN: Final = re.compile(
 _OPERATORS: Final = frozenset({"is", "isnt", "true", "false", "undefined", "error"})
 _OTHER: Final = frozenset({"target", "other"})
 _SCOPES: Final = _OTHER | {"my", "self"}
+# Of the names above those that stand for a whole ad only where the ad has no attribute of that name.
+HIDDEN_NAMES: Final = OWN_NAMES - _SCOPES - {"currenttime"}
+# In place of a scope, before a name that is selected out of something.
+SELECTED: Final = "."
 
 
 class Token(NamedTuple):
@@ -67,8 +71,8 @@ class Token(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """An attribute in an expression: its scope (lower case or ``""``), its name as written, and how many calls of
-    :data:`SPLITS` it stands in."""
+    """An attribute in an expression: its scope (lower case, ``""`` or :data:`SELECTED`), its name as written, and how
+    many calls of :data:`SPLITS` it stands in."""
 
     scope: str
     name: str
@@ -78,7 +82,8 @@ class Reference(NamedTuple):
 class Contents(NamedTuple):
     """The parts of an expression; functions as written, and the most calls of :data:`SPLITS` within each other.
 
-    ``own_name`` is the first name of :data:`OWN_NAMES` as written, or ``""``; ``asks_time``: it has ``absTime()``.
+    ``own_name`` is the first name of :data:`OWN_NAMES` as written, or ``""``, but for :data:`HIDDEN_NAMES` where an ad
+    may have them; ``asks_time``: it has ``absTime()``.
     """
 
     functions: tuple[str, ...]
@@ -134,10 +139,12 @@ def contents(expression: str) -> Contents:
             if not known or name.lower() in _SCOPES:
                 # Selects out of a record, or out of an ad by way of another; `.x` is x of the outermost ad.
                 selects = True
-            references.append(Reference(scope.text.lower() if known and scope is not None else "", name, splits))
+            of = scope.text.lower() if known and scope is not None else SELECTED
+            references.append(Reference(of, name, splits))
         elif after != "." or part.text.lower() not in _SCOPES:
             references.append(Reference("", name, splits))
-    own_name = next((name for _, name, _ in references if name.lower() in OWN_NAMES), "")
+    own = (OWN_NAMES - HIDDEN_NAMES, OWN_NAMES)
+    own_name = next((name for scope, name, _ in references if name.lower() in own[scope == SELECTED]), "")
     return Contents(tuple(functions), tuple(references), has_record, selects, most_splits, own_name, asks_time)
 
 
@@ -182,9 +189,12 @@ def moment_problem(found: Contents) -> str:
     """The reason why an expression that depends on the time, or has a whole ad in it, is not accepted, or ``""``."""
     if found.asks_time:
         return "has absTime() without a time"
-    if found.own_name:
-        return f"has the name {found.own_name}, to which HTCondor gives a value of its own"
-    return ""
+    return own_name_problem(found.own_name) if found.own_name else ""
+
+
+def own_name_problem(name: str) -> str:
+    """The reason why a name of :data:`OWN_NAMES` is not accepted."""
+    return f"has the name {name}, to which HTCondor gives a value of its own"
 
 
 def splits_problem(splits: int) -> str:
@@ -236,6 +246,10 @@ class _Expansion:
         if moment:
             raise AdError(self._name, f"{moment}; accepted are attributes, and what stays the same as they do")
         for scope, attribute, within in found.references:
+            if attribute.lower() in HIDDEN_NAMES and attribute not in self._ads[1 - side if scope in _OTHER else side]:
+                # HTCondor finds the whole ad of that name before an attribute of the other ad.
+                accepted = f"accepted are attributes, as this one is where an ad has {attribute}"
+                raise AdError(self._name, f"{own_name_problem(attribute)}; {accepted}")
             size = self._size(scope, attribute.lower(), side)
             total = self._bounded(total + size.characters)
             splits = max(splits, within + size.splits)

@@ -54,7 +54,7 @@ def duration(text: str) -> float:
 def count(text: str) -> int:
     """A whole number from 1 on."""
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) > 0):
-        raise ArgumentTypeError(f"{text!r} is no number. Accepted: a whole number from 1 on.")
+        raise ArgumentTypeError(f"{text!r} cannot be used. Accepted: a whole number from 1 on.")
     return int(text)
 
 

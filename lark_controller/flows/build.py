@@ -33,6 +33,8 @@ ICMPV6: Final = 58
 
 
 TCP, UDP, ICMP = 6, 17, 1
+# The protocol of an IPv6 packet's later fragments: its own is in the first one alone (RFC 8200, section 4.5).
+FRAGMENT: Final = 44
 
 
 RS, RA, NS, NA, REDIRECT, MLD2 = 133, 134, 135, 136, 137, 143

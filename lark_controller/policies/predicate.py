@@ -33,6 +33,8 @@ MAX_REFERENCES: Final = 256
 MAX_HANDLED: Final = 65_536
 # With no more names than this it cannot be more.
 _FEW: Final = 16
+# Begins names of attributes in the small ads, and no name in an ad.
+_ATTRIBUTE: Final = "attribute "
 # Characters of an expression, strings among them; expressions are kept as long as others do not take their place.
 MAX_LENGTH: Final = 16384
 
@@ -65,9 +67,11 @@ class Ads(NamedTuple):
 class Compiled(NamedTuple):
     """An expression that may be evaluated: ``tree`` refers to what its ``calls`` of regular expressions answer.
 
-    ``many`` are the names in it, as often as they stand there, where they are many.
+    ``plain`` is its text with these calls, in which names are those of :func:`_own`. ``many`` are the names in it, as
+    often as they stand there, where they are many.
     """
 
+    plain: str
     tree: classad2.ExprTree
     calls: tuple[regexp.Call, ...]
     many: tuple[str, ...]
@@ -98,9 +102,24 @@ def compiled(text: str) -> Compiled:
     splits = evaluation.splits_problem(found.splits)
     if splits:
         raise AdError("", splits)
-    changed, calls = regexp.without_calls(plain)
-    many = tuple(name.lower() for _, name, _ in found.references) if len(found.references) > _FEW else ()
-    return Compiled(classad2.ExprTree(changed), calls, many)
+    own = _with_own_names(plain)
+    changed, calls = regexp.without_calls(own)
+    many = tuple(_own(name.lower()) for _, name, _ in found.references) if len(found.references) > _FEW else ()
+    return Compiled(own, classad2.ExprTree(changed), calls, many)
+
+
+def _own(name: str) -> str:
+    """The name under which the small ads have an attribute: another one where HTCondor has a whole ad of that name."""
+    return f"{_ATTRIBUTE}{name}" if name.lower() in evaluation.HIDDEN_NAMES else name
+
+
+def _with_own_names(text: str) -> str:
+    """An expression in HTCondor's own text, with the attributes' names of the small ads."""
+    for part in reversed(evaluation.tokens(text)):
+        name = part.text.strip("'")
+        if part.kind == "name" and (own := _own(name)) != name:
+            text = f"{text[: part.start]}'{own}'{text[part.start + len(part.text) :]}"
+    return text
 
 
 def _reason(function: str) -> str:
@@ -112,9 +131,9 @@ def _reason(function: str) -> str:
 @lru_cache(maxsize=8192)
 def references(text: str) -> References:
     """The attributes that an expression refers to. Raises AdError as :func:`compiled` does."""
-    compiled(text)
+    tree = parse_expression(compiled(text).plain)
     try:
-        written = [name for name in classad2.ClassAd().externalRefs(parse_expression(text)) if name]
+        written = [name.replace(_ATTRIBUTE, "") for name in classad2.ClassAd().externalRefs(tree) if name]
     except ValueError:
         raise AdError("", "what the expression refers to cannot be found") from None
     job: set[str] = set()
@@ -164,18 +183,18 @@ def ads_of(facts: Facts, step: Callable[[], None] = _nothing) -> Ads:
     """Ads that hold the facts and nothing else."""
     lengths: dict[str, int] = {}
     for name, text in (*facts.job, *facts.machine):
-        lengths[name] = max(lengths.get(name, 0), len(text))
+        lengths[_own(name)] = max(lengths.get(_own(name), 0), len(text))
     return Ads(_ad(facts.job), _ad(facts.machine), lengths, step)
 
 
 def _ad(entries: tuple[tuple[str, str], ...]) -> classad2.ClassAd:
-    return classad2.ClassAd("[" + "; ".join(f"{name} = {text}" for name, text in entries) + "]")
+    return classad2.ClassAd("[" + "; ".join(f"'{_own(name)}' = {text}" for name, text in entries) + "]")
 
 
 def value(text: str, ads: Ads) -> Any:
     """The value of an expression, lists with the values of their items; Undefined and Error are ``classad2.Value``
     members. Facts that are too long for it (:data:`MAX_HANDLED`) are Errors in it."""
-    tree, calls, many = compiled(text)
+    _, tree, calls, many = compiled(text)
     if many and sum(ads.lengths.get(name, 0) for name in many) > MAX_HANDLED:
         ads = _without_long(ads, MAX_HANDLED // len(many))
     for call in calls:

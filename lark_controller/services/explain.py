@@ -18,9 +18,9 @@ from lark_common.worker_rules import RULED, WorkerRules
 from lark_controller.api.switches import Explanation, Step
 from lark_controller.flows.build import TCP, UDP
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, FlowData, FlowKey, Program
+from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, VLAN_PRESENT, FlowData, FlowKey, Program
 from lark_controller.flows.origins import origin
-from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.placement import Placed, Switch, WanPort
 from lark_controller.flows.simulation.classifier import Tables
 from lark_controller.flows.simulation.simulate import (
     Hit,
@@ -334,6 +334,9 @@ class _Walk:
         if by_core and not any(here.switch.is_core for here in self.tables.values()):
             return "unknown", "no core that translates the external address has connected yet"
         at, in_port = self._start()
+        shut = next((w for w in self.tables[at].switch.wan if w.number == in_port and not w.up), None) if at else None
+        if shut is not None:
+            return self._verdict("dropped", f"it would come from the WAN by {shut.name}, which is down")
         for datapath in self._path(at):
             here = self.tables[datapath]
             if datapath != at:
@@ -349,11 +352,13 @@ class _Walk:
                 if here.switch.is_edge and not set(result.ports) & set(here.switch.uplinks):
                     return self._verdict("dropped", f"{here.switch.name} does not hand it to the job")
             if here.switch.is_core and not self.local:
-                names = {wan.number: wan.name for wan in here.switch.wan}
-                out = [names[port] for port in result.ports if port in names]
+                out = [wan for port in result.ports for wan in here.switch.wan if wan.number == port]
                 if out:
                     sent = result.headers[0].get("ipv4_src")
-                    by = f"{here.switch.name} sends it to the WAN by {', '.join(out)}"
+                    up = [wan.name for wan in out if wan.up]
+                    by = f"{here.switch.name} sends it to the WAN by {', '.join(up or [wan.name for wan in out])}"
+                    if not up:
+                        return self._verdict("dropped", f"{by}, which is down")
                     changed = sent is not None and sent != fields.get("ipv4_src")
                     return self._verdict("forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
             fields = {k: v for k, v in result.headers[0].items() if k not in ("in_port", "metadata", "ct_state")}
@@ -371,7 +376,7 @@ class _Walk:
         fields = {
             "eth_src": SOMEBODY if from_mac is None else from_mac,
             "eth_dst": SOMEBODY if to_mac is None else to_mac,
-            "vlan_vid": 0,
+            "vlan_vid": self._tag(),
             "ip_dscp": 0,
         }
         if self.ends.src.version == 4:
@@ -397,6 +402,19 @@ class _Walk:
         number = TCP if protocol == "tcp" else UDP
         return fields | {"ip_proto": number, f"{protocol}_src": ports[0], f"{protocol}_dst": ports[1]}
 
+    def _tag(self) -> int:
+        """The VLAN tag with which the first switch gets the packet: none from a job's port, which tags by itself; from
+        elsewhere that of the job's VLAN, in which its worker's bridge or the VLAN's router sends."""
+        source = self.ends.src_job
+        if source is not None and source.port is not None:
+            return 0
+        placed = source or self.ends.dst_job
+        vlan = None if placed is None else placed.job.vlan
+        if vlan is None:
+            return 0
+        self.steps.append(Step("directory", f"explained for a packet with the tag of VLAN {vlan}, the job's"))
+        return VLAN_PRESENT | vlan
+
     def _gateway(self) -> int | None:
         hops = [wan.next_hop for switch in list(self.desired.switches.values()) for wan in switch.wan]
         return hops[0] if hops and not self.local else None
@@ -408,19 +426,20 @@ class _Walk:
         for datapath, here in self.tables.items():
             if here.switch.is_core:
                 inside = source is not None or any(self.ends.src in n for n in local_networks(self.desired.policy))
-                ports = here.switch.lan if inside else self._entries(here.switch)
+                ports = here.switch.lan if inside else tuple(wan.number for wan in self._entries(here.switch))
                 return datapath, ports[0] if ports else 0
         target = self.ends.dst_job
         if target is not None and target.datapath is not None:
             return target.datapath, self._entry(self.tables[target.datapath].switch)
         return 0, 0
 
-    def _entries(self, switch: Switch) -> tuple[int, ...]:
-        """The WAN ports of a core by which a packet may come: for an external address those where its pool is."""
+    def _entries(self, switch: Switch) -> tuple[WanPort, ...]:
+        """The WAN ports of a core by which a packet may come, those that are up first: for an external address those
+        where its pool is."""
         spec, inward = self.desired.policy.external, self.ends.inward
         port = None if spec is None or inward is None else spec.place(inward.address).port
         now = None if port is None else switch.wan_or_backup(port)
-        return tuple(wan.number for wan in switch.wan if now in (None, wan))
+        return tuple(sorted((wan for wan in switch.wan if now in (None, wan)), key=lambda wan: not wan.up))
 
     def _path(self, start: int) -> list[int]:
         order = [dp for dp in concerned(self.desired, self.ends) if dp in self.tables]

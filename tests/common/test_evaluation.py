@@ -158,6 +158,45 @@ def test_names_with_a_value_of_htcondors_own_are_known() -> None:
     assert valued == evaluation.OWN_NAMES
 
 
+@pytest.mark.parametrize("name", sorted(evaluation.HIDDEN_NAMES))
+def test_an_attribute_of_a_whole_ads_name_is_an_attribute_where_an_ad_has_it(name: str) -> None:
+    job, machine = post(f'{name} = "10"\nRequestBandwidth = int({name}) + int(TARGET.{name})\n', f'{name} = "5"\n')
+    assert job.bandwidth == 15
+    needed = predicate.references(f'int({name}) == 10 && TARGET.{name} == "5" && regexp("^1", MY.{name}, "i")')
+    found = facts(job, machine, (needed.job, needed.machine))
+    assert (found.job, found.machine) == (((name, '"10"'),), ((name, '"5"'),))
+    for text in (
+        f"int({name}) == 10",
+        f'TARGET.{name} == "5"',
+        f'regexp("^1", {name.upper()})',
+        f"'{name}' == MY.{name}",
+    ):
+        assert predicate.holds(text, predicate.ads_of(found)), text
+    # Where no ad has it, it is as absent as any other.
+    nothing = predicate.ads_of(facts(*post(), (frozenset({name}), frozenset({name}))))
+    assert predicate.holds(f"{name} =?= undefined && TARGET.{name} =?= undefined", nothing)
+
+
+@pytest.mark.parametrize("name", sorted(evaluation.HIDDEN_NAMES))
+@pytest.mark.parametrize(
+    ("job", "machine"),
+    [
+        # HTCondor takes the whole ad before an attribute of the other one, and an attribute of the ad alone.
+        ('RequestBandwidth = {0}["A"]\nA = 1\n', "{0} = 1\n"),
+        ('RequestBandwidth = TARGET.{0}["A"]\n{0} = 1\n', ""),
+        ('RequestBandwidth = {0}["A"]\n{0} = [ A = {1} ]\n', ""),
+        ('RequestBandwidth = {0}["A"]\n{0} = MY\n', ""),
+        ("RequestBandwidth = TARGET.B\n{0} = 1\n", "B = {0}\n"),
+    ],
+)
+def test_the_whole_ad_of_such_a_name_stays_out_of_reach(
+    name: str, job: str, machine: str, evaluated: list[str]
+) -> None:
+    with pytest.raises(AdError):
+        post(*(text.format(name, BACKTRACKING.replace("{", "{{")) for text in (job, machine)))
+    assert evaluated == []
+
+
 @pytest.mark.parametrize("half", ['substr("é", 0, 1)', 'split("é,a", substr("é", 1))'])
 def test_half_a_letter_is_an_error(half: str) -> None:
     job, machine = post(f"RequestBandwidth = {half}\nSite = {half}\n")

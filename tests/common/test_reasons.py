@@ -127,6 +127,10 @@ def test_tls_where_none_is_spoken_and_none_where_it_is(tmp_path: Path) -> None:
         assert said(f"http://127.0.0.1:{port}").endswith("Does it speak TLS (https://…)?")
 
 
+def test_a_server_without_tls_that_ends_the_connection() -> None:
+    assert "is it http://… instead of https://…?" in reason_of(ssl.SSLEOFError(8, "EOF occurred"), True)
+
+
 def test_nothing_listens_or_answers() -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

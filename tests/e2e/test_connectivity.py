@@ -106,3 +106,29 @@ def test_deny_by_policy_wins_over_what_the_job_asks(site: Site, lark: Lark) -> N
         assert site.matrix("a", "b") == {"a>b"}
     finally:
         lark.put_policy(site.policy(RULE))
+
+
+def test_datagrams_in_fragments_pass_as_others_do(site: Site, lark: Lark) -> None:
+    site.run(lark, "a", "alice", job="InboundConnectivity=false")
+    site.runs(lark, {"b": "alice", "d": "alice"})
+    site.settle()
+    large, called = b"x" * 4000, 5400
+    for version, family in ((4, socket.AF_INET), (6, socket.AF_INET6)):
+        of = {name: site[name].ipv4 if version == 4 else site[name].ipv6 for name in "abd"}
+        for other in "bd":
+            called += 2
+            with (
+                open_socket(site["a"], family, socket.SOCK_DGRAM) as inside,
+                open_socket(site[other], family, socket.SOCK_DGRAM) as outside,
+            ):
+                for name, one in (("a", inside), (other, outside)):
+                    one.settimeout(20)
+                    one.bind((of[name], called))
+                # From another port it is no answer.
+                with open_socket(site[other], family, socket.SOCK_DGRAM) as stranger:
+                    stranger.bind((of[other], called + 1))
+                    stranger.sendto(b"a call" + large, (of["a"], called))
+                inside.sendto(b"a question" + large, (of[other], called))
+                assert outside.recv(9999) == b"a question" + large
+                outside.sendto(b"an answer" + large, (of["a"], called))
+                assert inside.recv(9999) == b"an answer" + large

@@ -76,7 +76,7 @@ def test_explain_says_what_open_vswitch_does(site: Site) -> None:
         lark.start()
         try:
             site.connect(lark)
-            site.runs(lark, OWNERS)
+            jobs = site.runs(lark, OWNERS)
             reached = site.matrix(*OWNERS)
             assert reached == {f"{x}>{y}" for x in "acd" for y in "acd" if x != y}
             for source in OWNERS:
@@ -95,6 +95,14 @@ def test_explain_says_what_open_vswitch_does(site: Site) -> None:
             assert lark.get(f"/v1/explain?src={site['b'].ipv4}&dst=192.0.2.1")["verdict"] == "forwarded"
             assert lark.get(f"/v1/explain?src={site['b'].ipv4}&dst=192.0.2.2")["verdict"] == "dropped"
             assert [lark.switch(datapath)["packet_ins"] for datapath in site.bridges] == [0, 0, 0]
+            lark.end(jobs["d"])
+            over = (
+                f"job {jobs['d']['cluster']}.0 has ended: nothing passes for it; accepted are live jobs and addresses"
+            )
+            for word in (f"{jobs['d']['cluster']}.0", jobs["d"]["id"]):
+                for ends in (f"src={word}&dst=192.0.2.1", f"src={site['a'].ipv4}&dst={word}"):
+                    answer = lark.request("GET", f"/v1/explain?{ends}")
+                    assert (answer.status, answer.body["detail"]) == (404, over)
         finally:
             lark.stop()
 

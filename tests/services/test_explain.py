@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.fixtures.controllers import (
     connect,
     post,
     running,
+    until,
 )
 
 
@@ -261,3 +263,49 @@ def test_a_switch_that_reports_what_no_switch_takes_is_told_of(
         found = controller.switches.explain("10.64.0.1", "10.64.0.2", 5)
         assert found.verdict == "unknown"
         assert "reports a flow that no switch takes" in found.reason
+
+
+def test_what_comes_from_outside_to_a_job_in_a_vlan_is_explained_with_its_tag(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with running(tmp_path, WIDE) as controller:
+        connect(network, controller, an_edge())
+        connect(network, controller, a_core())
+        for number, more in ((1, "LarkVLAN = 7"), (2, "")):
+            controller.jobs.confirm(post(controller, number, more=more).job.id, 20)
+        found = controller.switches.explain("192.0.2.1", "10.64.0.1", 5)
+        assert found.verdict == "forwarded", found
+        assert any("with the tag of VLAN 7" in step.text for step in found.steps)
+        # Its own packets get the tag at its port; a job in no VLAN is not behind that tag.
+        assert controller.switches.explain("10.64.0.1", "192.0.2.1", 5).verdict == "forwarded"
+        assert controller.switches.explain("10.64.0.1", "10.64.0.2", 5).verdict == "dropped"
+        plain = controller.switches.explain("192.0.2.1", "10.64.0.2", 5)
+        assert (plain.verdict, any("VLAN" in step.text for step in plain.steps)) == ("forwarded", False)
+
+
+def test_a_wan_port_that_is_down_forwards_nothing(tmp_path: Path, network: FakeNetwork) -> None:
+    hops = WIDE.replace("wan: 2, wan-fast: 3", 'wan: {port: 2, next_hop: "02:00:00:00:ff:02"}, wan-fast: 3')
+    assert hops != WIDE
+    with running(tmp_path, hops) as controller:
+        core = a_core()
+        connect(network, controller, an_edge())
+        connect(network, controller, core)
+        controller.jobs.confirm(post(controller, 1).job.id, 20)
+
+        def told(src: str, dst: str) -> tuple[str, str]:
+            found = controller.switches.explain(src, dst, 5)
+            return found.verdict, found.reason
+
+        out, back = ("10.64.0.1", "192.0.2.1"), ("192.0.2.1", "10.64.0.1")
+        assert told(*out) == ("forwarded", "core1 sends it to the WAN by wan")
+        assert told(*back)[0] == "forwarded"
+        network.call(_down(core, 2))
+        until(lambda: told(*out) == ("dropped", "core1 sends it to the WAN by wan, which is down"))
+        # By the other one it may come still.
+        assert told(*back)[0] == "forwarded"
+        network.call(_down(core, 3))
+        until(lambda: told(*back) == ("dropped", "it would come from the WAN by wan, which is down"))
+
+
+async def _down(switch: FakeSwitch, port: int) -> None:
+    switch.change_port(replace(switch.ports[port], up=False))

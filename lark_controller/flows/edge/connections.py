@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lark_common.worker_rules import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.flows import tables as t
-from lark_controller.flows.build import ICMP, ICMPV6, NA, NS, RA, RS, TCP, UDP, Fields, flow
+from lark_controller.flows.build import FRAGMENT, ICMP, ICMPV6, NA, NS, RA, RS, TCP, UDP, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import (
     CT_EST,
@@ -65,6 +65,9 @@ def _by_ports() -> Iterator[Fields]:
     for ethertype in (ETH_IPV4, ETH_IPV6):
         for protocol in (TCP, UDP):
             yield {"eth_type": ethertype, "ip_proto": protocol}
+    # The later fragments of an IPv6 packet have no other protocol than this, and are put together with the first one in
+    # its zone alone: those of TCP and UDP are, at the cost of all others.
+    yield {"eth_type": ETH_IPV6, "ip_proto": FRAGMENT}
 
 
 def _icmp_errors() -> Iterator[Fields]:

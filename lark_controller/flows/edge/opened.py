@@ -11,7 +11,7 @@ from typing import Final
 
 from lark_common.worker_rules import CT_ZONE, CT_ZONE_OTHERS
 from lark_controller.flows import tables as t
-from lark_controller.flows.build import ICMPV6, TCP, UDP, Fields, flow
+from lark_controller.flows.build import FRAGMENT, ICMPV6, TCP, UDP, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import CT_NEW, CT_TRK, ETH_IPV6, Action, Flow, Track
 from lark_controller.flows.placement import Placed
@@ -35,7 +35,7 @@ def opened_frame(policy: Policy, drops: Edge | None) -> Iterator[Flow]:
         source: Fields = {**ip_fields(network, "src"), "ct_state": _NEW}
         closed: Fields = {**source, "metadata": t.TO_MUTE.put(1)}
         yield flow(Edge.CONNECT, t.P_GUARD + 5, closed, mark, goto=drops)
-        for protocol in _PORTS.values():
+        for protocol in (*_PORTS.values(), FRAGMENT):
             yield _passes(t.P_GUARD + 1, {**source, "ip_proto": protocol}, mark, CT_ZONE)
         yield _passes(t.P_GUARD, source, mark, CT_ZONE_OTHERS)
 
@@ -60,6 +60,7 @@ def _opening(opening: Opening, to_job: Fields, mark: int) -> Iterator[Flow]:
         for port in ports or [{}]:
             yield _passes(t.P_REACTIVE + 1, {**to_job, "ip_proto": protocol, **port}, mark, CT_ZONE)
     if opening.protocol == "any":
+        yield _passes(t.P_REACTIVE + 1, {**to_job, "ip_proto": FRAGMENT}, mark, CT_ZONE)
         yield _passes(t.P_REACTIVE, to_job, mark, CT_ZONE_OTHERS)
     elif opening.protocol == "icmp":
         yield _passes(t.P_REACTIVE, {**to_job, "ip_proto": ICMPV6}, mark, CT_ZONE_OTHERS)

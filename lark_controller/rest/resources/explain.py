@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from lark_common.errors import NotFoundError
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
-from lark_controller.rest.job_words import job_or_address
+from lark_controller.rest.job_words import is_address, job_or_address
 from lark_controller.rest.own_jobs import own_user
 from lark_controller.rest.schemas.answers import ExplanationSchema
 from lark_controller.rest.schemas.queries import ExplainQuery
@@ -32,5 +33,20 @@ def show(query: dict[str, Any]) -> Any:
     """
     context = current()
     src, dst = job_or_address(query["src"]), job_or_address(query["dst"])
-    with context.waiting() as timeout:
-        return context.controls.switches.explain(src, dst, timeout, own_user())
+    try:
+        with context.waiting() as timeout:
+            return context.controls.switches.explain(src, dst, timeout, own_user())
+    except NotFoundError:
+        for end in (src, dst):
+            _require_live(end)
+        raise
+
+
+def _require_live(end: str) -> None:
+    """Raises NotFoundError for a job that has ended, under the name that its user has for it, and for one that is
+    unknown."""
+    if is_address(end):
+        return
+    job = current().controls.jobs.detail(end).job
+    if not job.live:
+        raise NotFoundError(f"job {job.called} has ended: nothing passes for it; accepted are live jobs and addresses")
