@@ -27,7 +27,7 @@ class Why(StrEnum):
 WORDS: Final = {
     Why.FIRST: "none was active before",
     Why.RELEASED: "the active one stopped",
-    Why.DRAINED: "an operator had the active one let go",
+    Why.DRAINED: "the active one was to let go",
     Why.RESTARTED: "it was the active one itself, and was started again",
     Why.ENDED: "the session of the active one with the database ended",
     Why.SILENT: "the active one gave no sign of life",
@@ -104,6 +104,10 @@ class Instance:
         int | None,
         "Switches whose counters it has read in the last minute for the active one; null where it does not stand by, "
         "or that is not known",
+    ] = None
+    kept: Annotated[
+        int | None,
+        "Switches that are connected to it while it stands by; null where it does not, or that is not known",
     ] = None
 
 

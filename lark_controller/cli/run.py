@@ -165,7 +165,7 @@ class Service:
             me = Identity(secrets.token_hex(8), name, "", __version__, boot_id())
             self.member = Member(
                 self.store, me, won=self._won, lost=self._lose, drained=lambda: notify(DRAINED),
-                moved=self.active.hang_up, tokens=tokens.digest, counters=self._lately,
+                moved=self.active.hang_up, tokens=tokens.digest, counters=self._lately, kept=self._keeps,
             )  # fmt: skip
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining, self.active)
@@ -254,7 +254,7 @@ class Service:
             self.server.stop()
             raise
         self.controls.serve(self.controller)
-        self.member.serves()
+        self.member.serves(self.controller.switches.expected)
         log.event(
             "running",
             openflow=_joined(self.controller.openflow_addresses),
@@ -269,6 +269,9 @@ class Service:
 
     def _lately(self) -> int:
         return 0 if self._counters is None else self._counters.lately()
+
+    def _keeps(self) -> int:
+        return 0 if self._kept is None else self._kept.count
 
     def _generation(self) -> int:
         return self.member.standing().generation

@@ -12,7 +12,8 @@ from typing import Final
 from lark_common.errors import NotFoundError, StandbyError, StateError, StoreError
 from lark_common.log import ERROR, WARNING, event, failure
 from lark_common.threads import StoppableThread
-from lark_controller.api.instances import WORDS, Identity, Instances, Look, Standing, Term, Why
+from lark_controller.api.instances import WORDS, Identity, Instance, Instances, Look, Standing, Term, Why
+from lark_controller.cluster.reach import Loss, Reach, followed
 from lark_controller.cluster.takeover import Watch, reason, watched
 from lark_controller.store import Store
 from lark_controller.store.instances import ACTIVE, STANDBY, STARTING
@@ -28,6 +29,7 @@ AGAIN_SECONDS: Final = 0.2
 LEAST_SECONDS: Final = 0.05
 
 DRAIN: Final = "drain"
+HAND_OVER: Final = "hand over"
 _SUBJECT: Final = "controller"
 _OLDER: Final = "a controller of an older release uses the database"
 
@@ -36,10 +38,11 @@ class Member:
     """An instance, from :meth:`join` to :meth:`leave`.
 
     ``tokens`` is the digest of the tokens in this instance's own file, which others get to compare; ``counters`` the
-    number of switches whose counters it has read in the last minute while it stood by.
+    number of switches whose counters it has read in the last minute while it stood by, ``kept`` of those that are
+    connected to it then.
     ``won`` is called with the term when this instance has taken over, ``lost`` once with a sentence when another has
-    taken over from it, ``drained`` when an operator has it let go, ``moved`` when the term is another's than before:
-    each on any thread, and none may wait.
+    taken over from it, ``drained`` when it is to let go, by an operator or since another has the switches, ``moved``
+    when the term is another's than before: each on any thread, and none may wait.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Member:
         moved: Callable[[], None] = lambda: None,
         tokens: Callable[[], str] = str,
         counters: Callable[[], int] = int,
+        kept: Callable[[], int] = int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.me = me
@@ -61,7 +65,9 @@ class Member:
         self._won, self._lost, self._drained, self._moved = won, lost, drained, moved
         self._clock = clock
         self._tokens = tokens
-        self._counters = counters
+        self._counters, self._kept = counters, kept
+        self._expected: Callable[[], tuple[int, int] | None] = lambda: None
+        self._loss: Loss | None = None
         self._watch: Watch | None = None
         self._term: Term | None = None
         self._serves = False
@@ -86,8 +92,10 @@ class Member:
         self._turn()
         self._thread.start()
 
-    def serves(self) -> None:
-        """This instance has loaded all, and serves."""
+    def serves(self, expected: Callable[[], tuple[int, int] | None] = lambda: None) -> None:
+        """This instance has loaded all, and serves. ``expected`` has the number of switches that are expected, and of
+        those of them that are connected, where both are known; it may not wait."""
+        self._expected = expected
         self._serves = True
         self._wake.set()
 
@@ -236,9 +244,31 @@ class Member:
         if (look.generation, look.holder) != (term.generation, self.me.id) and not self._thread.stopping:
             name = look.name or "another controller"
             self.fence(f"{name} has taken over with generation {look.generation}")
+        elif self._serves:
+            self._look_at_switches()
+
+    def _look_at_switches(self) -> None:
+        """Let go where most switches are away from here, and connected to one that stands by."""
+        counted = self._expected()
+        if counted is None or counted[1] * 2 >= counted[0]:
+            self._loss = None
+            return
+        expected, connected = counted
+        own = _release(self.me.version)
+        others = [each for each in self._place.all().instances if each.state == STANDBY]
+        most = max((each for each in others if _release(each.version) >= own), key=_kept, default=None)
+        kept = 0 if most is None else _kept(most)
+        self._loss = followed(self._loss, Reach(expected, connected, kept), self._clock())
+        if most is None or self._loss is None or not self._loss.is_over:
+            return
+        words = f"{connected} of {expected} switches are connected here, {kept} to {most.name}"
+        self._store.trail.record(time.time(), self.me.name, HAND_OVER, _SUBJECT, words)
+        event("hands over", level=WARNING, reason=words)
+        self._expected = lambda: None
+        self._drained()
 
     def _stand_by(self) -> None:
-        look = self._place.meet(self.me, STANDBY, self._tokens(), self._counters())
+        look = self._place.meet(self.me, STANDBY, self._tokens(), self._counters(), self._kept())
         before = self._look if self._watch is not None else None
         if (look.generation, look.holder) != (self._look.generation, self._look.holder):
             self._moved()
@@ -267,6 +297,10 @@ class Member:
         self._term = term
         event("took over", generation=term.generation, why=WORDS[term.why], before=term.before or None)
         self._won(term)
+
+
+def _kept(instance: Instance) -> int:
+    return instance.kept or 0
 
 
 def _release(version: str) -> tuple[int, ...]:

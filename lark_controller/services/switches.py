@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -53,6 +54,7 @@ class Switches:
         self._loop = LoopCalls(openflow)
         self._reconciler = reconciler
         self._transfers_of = transfers_of
+        self._counting: Future[tuple[int, int]] | None = None
 
     def all(self) -> tuple[SwitchStatus, ...]:
         """All switches that are declared or have been connected, by datapath id."""
@@ -68,6 +70,22 @@ class Switches:
             return tuple(found)
 
         return self._loop.run(read(), LOOP_TIMEOUT)
+
+    def expected(self) -> tuple[int, int] | None:
+        """The switches that are declared or have jobs, and those of them that are connected, as they were after the
+        last call; None where the loop has not answered since. Waits for nothing; for one thread."""
+        counting = self._counting
+        if counting is not None and not counting.done():
+            return None
+        self._counting = None
+        with suppress(RuntimeError):  # The loop has ended.
+            self._counting = self._openflow.call(self._count_expected)
+        return None if counting is None or counting.exception() is not None else counting.result()
+
+    def _count_expected(self) -> tuple[int, int]:
+        desired = self._reconciler.desired
+        expected = {*desired.policy.switches, *desired.edges()}
+        return len(expected), len(expected & self._openflow.links.keys())
 
     def find(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal), name, or its host's name with or without the domain. Raises

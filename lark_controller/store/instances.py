@@ -37,7 +37,8 @@ STOPPED: Final = "stopped"
 _LOST: Final = "lost"
 
 # Columns of ``instances`` that the tables of earlier releases do not have.
-LATER: Final = frozenset(each.name for each in (instances.c.tokens, instances.c.copied_at, instances.c.counters_read))
+_ADDED: Final = (instances.c.tokens, instances.c.copied_at, instances.c.counters_read, instances.c.kept)
+LATER: Final = frozenset(each.name for each in _ADDED)
 
 # The class of the session lock by which others see that the holder of a term lives: "term" in ASCII. The lock's own
 # number is the generation's last 31 bits.
@@ -252,6 +253,7 @@ def all_of(connection: Connection, later: frozenset[str] = frozenset()) -> Insta
             Instance(
                 row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3), row.tokens, copy_age,
                 row.counters_read if state == STANDBY else None,
+                row.kept if state == STANDBY else None,
             )
         )  # fmt: skip
     found.sort(key=lambda each: each.id != present.holder)

@@ -36,16 +36,16 @@ class Instances:
         """Raise StoreError where the tables are of a newer Lark than this, so that this one cannot use them."""
         self._database.read(migrate.known_version)
 
-    def meet(self, me: Identity, state: str, tokens: str = "", counters: int = 0) -> Look:
-        """Give a sign of life, with the digest of this instance's tokens and the number of switches whose counters it
-        reads, and look at the term."""
+    def meet(self, me: Identity, state: str, tokens: str = "", counters: int = 0, kept: int = 0) -> Look:
+        """Give a sign of life, with the digest of this instance's tokens, the number of switches whose counters it
+        reads and of those that it keeps, and look at the term."""
         if self._later != instances.LATER:
             self._later = self._database.read(instances.later_columns)
         if not self._has_keys:
             self._has_keys = self._database.read(instances.has_keys)
 
         def work(connection: Connection) -> Look:
-            more = {"tokens": tokens, "counters_read": counters}
+            more = {"tokens": tokens, "counters_read": counters, "kept": kept}
             instances.beat(connection, me, state, {name: more[name] for name in more.keys() & self._later})
             return instances.look(connection, self._has_keys)
 

@@ -379,6 +379,7 @@ instances: Final = Table(
     Column("tokens", PlainText, nullable=False, server_default=""),
     Column("copied_at", Float(53)),
     Column("counters_read", Integer),
+    Column("kept", Integer),
 )
 
 # One row for ever. Whoever writes holds it FOR SHARE, so that a change of it waits for what is being written.

@@ -18,6 +18,7 @@ from sqlalchemy import text
 from lark_common.errors import FencedError, NotFoundError, StandbyError, StateError, StoreError
 from lark_controller.api.instances import Identity, Term, Why
 from lark_controller.cluster import member as module
+from lark_controller.cluster import reach
 from lark_controller.cluster.member import Member
 from lark_controller.store import Store, migrate
 from lark_controller.store.instances import _LOCK_CLASS, _OLDER_LOCK
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.postgres
 class One:
     """A member with a store of its own, and what it was told."""
 
-    def __init__(self, name: str, url: str, version: str = "1") -> None:
+    def __init__(self, name: str, url: str, version: str = "1", kept: int = 0) -> None:
         self.store = Store.open(url)
         self.won: SimpleQueue[Term] = SimpleQueue()
         self.lost: list[str] = []
@@ -42,6 +43,7 @@ class One:
             won=self.won.put,
             lost=self.lost.append,
             drained=lambda: self.drained.append(name),
+            kept=lambda: kept,
         )
 
     @property
@@ -229,6 +231,49 @@ def test_drain_is_for_the_active_one_and_needs_another(url: str) -> None:
             assert b.won.get(timeout=20).why is Why.DRAINED
             entry = b.store.trail.page("controller", None, 1).entries[0]
             assert (entry.actor, entry.action, entry.detail) == ("operator", "drain", "instance a")
+
+
+def test_one_whose_switches_are_connected_to_another_hands_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "LOST_SECONDS", 0.0)
+    a, b = One("a", url), One("b", url, kept=20)
+    a.member.join()
+    assert a.generation
+    here = [20]
+    a.member.serves(lambda: (20, here[0]))
+    b.member.join()
+    until(lambda: [each.kept for each in a.store.instances.all().instances] == [None, 20])
+    assert not a.drained
+    here[0] = 4
+    until(lambda: a.drained)
+    entry = a.store.trail.page("controller", None, 1).entries[0]
+    assert (entry.actor, entry.action) == ("a", "hand over")
+    assert entry.detail == "4 of 20 switches are connected here, 20 to b"
+    a.leave(Why.DRAINED)
+    assert b.won.get(timeout=20).why is Why.DRAINED
+    assert a.drained == ["a"]
+    b.leave()
+
+
+def test_nobody_hands_over_switches_to_an_older_release(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "LOST_SECONDS", 0.0)
+    a, older = One("a", url, "0.10.0"), One("b", url, "0.9.2", kept=20)
+    counted = threading.Semaphore(0)
+
+    def expected() -> tuple[int, int]:
+        counted.release()
+        return 20, 0
+
+    a.member.join()
+    assert a.generation
+    older.member.join()
+    until(lambda: [each.kept for each in a.store.instances.all().instances] == [None, 20])
+    a.member.serves(expected)
+    for _ in range(reach.READINGS + 2):
+        a.member.look_now()
+        assert counted.acquire(timeout=60)
+    assert not a.drained
+    for each in (older, a):
+        each.leave()
 
 
 def test_nobody_hands_over_to_an_older_release_alone(url: str) -> None:

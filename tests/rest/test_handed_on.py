@@ -20,6 +20,7 @@ from lark_controller.api.instances import Standing
 from lark_controller.api.metrics import Metrics
 from lark_controller.rest.app import create_app
 from lark_controller.rest.auth import CERTIFICATE
+from lark_controller.rest.forwarding import active as active_module
 from lark_controller.rest.forwarding.active import ActiveController, NotReachedError, Request
 from lark_controller.rest.forwarding.origin import HANDED_ON, HEADER, Head, Origin, opened, sealed
 from lark_controller.rest.identities.identities import known_callers
@@ -469,3 +470,18 @@ def test_one_that_is_away_is_not_tried_by_each_request() -> None:
             listening.accept()[0].close()
             with pytest.raises(NotReachedError):
                 asked.result()
+
+
+def test_one_that_takes_connections_and_answers_nothing_holds_up_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active_module, "CONNECT_SECONDS", 0.5)
+    way = ActiveController(clock=lambda: 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(8) as executor:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        for each in [executor.submit(way.ask, standing(url), wish()) for _ in range(8)]:
+            with pytest.raises(NotReachedError):
+                each.result()
+        # Each connection is in the listener's queue by now.
+        listening.setblocking(False)
+        listening.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            listening.accept()

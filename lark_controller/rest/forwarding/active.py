@@ -167,6 +167,8 @@ class ActiveController:
                 finally:
                     reply.close()
             except NoAnswerError as error:
+                # Those that wait for their turn to greet it are answered at once; each would wait for as long.
+                self._failed = (str(error), self._clock())
                 raise NotReachedError(str(error)) from None
             self._greeted = term
 

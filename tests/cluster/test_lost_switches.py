@@ -1,0 +1,44 @@
+"""An active instance whose link to the switches is cut, and that to the database is not: real processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.fleet import Mastered, edge_ports, port_infos
+from fake_switch.switch import FakeNetwork
+from lark_controller.cli.run import HANDED_OVER
+from lark_controller.switches.openflow import roles
+from tests.cluster.test_counters_of_standby import ADS
+from tests.cluster.test_kept_switches import begin, in_sync, instances
+from tests.cluster.test_processes import Instance, until
+
+__all__ = ["instances"]
+pytestmark = pytest.mark.postgres
+
+
+def test_a_switch_that_the_active_one_has_lost_gets_the_other_as_its_master(
+    instances: tuple[Instance, Instance],
+) -> None:
+    a, b = instances
+    begin(a, b)
+    with FakeNetwork() as network:
+        edge = Mastered(1, port_infos(edge_ports(8)))
+        more = edge.another()
+        network.call(edge.connect("127.0.0.1", a.openflow))
+        network.call(more.connect("127.0.0.1", b.openflow))
+        until(lambda: in_sync(a) and edge.masters.role(more) == roles.SLAVE)
+        # It is expected from now on.
+        status, body = a.ask("/v1/jobs?wait=10", "POST", ADS)
+        assert (status, body["state"]) == (201, "enforced")
+        more.forget_counts()
+        network.run(edge.disconnect)
+        assert a.process is not None
+        assert a.process.wait(120) == HANDED_OVER
+        until(lambda: edge.masters.is_master(more))
+        until(lambda: in_sync(b))
+        assert b.live() == {body["id"]}
+        assert more.changed == 0
+        entries = b.ask("/v1/audit?subject=controller")[1]["entries"]
+        (handed_over,) = [each for each in entries if each["action"] == "hand over"]
+        assert handed_over["detail"] == "0 of 1 switches are connected here, 1 to b"
+        assert b.ask("/v1/instances")[1]["why"] == "drained"
