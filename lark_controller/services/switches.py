@@ -208,6 +208,7 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
         connected=state.link is not None,
         in_sync=state.in_sync,
         address=state.address,
+        through="" if state.link is None else state.link.connection.through,
         host=_host(desired, state),
         description=state.description,
         desired=desired.rules.get(datapath, 0),
