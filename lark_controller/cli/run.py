@@ -279,7 +279,7 @@ class Service:
         return Seal(standing.key, standing.generation, self.member.me.name)
 
     def _asking(self) -> tuple[CounterReading | HandingOn, ...]:
-        """What asks the active instance while this one stands by."""
+        """The threads that ask the active instance while this one stands by."""
         return tuple(each for each in (self._counters, self._handing_on) if each is not None)
 
     def _moved(self) -> None:

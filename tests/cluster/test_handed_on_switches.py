@@ -85,14 +85,14 @@ def test_a_real_switch_of_one_that_stands_by(instances: tuple[Instance, Instance
         controller = own_ovs.vsctl("--bare", "--columns=_uuid", "list", "controller").strip()
         own_ovs.vsctl("set", "controller", controller, "inactivity_probe=60000")
         until(lambda: in_sync(a))
-        assert standing(own_ovs) == ["true master"]
-        before = flows(own_ovs)
+        until(lambda: standing(own_ovs) == ["true master"])
+        before = flows(own_ovs, BRIDGE)
         assert before
         a.stop()
         stopped = time.monotonic()
         until(lambda: in_sync(b))
-        assert standing(own_ovs) == ["true master"]
-        after = flows(own_ovs)
+        until(lambda: standing(own_ovs) == ["true master"])
+        after = flows(own_ovs, BRIDGE)
         assert set(after) == set(before)
         assert min(after.values()) > time.monotonic() - stopped
     finally:

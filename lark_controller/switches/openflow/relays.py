@@ -228,7 +228,7 @@ class Relays:
             return
         del self._begun[datapath]
         now = asyncio.get_running_loop().time()
-        # What the active one does not keep is not brought to it at once again.
+        # One that the active one gives up is not brought to it at once again.
         if not relay.connection.closed_because and now - relay.began < AGAIN_SECONDS:
             self._again[datapath] = now + AGAIN_SECONDS
         # The switch comes again by itself, and is kept, or led, as any other.
