@@ -39,6 +39,7 @@ from lark_controller.services.external_names import ExternalNames
 from lark_controller.services.external_translations import Translations
 from lark_controller.services.feed import Feed
 from lark_controller.services.flow_deliveries import DeliveryWatch
+from lark_controller.services.handed_on_switches import MissedSwitches
 from lark_controller.services.health import Health
 from lark_controller.services.job_facts import refresh_facts
 from lark_controller.services.jobs import Jobs
@@ -174,6 +175,9 @@ class Controller:
             pairs=Pairs(store, pairs, self.jobs, self.reservations),
         )
         self.counters = CounterOrders(self._openflow, self._reconciler, metrics)
+        self.missed_switches = MissedSwitches(
+            partial(self._loop.call, self._openflow.present), self._openflow.listeners
+        )
         self.drops = Drops(ledger, self._core_drops, self._reconciler)
         self.health = Health(store, self._openflow)
 

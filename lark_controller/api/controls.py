@@ -12,6 +12,7 @@ from lark_controller.api.audit import AuditControls
 from lark_controller.api.counters import CounterControls
 from lark_controller.api.drops import DropControls
 from lark_controller.api.external import ExternalControls
+from lark_controller.api.handed_on import MissedSwitchControls
 from lark_controller.api.health import HealthControls
 from lark_controller.api.instances import InstanceControls
 from lark_controller.api.jobs import JobControls
@@ -64,6 +65,10 @@ class ActiveControls(Protocol):
     @property
     def counters(self) -> CounterControls:
         """The counters that instances which stand by read."""
+
+    @property
+    def missed_switches(self) -> MissedSwitchControls:
+        """The switches that instances which stand by hand on."""
 
     @property
     def health(self) -> HealthControls:

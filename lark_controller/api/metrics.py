@@ -150,6 +150,11 @@ class Metrics:
             "it takes over; 0 while it is active.",
             registry=self.registry,
         )
+        self.switches_handed_on = Gauge(
+            "lark_switches_handed_on",
+            "Switches that reach this controller, which stands by, and not the active one, to which it hands them on.",
+            registry=self.registry,
+        )
         self.leases_kept = Counter(
             "lark_leases_kept",
             "Jobs that live on beyond their lease, because they run in the pool or it cannot be asked.",

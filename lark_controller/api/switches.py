@@ -47,6 +47,7 @@ class SwitchStatus:
     connected: Annotated[bool, "Connected now"]
     in_sync: Annotated[bool, "Everything desired is confirmed by barrier, after a complete dump or a marker"]
     address: Annotated[str, "Address that it connects from"] = ""
+    through: Annotated[str, "The controller that stands by and hands it on, where it does not reach this one"] = ""
     host: Annotated[str, "The Machine whose jobs are attached to it"] = ""
     description: Annotated[str, "Its own description"] = ""
     desired: Annotated[int, "Flows that are desired there"] = 0

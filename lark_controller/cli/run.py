@@ -36,8 +36,8 @@ from lark_controller.htcondor.watch import PoolOptions
 from lark_controller.rest import certificate_ends
 from lark_controller.rest.app import create_app
 from lark_controller.rest.forwarding.active import ActiveController
-from lark_controller.rest.forwarding.counters import CounterQuestions
 from lark_controller.rest.forwarding.origin import Head, Origin, opened
+from lark_controller.rest.forwarding.questions import COUNTERS, SWITCHES, Questions
 from lark_controller.rest.identities.identities import Identities, known_callers
 from lark_controller.rest.joins.former_files import FormerFiles
 from lark_controller.rest.joins.join_tokens import JoinTokens
@@ -49,12 +49,14 @@ from lark_controller.services.account_writer import Keeping
 from lark_controller.services.counter_reading import CounterReading
 from lark_controller.services.directory_copy import DirectoryCopy
 from lark_controller.services.dns_updates import DnsUpdates
+from lark_controller.services.handed_on_switches import HandingOn
 from lark_controller.services.policy_file import PolicyFile, first_policy
 from lark_controller.settings import Listen, Settings
 from lark_controller.store import Store
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.loop_thread import KeptSwitches
+from lark_controller.switches.openflow.relays import Seal
 from lark_controller.switches.ovsdb.driver import OvsdbOptions
 
 T = TypeVar("T")
@@ -143,11 +145,13 @@ class Service:
         self.metrics = Metrics()
         self._notify, self._lost = notify, lost
         # A switch may be wrong: what it shows is a reason to ask the database.
+        self._kept: KeptSwitches | None = None
         self._fence = Fence(shown=lambda _sentence: self.member.look_now())
         self._terms: SimpleQueue[Term] = SimpleQueue()
         self._term: Term | None = None
         self._controller: Controller | None = None
         self._counters: CounterReading | None = None
+        self._handing_on: HandingOn | None = None
         self._policy_file: PolicyFile | None = None
         try:
             self.store.claim()
@@ -165,7 +169,7 @@ class Service:
             me = Identity(secrets.token_hex(8), name, "", __version__, boot_id())
             self.member = Member(
                 self.store, me, won=self._won, lost=self._lose, drained=lambda: notify(DRAINED),
-                moved=self.active.hang_up, tokens=tokens.digest, counters=self._lately, kept=self._keeps,
+                moved=self._moved, tokens=tokens.digest, counters=self._lately, kept=self._keeps,
             )  # fmt: skip
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining, self.active)
@@ -174,12 +178,15 @@ class Service:
             if not settings.database_url.startswith("sqlite"):
                 self._copy = DirectoryCopy(self.store, self.metrics, me.id)
             self.member.me = replace(me, url=settings.instance_url or _own_url(settings, self.server.addresses[0]))
-            self._kept = None
             if self._copy is not None:
-                self._kept = KeptSwitches(openflow_options(settings), self._fence, self._generation)
-                self.metrics.switches_kept.set_function(partial(getattr, self._kept, "count"))
-                questions = CounterQuestions(self.active, self.member.standing, me.id)
-                self._counters = CounterReading(self._kept, questions.ask, self.metrics)
+                self._kept = kept = KeptSwitches(openflow_options(settings), self._fence, self._generation, self._seal)
+                self.metrics.switches_kept.set_function(partial(getattr, kept, "count"))
+                self.metrics.switches_handed_on.set_function(partial(getattr, kept, "handed_on"))
+                standing = self.member.standing
+                counters = Questions(self.active, standing, COUNTERS, me.id)
+                self._counters = CounterReading(kept, counters.ask, self.metrics)
+                switches = Questions(self.active, standing, SWITCHES, me.id)
+                self._handing_on = HandingOn(kept, switches.ask, lambda: standing().url)
         except BaseException:
             self.store.close()
             raise
@@ -224,8 +231,8 @@ class Service:
             # Without a term that it has read, it could be no switch's slave.
             if self._kept is not None and not self.won and self._generation():
                 self._kept.start()
-                if self._counters is not None:
-                    self._counters.start()
+                for asking in self._asking():
+                    asking.start()
         except BaseException:
             self.member.leave()
             self.server.stop()
@@ -242,9 +249,9 @@ class Service:
         if self._kept is not None:
             # First of all: from now on switches refuse the one before.
             self._kept.lead(term.generation)
-        if self._counters is not None:
+        for asking in self._asking():
             # A takeover waits for nothing of it.
-            self._counters.stop(0.0)
+            asking.stop(0.0)
         try:
             self._start_controller(term)
         except BaseException:
@@ -267,11 +274,25 @@ class Service:
         standing = self.member.standing()
         return opened(standing.key, standing.generation, header, head) if standing.active else None
 
+    def _seal(self) -> Seal:
+        standing = self.member.standing()
+        return Seal(standing.key, standing.generation, self.member.me.name)
+
+    def _asking(self) -> tuple[CounterReading | HandingOn, ...]:
+        """The threads that ask the active instance while this one stands by."""
+        return tuple(each for each in (self._counters, self._handing_on) if each is not None)
+
+    def _moved(self) -> None:
+        """Ends what is under way at the active instance: another has the term."""
+        self.active.hang_up()
+        if self._kept is not None:
+            self._kept.end_relays()
+
     def _lately(self) -> int:
         return 0 if self._counters is None else self._counters.lately()
 
     def _keeps(self) -> int:
-        return 0 if self._kept is None else self._kept.count
+        return 0 if self._kept is None else self._kept.count + self._kept.handed_on
 
     def _generation(self) -> int:
         return self.member.standing().generation
@@ -364,8 +385,8 @@ class Service:
             self.controller.stop()
         elif self._kept is not None:
             self._kept.stop()
-        if self._counters is not None:
-            self._counters.stop()
+        for asking in self._asking():
+            asking.stop()
         self.joined.thread.stop()
         if self._copy is not None:
             self._copy.stop()

@@ -8,6 +8,7 @@ from lark_controller.api.controls import ActiveControls
 from lark_controller.api.counters import CounterControls
 from lark_controller.api.drops import DropControls
 from lark_controller.api.external import ExternalControls
+from lark_controller.api.handed_on import MissedSwitchControls
 from lark_controller.api.health import HealthControls, Readiness
 from lark_controller.api.instances import InstanceControls
 from lark_controller.api.jobs import JobControls
@@ -90,6 +91,11 @@ class MemberControls:
     def counters(self) -> CounterControls:
         """The counters that others read."""
         return self._active.counters
+
+    @property
+    def missed_switches(self) -> MissedSwitchControls:
+        """The switches that others hand on."""
+        return self._active.missed_switches
 
     @property
     def _active(self) -> ActiveControls:

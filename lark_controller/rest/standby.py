@@ -19,8 +19,8 @@ from lark_controller.api.instances import Standing
 from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE, recognise
 from lark_controller.rest.context import Context
 from lark_controller.rest.forwarding.active import NoAnswerError, NotReachedError, Reply, Request
-from lark_controller.rest.forwarding.counters import PATH as COUNTERS
 from lark_controller.rest.forwarding.origin import HANDED_ON, HEADER, Head, Origin
+from lark_controller.rest.forwarding.questions import COUNTERS
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.server.admission import peer_of
 

@@ -72,8 +72,9 @@ class Switches:
         return self._loop.run(read(), LOOP_TIMEOUT)
 
     def expected(self) -> tuple[int, int] | None:
-        """The switches that are declared or have jobs, and those of them that are connected, as they were after the
-        last call; None where the loop has not answered since. Waits for nothing; for one thread."""
+        """The switches that are declared or have jobs, and those of them that are connected to this instance itself,
+        as they were after the last call; None where the loop has not answered since. Waits for nothing; for one
+        thread."""
         counting = self._counting
         if counting is not None and not counting.done():
             return None
@@ -85,7 +86,9 @@ class Switches:
     def _count_expected(self) -> tuple[int, int]:
         desired = self._reconciler.desired
         expected = {*desired.policy.switches, *desired.edges()}
-        return len(expected), len(expected & self._openflow.links.keys())
+        links = self._openflow.links
+        own = sum(not links[each].connection.through for each in expected & links.keys())
+        return len(expected), own
 
     def find(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal), name, or its host's name with or without the domain. Raises
@@ -226,6 +229,7 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
         connected=state.link is not None,
         in_sync=state.in_sync,
         address=state.address,
+        through="" if state.link is None else state.link.connection.through,
         host=_host(desired, state),
         description=state.description,
         desired=desired.rules.get(datapath, 0),

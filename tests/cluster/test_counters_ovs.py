@@ -20,7 +20,7 @@ from lark_controller.accounting.shares.messages import answer_bytes
 from lark_controller.accounting.shares.offers import UNSURE
 from lark_controller.cli.run import Service
 from lark_controller.reconcile.counters import CounterReader
-from lark_controller.rest.forwarding.counters import CounterQuestions
+from lark_controller.rest.forwarding.questions import COUNTERS, Questions
 from tests.cluster.test_processes import until
 from tests.fixtures.controllers import post
 from tests.store.test_claim import settings
@@ -198,7 +198,7 @@ def test_bytes_that_another_has_read_are_the_switchs_own_and_count_once_across_a
     assert counters._done is not None
     token, _, switches = counters._done
     assert [(each.datapath, len(each.steps)) for each in switches] == [(DATAPATH, 2)]
-    questions = CounterQuestions(c.active, c.member.standing, b.member.me.id)
+    questions = Questions(c.active, c.member.standing, COUNTERS, b.member.me.id)
     late = result(b, "late")
     until(lambda: questions.ask(answer_bytes(token, 0.0, switches)) is not None)
     assert result(b, "late") > late

@@ -122,24 +122,24 @@ def test_a_real_switch_keeps_both_connections_and_its_flows(
             own_ovs.vsctl("set", "controller", controller, "inactivity_probe=60000")
         until(lambda: in_sync(a))
         until(lambda: standing(own_ovs) == ["true master", "true slave"])
-        before, connected = flows(own_ovs), connections(own_ovs, b)
+        before, connected = flows(own_ovs, BRIDGE), connections(own_ovs, b)
         a.stop()
         stopped = time.monotonic()
         until(lambda: in_sync(b))
         assert "true master" in standing(own_ovs)
         # By the connection that it had, with nothing added to its flows nor taken from them, nor added again.
         assert connections(own_ovs, b) == connected
-        after = flows(own_ovs)
+        after = flows(own_ovs, BRIDGE)
         assert set(after) == set(before)
         assert min(after.values()) > time.monotonic() - stopped
     finally:
         own_ovs.vsctl("--if-exists", "del-br", BRIDGE)
 
 
-def flows(ovs: OpenVSwitch) -> dict[str, float]:
+def flows(ovs: OpenVSwitch, bridge: str) -> dict[str, float]:
     """The flows of the bridge but those of the last table, which no packet comes to, and the seconds of each."""
     found = {}
-    for line in ovs.ofctl(BRIDGE, "dump-flows").splitlines():
+    for line in ovs.ofctl(bridge, "dump-flows").splitlines():
         flow = re.search(r"(cookie=\S+) duration=([\d.]+)s, (table=(\d+)), .*?(priority=.*)", line)
         if flow is not None and flow[4] != "253":
             found[f"{flow[1]} {flow[3]} {flow[5]}"] = float(flow[2])

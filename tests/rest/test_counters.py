@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 
 from lark_controller.accounting.shares.messages import LONGEST_ANSWER, GarbledError
+from lark_controller.api.handed_on import LONGEST_QUESTION
 from lark_controller.api.instances import Standing
-from lark_controller.rest.forwarding import counters
-from lark_controller.rest.forwarding.counters import MEDIA, PATH, READER, CounterQuestions, authorization, is_good
+from lark_controller.rest.forwarding import questions as counters
 from lark_controller.rest.forwarding.origin import HEADER, Head, Origin, sealed
+from lark_controller.rest.forwarding.questions import (
+    COUNTERS,
+    MEDIA,
+    READER,
+    SWITCHES,
+    Questions,
+    authorization,
+    is_good,
+)
 from tests.fixtures.fake_controls import bearer
 from tests.rest.test_handed_on import AWAY, GENERATION, KEY, OTHER, Controller
 
@@ -38,8 +47,8 @@ def standby(tmp_path: Path, active: Controller) -> Iterator[Controller]:
     made.server.stop()
 
 
-def questions(standby: Controller) -> CounterQuestions:
-    return CounterQuestions(standby.way, lambda: standby.controls.instances.place, READERS_ID)
+def questions(standby: Controller) -> Questions:
+    return Questions(standby.way, lambda: standby.controls.instances.place, COUNTERS, READERS_ID)
 
 
 def refused(controller: Controller) -> float:
@@ -59,13 +68,15 @@ def ask(controller: Controller, body: str, signed: str | None = None, **changed:
     """The status of a question whose header and field are as they should be, but for what is changed."""
     key, generation = str(changed.get("key", KEY)), int(str(changed.get("generation", GENERATION)))
     term = replace(TERM, key=changed.get("code", KEY), generation=changed.get("term", GENERATION))
-    field = str(changed.get("field", authorization(term, READERS_ID, (body if signed is None else signed).encode())))
-    head = Head("POST", str(changed.get("target", PATH)), field)
+    field = str(
+        changed.get("field", authorization(term, COUNTERS, READERS_ID, (body if signed is None else signed).encode()))
+    )
+    head = Head("POST", str(changed.get("target", COUNTERS)), field)
     headers = {HEADER: sealed(key, generation, Origin(""), head), "Authorization": field, "Content-Type": MEDIA}
     headers[READER] = str(changed.get("reader", READERS_ID))
     if changed.get("bare"):
         del headers[HEADER]
-    return controller.ask("POST", PATH, body, headers)[0]
+    return controller.ask("POST", COUNTERS, body, headers)[0]
 
 
 def test_whoever_has_not_the_terms_key_gets_nothing(active: Controller) -> None:
@@ -91,23 +102,24 @@ def test_one_that_stands_by_hands_on_what_a_stranger_answers_and_the_active_one_
     active: Controller, standby: Controller
 ) -> None:
     for key in (KEY[::-1], OTHER):
-        field = authorization(replace(TERM, key=key), READERS_ID, b"answer")
+        field = authorization(replace(TERM, key=key), COUNTERS, READERS_ID, b"answer")
         headers = {"Authorization": field, "Content-Type": MEDIA, READER: READERS_ID}
-        assert standby.ask("POST", PATH, "answer", headers)[0] == 403
+        assert standby.ask("POST", COUNTERS, "answer", headers)[0] == 403
     assert standby.counted("answered") == 2
     assert active.controls.counters.answers == []
     assert refused(active) == 2
 
 
 def test_another_form_of_accounts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    field = authorization(TERM, READERS_ID, b"answer")
-    assert is_good(field, TERM, READERS_ID, b"answer")
+    field = authorization(TERM, COUNTERS, READERS_ID, b"answer")
+    assert is_good(field, TERM, COUNTERS, READERS_ID, b"answer")
+    assert not is_good(field, TERM, SWITCHES, READERS_ID, b"answer")
     for other in (replace(TERM, active=False), replace(TERM, key=""), replace(TERM, generation=GENERATION + 1)):
-        assert not is_good(field, other, READERS_ID, b"answer")
+        assert not is_good(field, other, COUNTERS, READERS_ID, b"answer")
     for name in ("FORMAT", "__version__"):
         with monkeypatch.context() as patch:
             patch.setattr(counters, name, "other")
-            assert not is_good(field, TERM, READERS_ID, b"answer")
+            assert not is_good(field, TERM, COUNTERS, READERS_ID, b"answer")
 
 
 def test_a_body_that_is_too_long_or_no_answer_is_refused(
@@ -135,3 +147,19 @@ def test_one_that_stands_by_or_is_active_itself_gives_and_asks_for_nothing(
     standby.controls.instances.place = Standing(False, GENERATION, 0.0, "a", active.url, "stands by", "")
     assert questions(standby).ask(b"") is None
     assert active.controls.counters.answers == []
+
+
+def test_switches_are_asked_for_on_a_path_of_their_own(active: Controller, standby: Controller) -> None:
+    asks = Questions(standby.way, lambda: standby.controls.instances.place, SWITCHES, READERS_ID)
+    assert asks.ask(bytes(16)) == active.controls.missed_switches.order
+    assert active.controls.missed_switches.answers == [(READERS_ID, bytes(16))]
+    assert asks.ask(bytes(LONGEST_QUESTION + 8)) is None
+    # A code of the one path is none of the other.
+    field = authorization(TERM, COUNTERS, READERS_ID, bytes(16))
+    headers = {HEADER: sealed(KEY, GENERATION, Origin(""), Head("POST", SWITCHES, field)), "Authorization": field}
+    headers |= {"Content-Type": MEDIA, READER: READERS_ID}
+    assert active.ask("POST", SWITCHES, bytes(16).decode(), headers)[0] == 403
+    assert active.ask("POST", SWITCHES, bytes(16).decode(), bearer("operate"))[0] == 403
+    active.controls.error = ValueError("15 bytes")
+    assert asks.ask(bytes(15)) is None
+    assert len(active.controls.missed_switches.answers) == 1

@@ -20,7 +20,7 @@ from lark_common.errors import (
     UnsupportedError,
 )
 from lark_common.worker_rules import from_json
-from lark_controller.rest.forwarding.counters import PATH as COUNTERS
+from lark_controller.rest.forwarding.questions import PATHS
 from lark_controller.rest.problems import CONTENT_TYPE
 from tests.fixtures.fake_controls import DPID, bearer, post_body
 from tests.fixtures.rest_app import Api, make_api
@@ -77,8 +77,8 @@ def test_the_table_of_guarded_operations_is_complete(api: Api) -> None:
         (method, path.replace("10.64.0.1", "*").replace("worker1", "*").replace("ns/1", "ns/*").replace("ctl-a", "*"))
         for method, path in listed
     }
-    # Joining needs a join token, which is no scope's, and counters an instance of the present term.
-    others = {("POST", "/v1/join"), ("GET", "/v1/authority"), ("POST", COUNTERS)}
+    # Joining needs a join token, which is no scope's, and instances have the key of the present term.
+    others = {("POST", "/v1/join"), ("GET", "/v1/authority"), *(("POST", path) for path in PATHS)}
     assert rules == listed | {("GET", path) for path in PUBLIC} | others
 
 

@@ -86,7 +86,9 @@ class Connection(asyncio.BufferedProtocol):
     for a while, and a bit longer while ``goes_last`` is True. ``drops`` is called with cookie to port and the time of
     each PacketIn before it is decoded: True drops it. An exception from ``receive`` closes this connection with one log
     record and touches no other. ``lost`` is called once, with the reason, when the connection is gone. ``writable`` is
-    called when the outbox has emptied again. ``tls_name`` is the common name in the switch's certificate, ``""``
+    called when the outbox has emptied again, ``full`` when bytes stay behind in it. ``vouched`` may take one message of
+    an experimenter before HELLO, of which it returns True. ``through`` is the name of the instance that hands this one
+    on, ``""`` without one. ``tls_name`` is the common name in the switch's certificate, ``""``
     without one, ``peer`` the other end as limits count it. All connections of the loop are read into one ``buffer``.
     ``known`` is True once this one belongs to a switch; until then little of it is kept. HELLO is sent at once unless
     ``opened`` sets ``greets`` to False. Nothing is sent once the ``fence`` is shut.
@@ -99,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         lost: Callable[[Connection, str], None],
         buffer: bytearray | None = None,
         fence: Fence | None = None,
+        first_xid: int = 1,
     ) -> None:
         self.options = options
         self.fence = fence or Fence()
@@ -106,11 +109,14 @@ class Connection(asyncio.BufferedProtocol):
         self.greets = True
         self.receive: Callable[[int, int, bytes], bool] = lambda _kind, _xid, _message: False
         self.writable: Callable[[], None] = lambda: None
+        self.full: Callable[[], None] = lambda: None
+        self.vouched: Callable[[Connection, bytes], bool] = lambda _self, _message: False
         self.goes_last: Callable[[], bool] = lambda: False
         self.drops: Callable[[bytes, float], bool] = lambda _whose, _now: False
         self.address = "?"
         self.peer = Peer.at("?")
         self.tls_name = ""
+        self.through = ""
         self.closed_because = ""
         self.paused = False
         self._opened = opened
@@ -133,7 +139,8 @@ class Connection(asyncio.BufferedProtocol):
         # Bytes of the present turn, and how many.
         self._outbox: list[bytes] = []
         self._outbox_size = 0
-        self._xid = 0
+        self._xid = first_xid - 1
+        self._on_hold = False
         self._last_received = 0.0
         self._keepalive: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -205,6 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         """Called by the loop when bytes stay behind in the outbox."""
         self.paused = True
         self._watch_writes()
+        self.full()
 
     def resume_writing(self) -> None:
         """Called by the loop when the outbox is empty."""
@@ -220,6 +228,25 @@ class Connection(asyncio.BufferedProtocol):
     def greet(self) -> None:
         """Send HELLO."""
         self.write(wire.hello(self.next_xid()))
+
+    @property
+    def last_xid(self) -> int:
+        """The transaction id that was given last."""
+        return self._xid
+
+    def hold(self) -> None:
+        """Read nothing more until :meth:`go_on`; a portion that was read is still handled."""
+        if not self.closed_because:
+            self._on_hold = True
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Read again."""
+        if self._on_hold and not self.closed_because:
+            self._on_hold = False
+            self._last_received = self._loop.time()
+            if not self._portion_due:
+                self._transport.resume_reading()
 
     def next_xid(self) -> int:
         """A transaction id, unique among the last four billion of this connection; never 0."""
@@ -357,11 +384,13 @@ class Connection(asyncio.BufferedProtocol):
             data, position = data[position:] + bytes(self._pending), 0
             self._pending.clear()
         self._process(data, position)
-        if not self._portion_due and not self.closed_because:
+        if not self._portion_due and not self._on_hold and not self.closed_because:
             self._transport.resume_reading()
 
     def _message(self, kind: int, xid: int, message: bytes) -> bool:
         """Handle one message; returns True if it was waited for or paid for otherwise."""
+        if not self._greeted and kind == ofp.OFPT_EXPERIMENTER and self.vouched(self, message):
+            return False
         if not self._greeted and kind != ofp.OFPT_HELLO:
             self.close(f"garbage: message type {kind} before HELLO")
             return False
@@ -391,7 +420,8 @@ class Connection(asyncio.BufferedProtocol):
     def _keep_alive(self) -> None:
         options = self.options
         silent = self._loop.time() - self._last_received
-        if silent >= options.echo_interval + options.echo_timeout and not self._portion_due:
+        reads = not (self._portion_due or self._on_hold)
+        if silent >= options.echo_interval + options.echo_timeout and reads:
             self.close(f"no answer for {silent:.1f} s")
             return
         delay = options.echo_interval - silent

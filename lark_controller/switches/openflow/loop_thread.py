@@ -22,6 +22,7 @@ from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.handed_over import HandedOver
 from lark_controller.switches.openflow.link import SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.newcomer import ReadCounters
+from lark_controller.switches.openflow.relays import OTHER_TERM, Seal, Way, no_seal
 from lark_controller.switches.openflow.server import Server
 
 T = TypeVar("T")
@@ -101,17 +102,24 @@ async def _end_tasks() -> None:
 
 class KeptSwitches:
     """The switches of an instance that stands by, each kept as a slave's connection of the generation that ``known``
-    gives, until :class:`OpenFlow` takes them over."""
+    gives, until :class:`OpenFlow` takes them over. ``seal`` gives the key of the present term."""
 
-    def __init__(self, options: OpenFlowOptions, fence: Fence, known: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        options: OpenFlowOptions,
+        fence: Fence,
+        known: Callable[[], int],
+        seal: Callable[[], Seal] = no_seal,
+    ) -> None:
         self._options = options
         self._fence = fence
         self._known = known
+        self.seal = seal
         self._app: LarkSwitches | None = None
 
     def start(self) -> None:
         """Listen. Raises SettingError."""
-        self._app = _started(Server(self._options, None, self._fence, self._known))
+        self._app = _started(Server(self._options, None, self._fence, self._known, self.seal))
 
     def lead(self, generation: int) -> None:
         """Become the master of all of them: the term with this generation is this instance's. Nothing waits."""
@@ -146,20 +154,51 @@ class KeptSwitches:
         """The counters of those of these switches that are kept and answer within ``timeout`` seconds; None of those
         that had no turn in time, since all ends at ``until``, of the monotonic clock. For another thread than the
         loop's."""
+        seconds = max(0.0, until - time.monotonic()) + LOOP_SECONDS
+        found = self._called(lambda server: server.read_counters(datapaths, cookie, mask, timeout, until), seconds)
+        return found or {}
+
+    def datapaths(self) -> tuple[int, ...]:
+        """The switches that are kept. For another thread than the loop's."""
+
+        async def kept(server: Server) -> tuple[int, ...]:
+            return tuple(server.kept)
+
+        return self._called(kept, LOOP_SECONDS) or ()
+
+    def hand_on(self, datapaths: Sequence[int], ways: Sequence[Way], seconds: float) -> None:
+        """Hand those of these switches that are kept on to the active instance, in about so many seconds at most. For
+        another thread than the loop's."""
+        self._called(lambda server: server.hand_on(datapaths, ways), seconds)
+
+    def end_relays(self) -> None:
+        """End the handing on: the term is another's. Nothing waits."""
+        if (app := self._app) is not None:
+            with suppress(RuntimeError):  # The loop has ended.
+                app.loop.call_soon_threadsafe(app.server.relays.end, OTHER_TERM)
+
+    def _called(self, work: Callable[[Server], Coroutine[Any, Any, T]], seconds: float) -> T | None:
+        """Run a coroutine on the loop; None where that is not there, or has not ended in time."""
         app = self._app
         if app is None or not app.loop.is_running():
-            return {}
-        reading = app.server.read_counters(datapaths, cookie, mask, timeout, until)
+            return None
+        coroutine = work(app.server)
         try:
-            done = asyncio.run_coroutine_threadsafe(reading, app.loop)
+            done = asyncio.run_coroutine_threadsafe(coroutine, app.loop)
         except RuntimeError:  # The loop has ended.
-            reading.close()
-            return {}
+            coroutine.close()
+            return None
         try:
-            return done.result(max(0.0, until - time.monotonic()) + LOOP_SECONDS)
+            return done.result(seconds)
         except (TimeoutError, CancelledError):  # It does not turn, or ends.
             done.cancel()
-            return {}
+            return None
+
+    @property
+    def handed_on(self) -> int:
+        """The number of switches that are handed on to the active instance now."""
+        app = self._app
+        return 0 if app is None else app.server.relays.count
 
     @property
     def count(self) -> int:
@@ -208,7 +247,8 @@ class OpenFlow:
         """Listen, and take in the switches that are kept. Raises SettingError."""
         app = None if self._kept is None else self._kept.take()
         if app is None:
-            self._app = _started(Server(self._options, self._handler, self._fence))
+            seal = no_seal if self._kept is None else self._kept.seal
+            self._app = _started(Server(self._options, self._handler, self._fence, seal=seal))
             return
         # Its thread takes switches in from the next moment on, with a handler that may need what is here.
         self._app = app
@@ -241,6 +281,14 @@ class OpenFlow:
     def links(self) -> dict[int, SwitchLink]:
         """The connected switches by datapath id; to be read on the loop's thread."""
         return self._there().server.links
+
+    def present(self) -> frozenset[int]:
+        """The switches that are connected, taken in or not, by datapath id; to be called on the loop's thread."""
+        return self._there().server.present()
+
+    def listeners(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """The addresses of the listener over TCP, and of that over TLS."""
+        return self.addresses, self.tls_addresses
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

@@ -9,7 +9,6 @@ import asyncio
 import math
 import os
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
@@ -33,8 +32,17 @@ from lark_controller.switches.openflow.handshake import handshake
 from lark_controller.switches.openflow.link import MORE_FLOWS, STOPS, SUPERSEDED, SwitchHandler, SwitchLink
 from lark_controller.switches.openflow.newcomer import Newcomer, ReadCounters, identify
 from lark_controller.switches.openflow.places import Peer, Places
+from lark_controller.switches.openflow.relays import (
+    OWN_XIDS,
+    Relay,
+    Relays,
+    Seal,
+    Way,
+    no_seal,
+    read_voucher,
+)
 from lark_controller.switches.openflow.requests import ReplyRoom
-from lark_controller.switches.openflow.tls_gate import TlsGate
+from lark_controller.switches.openflow.tls_gate import TlsGate, tls_context
 from lark_controller.switches.openflow.turns import Turns
 
 # Switches that are asked and compared at a time: what one holds and should hold takes megabytes meanwhile. Fewer while
@@ -53,29 +61,12 @@ _TOO_MANY: Final = "too many switches are kept by an instance that stands by"
 _REASONS: Final = 1000
 
 
-def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
-    """TLS 1.2 or newer; with a CA, switches must show a certificate. Raises SettingError."""
-    if not options.cert or not options.key:
-        raise SettingError("listening for OpenFlow over TLS needs a certificate and a key (PEM files)")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(options.cert, options.key)
-        if options.ca:
-            context.load_verify_locations(options.ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise SettingError(
-            f"OpenFlow certificate {options.cert}, key {options.key}, CA {options.ca or '(none)'}: {error}"
-        ) from error
-    return context
-
-
 class Server:
     """Listens, and keeps every connected switch by datapath id. All of it runs on one event loop.
 
     Without a ``handler`` it stands by, as a slave of the generation that ``known`` gives, until :meth:`lead` and
-    :meth:`serve`. Once the ``fence`` is shut, every connection is closed, and none is taken.
+    :meth:`serve`. Once the ``fence`` is shut, every connection is closed, and none is taken. ``seal`` is asked for the
+    key of the present term, by which instances hand switches on.
     """
 
     def __init__(
@@ -84,9 +75,11 @@ class Server:
         handler: SwitchHandler | None,
         fence: Fence | None = None,
         known: Callable[[], int] = lambda: 0,
+        seal: Callable[[], Seal] = no_seal,
     ) -> None:
         self.options = options
         self._fence = fence or Fence()
+        self._seal = seal
         self._known = known
         self._leads = handler is not None
         self._generation = options.generation
@@ -102,13 +95,14 @@ class Server:
         self._handler = handler
         self._servers: list[asyncio.Server] = []
         self._gate: TlsGate | None = None
-        self._open: dict[Connection, Newcomer | SwitchLink] = {}
+        self._open: dict[Connection, Newcomer | SwitchLink | Relay] = {}
         self._handshakes: dict[Connection, asyncio.Task[None]] = {}
         self._handshake_places: Places[Connection] = Places()
         self._kept_places: Places[int] = Places()
         self._refused = 0
         self._unfinished: Counter[tuple[str, str]] = Counter()
         self._buffer = bytearray(READ_BYTES)
+        self.relays = Relays(options, self._fence, seal, self._buffer)
         # Connections that are being identified, since when, in that order.
         self._arriving: dict[Connection, float] = {}
         self._turns = Turns(self._turns_now, lambda: () if self._handler is None else self._handler.waited_for())
@@ -167,7 +161,43 @@ class Server:
         return tuple(bound)
 
     def _connection(self) -> Connection:
-        return Connection(self.options, self._opened, self._lost, self._buffer, self._fence)
+        first = 1 if self._leads else OWN_XIDS
+        made = Connection(self.options, self._opened, self._lost, self._buffer, self._fence, first)
+        if self._leads:
+            made.vouched = self._vouched
+        return made
+
+    def _vouched(self, connection: Connection, message: bytes) -> bool:
+        """Take a connection for that of the switch which another instance hands on; False where none does."""
+        switch = read_voucher(message, self._seal())
+        # Over TCP anybody could have seen the message, and use it again.
+        if switch is None or connection.through or (switch.tls_name and not connection.tls_name):
+            return False
+        self._arrivals.paid(connection.peer, asyncio.get_running_loop().time())
+        connection.address, connection.peer = switch.address, Peer.at(switch.host)
+        connection.tls_name, connection.through = switch.tls_name, switch.through
+        if connection in self._handshake_places:
+            self._handshake_places[connection] = connection.peer
+        return True
+
+    def present(self) -> frozenset[int]:
+        """The switches that are connected to this instance, taken in or not, by datapath id."""
+        return frozenset(each.datapath for each in self._open.values())
+
+    async def hand_on(self, datapaths: Sequence[int], ways: Sequence[Way]) -> None:
+        """Hand those of these switches that are kept on to the active instance."""
+        found = [self.kept[each] for each in datapaths if each in self.kept]
+        await self.relays.begin(found, ways, self._may_be_handed_on, self._handed_on)
+
+    def _may_be_handed_on(self, newcomer: Newcomer) -> bool:
+        # A connection whose counters are being read is known meanwhile.
+        kept = self.kept.get(newcomer.datapath) is newcomer and not newcomer.connection.known
+        return kept and not self._leads
+
+    def _handed_on(self, relay: Relay, newcomer: Newcomer) -> None:
+        self._let_go(newcomer, "it is handed on to the active controller")
+        self._open[relay.connection] = relay
+        relay.connection.time = self._times.of(relay.datapath, asyncio.get_running_loop().time())
 
     def lead(self, generation: int) -> None:
         """Become the master of all switches that are kept, and of those that come: the term is this instance's. Only
@@ -175,6 +205,7 @@ class Server:
         if self._leads:
             return
         self._generation, self._leads = generation, True
+        self.relays.end("this instance has taken over")
         for newcomer in self.kept.values():
             self._begin(newcomer.connection, self._going_on(newcomer))
 
@@ -297,7 +328,7 @@ class Server:
 
     def _keep(self, newcomer: Newcomer) -> None:
         """Keep a switch for the time in which this instance has the term. Raises SwitchError."""
-        older = self.kept.get(newcomer.datapath)
+        older = self.kept.get(newcomer.datapath) or self.relays.find(newcomer.datapath)
         if older is not None:
             _check_name(older.connection, newcomer)
             older.connection.close(f"{SUPERSEDED} {newcomer.connection.address}")
@@ -347,7 +378,12 @@ class Server:
             self._supersede(link)
             link.begin()
             self.links[link.datapath] = link
-            event("switch connected", datapath=_dpid(link.datapath), address=connection.address)
+            event(
+                "switch connected",
+                datapath=_dpid(link.datapath),
+                address=connection.address,
+                through=connection.through or None,
+            )
             handler.switch_connected(link, dump)
             link.when_idle(ends.pop_all().close)
 
@@ -404,7 +440,7 @@ class Server:
         if isinstance(holder, SwitchLink):
             self._gone(holder, reason)
 
-    def _let_go(self, holder: Newcomer | SwitchLink, reason: str) -> None:
+    def _let_go(self, holder: Newcomer | SwitchLink | Relay, reason: str) -> None:
         """Keep a connection no longer, if it is kept."""
         if self.kept.get(holder.datapath) is holder:
             del self.kept[holder.datapath], self._kept_places[holder.datapath]

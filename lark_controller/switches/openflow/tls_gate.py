@@ -16,8 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
+from lark_common.errors import SettingError
 from lark_common.exhausted import exhausted
 from lark_common.log import failure
+from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.places import Peer, Places
 
 # Handshakes at a time, and sockets that wait for theirs: all switches of a large pool, when the controller is back.
@@ -27,6 +29,24 @@ _WAITING: Final = 4096
 # megabyte would be a gigabyte for 4,000 switches; no record of TLS is longer than this.
 _BUFFER: Final = 16_384 + 256
 sslproto.SSLProtocol.max_size = _BUFFER
+
+
+def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
+    """TLS 1.2 or newer; with a CA, switches must show a certificate. Raises SettingError."""
+    if not options.cert or not options.key:
+        raise SettingError("listening for OpenFlow over TLS needs a certificate and a key (PEM files)")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(options.cert, options.key)
+        if options.ca:
+            context.load_verify_locations(options.ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise SettingError(
+            f"OpenFlow certificate {options.cert}, key {options.key}, CA {options.ca or '(none)'}: {error}"
+        ) from error
+    return context
 
 
 class TlsGate:
