@@ -199,7 +199,8 @@ def test_a_lease_that_is_refused_at_renewal_is_lost_at_once() -> None:
 
 def test_a_server_changes_a_jobs_address_twice_a_minute_at_most() -> None:
     """Whatever times it names: each change is one of the job's network, and a registration."""
-    client, changes, now = a_client(), [], 0.0
+    client, now = a_client(), 0.0
+    changes: list[float] = []
     (out,) = client.start(now)
     while now < 3600:
         assert isinstance(out, Send)

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from lark_common.errors import SettingError, SwitchError
+from lark_common.limits import Buckets
 from lark_common.log import (
     INFO,
     WARNING,
@@ -50,6 +51,12 @@ _BACKLOG: Final = 1024
 _TOO_MANY: Final = "too many switches are kept by an instance that stands by"
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
+# Of the unexpected switches, the part of one host.
+_UNEXPECTED_SHARE: Final = 4
+# Switches of one host that are told of in the log when they come and go: so many at once, as of a pool behind one
+# address, then so many a second.
+TOLD_AT_ONCE: Final = 2048
+TOLD: Final = 1.0
 
 
 def tls_context(options: OpenFlowOptions) -> ssl.SSLContext:
@@ -107,6 +114,12 @@ class Server:
         self._kept_places: Places[int] = Places()
         self._refused = 0
         self._unfinished: Counter[tuple[str, str]] = Counter()
+        # The networks of switches that have come without being expected, by datapath id. What is known of a switch is
+        # kept while it is away.
+        self._unexpected: dict[int, str] = {}
+        self._unexpected_of: Counter[str] = Counter()
+        self._told = Buckets(TOLD, TOLD_AT_ONCE)
+        self._untold = 0
         self._buffer = bytearray(READ_BYTES)
         # Connections that are being identified, since when, in that order.
         self._arriving: dict[Connection, float] = {}
@@ -325,6 +338,7 @@ class Server:
     async def _take_in(self, newcomer: Newcomer, handler: SwitchHandler) -> None:
         """Ask a switch for all, and report it as connected. Raises SwitchError."""
         connection = newcomer.connection
+        self._check_expected(newcomer, handler)
         link = SwitchLink(newcomer, handler, self._shared)
         self._open[connection] = link
         connection.known = True
@@ -346,9 +360,34 @@ class Server:
             self._supersede(link)
             link.begin()
             self.links[link.datapath] = link
-            event("switch connected", datapath=_dpid(link.datapath), address=connection.address)
+            self._tell(link)
+            event("switch connected", level=link.level(INFO), datapath=_dpid(link.datapath), address=connection.address)
             handler.switch_connected(link, dump)
             link.when_idle(ends.pop_all().close)
+
+    def _check_expected(self, newcomer: Newcomer, handler: SwitchHandler) -> None:
+        """Bound the switches that nobody has declared and that have no jobs: whoever reaches the port can be ever
+        others. Raises SwitchError."""
+        datapath, network = newcomer.datapath, newcomer.connection.peer.network
+        if (before := self._unexpected.get(datapath)) is None and not handler.expects(datapath):
+            most = self.options.max_unexpected
+            if len(self._unexpected) >= most or self._unexpected_of[network] >= max(1, most // _UNEXPECTED_SHARE):
+                raise SwitchError("too many switches that the policy does not declare, and that have no jobs")
+            self._unexpected[datapath] = network
+            self._unexpected_of[network] += 1
+        elif before is not None and handler.expects(datapath):
+            del self._unexpected[datapath]
+            self._unexpected_of[before] -= 1
+
+    def _tell(self, link: SwitchLink) -> None:
+        """Leave a switch that has connected out of the log where switches of its host come and go too often."""
+        peer = link.connection.peer
+        link.is_told = not self._told.take(peer.network)
+        if not link.is_told:
+            self._untold += 1
+            if _is_logged(self._untold):
+                words = "switches come and go too often for the log, which has one a second of a host"
+                event(words, level=WARNING, address=peer.host, times=self._untold)
 
     def _turns_now(self) -> int:
         """The number of switches that are taken in at a time now."""
@@ -383,7 +422,7 @@ class Server:
         _check_name(older.connection, link)
         event(
             "switch connects while it is connected: if that goes on, two have the same datapath id",
-            level=WARNING,
+            level=older.level(WARNING),
             datapath=_dpid(link.datapath),
             kept=link.connection.address,
             closed=older.connection.address,
@@ -414,7 +453,7 @@ class Server:
             return
         del self.links[link.datapath]
         link.ready = False
-        level = INFO if reason in (STOPS, FENCED) else WARNING
+        level = link.level(INFO if reason in (STOPS, FENCED) else WARNING)
         event("switch gone", level=level, datapath=_dpid(link.datapath), reason=reason)
         try:
             link.handler.switch_gone(link, reason)
