@@ -51,3 +51,9 @@ def test_nothing_is_interned(package: str) -> None:
         named = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names}
         assert "intern" not in named | imported, path
+
+
+def test_no_path_is_made_of_the_processes_that_connect() -> None:
+    """Its parts are interned, and there are millions of numbers of processes."""
+    tree = ast.parse((ROOT / "lark_worker" / "identity" / "processes.py").read_text())
+    assert "pathlib" not in {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
