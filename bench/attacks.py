@@ -112,6 +112,34 @@ async def ask_again_and_again(target: Target, paths: Iterable[str], clients: int
     await asyncio.gather(*(one(path) for path, _ in zip(itertools.cycle(paths), range(clients), strict=False)))
 
 
+async def directives(target: Target) -> None:
+    """Policies of 16,000 directives of YAML, to check and to plan."""
+    text = "".join(f"%TAG !{number:05}! b\n" for number in range(16_000))
+    paths = ("/v1/policy/check", "/v1/policy/plan")
+
+    async def one(path: str) -> None:
+        client = Client(target.rest, target.token)
+        for _ in range(MOST_POSTS):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await client.request("POST", path, text.encode(), "application/yaml")
+            await asyncio.sleep(0.02)
+
+    await asyncio.gather(*map(one, paths))
+
+
+async def twins(target: Target) -> None:
+    """Two switches with one datapath id, each in the other's place as soon as it has lost its own."""
+
+    async def one() -> None:
+        for _ in range(MOST_MESSAGES):
+            with contextlib.suppress(OSError):
+                switch = await FakeSwitch(DATAPATH, {1: "eth0"}).connect("127.0.0.1", target.openflow)
+                await switch.closed.wait()
+            await asyncio.sleep(0)
+
+    await asyncio.gather(one(), one())
+
+
 async def rules(target: Target) -> None:
     """Rules of workers, read by 64 clients as fast as the token may."""
     await ask_again_and_again(target, (f"/v1/hosts/h{number}.example/rules" for number in range(64)), 64)
@@ -299,11 +327,13 @@ ATTACKS: Final[dict[str, Callable[[Target], Coroutine[Any, Any, None]]]] = {
         regexp,
         names,
         plan,
+        directives,
         rules,
         lists,
         destinations,
         connections,
         reconnects,
+        twins,
         ports,
         neighbours,
         dumps,

@@ -18,6 +18,9 @@ ATTRIBUTES: Final = (
     "ChildName",
 )  # fmt: skip
 PARALLEL: Final = 11
+# Slots of one job that are kept: as many as a parallel job has nodes at most. Each of its runs may be compared with all
+# of them, and whoever may advertise slots may name one job in ever so many.
+MOST_OF_JOB: Final = 4096
 
 AdValues = Mapping[str, object]
 
@@ -85,14 +88,14 @@ def reading(at: float, began: float, slots: Iterable[Slot]) -> Reading:
         known = by_name.get(slot.name)
         if known is None or known.as_of <= slot.as_of:
             by_name[slot.name] = slot
-    runs: dict[str, tuple[Slot, ...]] = {}
+    runs: dict[str, list[Slot]] = {}
     machines: dict[str, float] = {}
     for slot in by_name.values():
-        if slot.global_job_id:
-            runs[slot.global_job_id] = (*runs.get(slot.global_job_id, ()), slot)
+        if slot.global_job_id and len(known_runs := runs.setdefault(slot.global_job_id, [])) < MOST_OF_JOB:
+            known_runs.append(slot)
         machine = slot.machine.lower()
         machines[machine] = max(slot.as_of, machines.get(machine, 0.0))
-    return Reading(at, began, by_name, runs, machines)
+    return Reading(at, began, by_name, {name: tuple(found) for name, found in runs.items()}, machines)
 
 
 def parent_of(name: str) -> str | None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from itertools import islice
 from typing import Any, Final
 
 import yaml
@@ -21,6 +22,7 @@ from lark_controller.policies.rates import ACCEPTED_MEGABITS, megabits
 
 MAX_BYTES: Final = 1 << 18
 MAX_ALIASES: Final = 64
+MAX_DIRECTIVES: Final = 16
 MAX_DEPTH: Final = 32
 MAX_VALUES: Final = 100_000
 MAX_ITEMS: Final = 4096
@@ -34,6 +36,10 @@ _INT: Final = "tag:yaml.org,2002:int"
 _FLOAT: Final = "tag:yaml.org,2002:float"
 _BOOL: Final = "tag:yaml.org,2002:bool"
 _NULL: Final = "tag:yaml.org,2002:null"
+
+# At the beginning of a line, however the one before ends. libyaml compares each directive with all before it, in one
+# step in which no other thread runs.
+_DIRECTIVE: Final = re.compile(r"(?:\A|[\n\r\x85\u2028\u2029])\ufeff?%")
 
 MAC: Final = r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}"
 
@@ -276,11 +282,13 @@ def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
         return None
     strange = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if strange is not None:
-        before = text[: strange.start()]
         problem = f"a character that YAML does not allow (U+{ord(strange.group()):04X})"
-        mistakes.append(
-            Mistake(before.count("\n") + 1, len(before) - before.rfind("\n"), "", problem, "printable text")
-        )
+        mistakes.append(Mistake(*_place(text, strange.start()), "", problem, "printable text"))
+        return None
+    beyond = next(islice(_DIRECTIVE.finditer(text), MAX_DIRECTIVES, None), None)
+    if beyond is not None:
+        accepted = f"at most {MAX_DIRECTIVES} lines that begin with %"
+        mistakes.append(Mistake(*_place(text, beyond.end() - 1), "", "too many directives", accepted))
         return None
     try:
         excess = _excess(text)
@@ -295,6 +303,12 @@ def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
     except yaml.YAMLError as error:
         mistakes.append(Mistake(1, 1, "", f"not YAML: {error}", "one YAML document"))
     return None
+
+
+def _place(text: str, at: int) -> tuple[int, int]:
+    """Line and column of a character."""
+    before = text[:at]
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 def _excess(text: str) -> Mistake | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from lark_common.log import event
+from lark_common.log import INFO, event
 from lark_controller.api.audit import Happening
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows.cookies import Category, parse
@@ -170,6 +170,7 @@ class SwitchEvents:
         changes = diff(program, dump.program)
         event(
             "switch compared",
+            level=link.level(INFO),
             datapath=dpid_text(link.datapath),
             installed=len(dump.program.flows),
             desired=len(program.flows),
@@ -214,6 +215,7 @@ class SwitchEvents:
         state.installed = desired.rules.get(state.datapath, 0)
         event(
             "switch in sync" if state.in_sync else "switch not in sync",
+            level=link.level(INFO),
             datapath=dpid_text(state.datapath),
             reason=state.reason or None,
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
-from sys import intern
 from typing import Final
 
 from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.errors import AddressError, AdError
 from lark_common.runs import AddressType, NetworkType, RunKey
+from lark_common.shared_texts import shared
 from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.facts import facts
 from lark_controller.policies.model import Policy
@@ -39,18 +39,18 @@ def described(job_ad: JobAd, machine_ad: MachineAd, names: Names, now: float, le
         run=run,
         id=run.id,
         # Many jobs have these in common.
-        owner=intern(job_ad.owner),
-        user=intern(job_ad.user),
-        group=intern(job_ad.group),
+        owner=shared(job_ad.owner),
+        user=shared(job_ad.user),
+        group=shared(job_ad.group),
         cluster=job_ad.cluster,
         proc=job_ad.proc,
-        host=intern(machine_ad.machine),
+        host=shared(machine_ad.machine),
         network_type=NetworkType(machine_ad.network_type),
         address_type=AddressType(machine_ad.address_type),
         ipv4=machine_ad.ipv4,
         ipv6=machine_ad.ipv6,
         datapath=machine_ad.datapath,
-        port=None if machine_ad.port is None else intern(machine_ad.port),
+        port=None if machine_ad.port is None else shared(machine_ad.port),
         mac=machine_ad.mac,
         vlan=machine_ad.vlan,
         bandwidth=job_ad.bandwidth,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from socket import AF_INET, AF_INET6, inet_pton
-from sys import intern
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, CursorResult, Row, func, select
 
 from lark_common.runs import AddressType, NetworkType, RunKey
+from lark_common.shared_texts import shared
 from lark_common.turns import by_portions
 from lark_controller.jobs.job import SHARED_SIZE, Facts, Job, JobState, Standing, shared_facts
 from lark_controller.store.schema import leases, runs
@@ -50,12 +50,12 @@ _ADDRESS_TYPES: Final = {kind.value: kind for kind in AddressType}
 
 def job_from(row: Sequence[Any]) -> Job:
     """The job in a row of :data:`JOB_COLUMNS`."""
-    return _job(row, _STATES[row[_STATE]], intern(row[_REASON]))
+    return _job(row, _STATES[row[_STATE]], shared(row[_REASON]))
 
 
 def live_job_from(row: Sequence[Any]) -> tuple[Job, Standing]:
     """The job in a row of :data:`JOB_COLUMNS` as live jobs are held, and how far it was."""
-    return _job(row, JobState.REGISTERING, ""), Standing(_STATES[row[_STATE]], intern(row[_REASON]))
+    return _job(row, JobState.REGISTERING, ""), Standing(_STATES[row[_STATE]], shared(row[_REASON]))
 
 
 def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
@@ -68,12 +68,12 @@ def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
         number,
         RunKey(global_job_id, started, slot),
         job_id,
-        intern(owner),
-        intern(user),
-        intern(group),
+        shared(owner),
+        shared(user),
+        shared(group),
         cluster,
         proc,
-        intern(host),
+        shared(host),
         _NETWORK_TYPES[network_type],
         _ADDRESS_TYPES[address_type],
         None if ipv4 is None else IPv4Address(inet_pton(AF_INET, ipv4)),
@@ -81,7 +81,7 @@ def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
         None if ipv4_block is None else _ipv4_network(ipv4_block),
         None if ipv6_block is None else _ipv6_network(ipv6_block),
         None if datapath is None else _datapath(datapath),
-        None if port is None else intern(port),
+        None if port is None else shared(port),
         mac,
         vlan,
         bandwidth,
@@ -92,7 +92,7 @@ def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
         lease_until,
         created,
         facts_from(facts),
-        intern(quarantine),
+        shared(quarantine),
         vouched,
     )
 
@@ -162,8 +162,8 @@ def _facts_from(text: str) -> Facts:
         return Facts()
     job, machine = json.loads(text)
     found = Facts(
-        tuple((intern(name), intern(value)) for name, value in job),
-        tuple((intern(name), intern(value)) for name, value in machine),
+        tuple((shared(name), shared(value)) for name, value in job),
+        tuple((shared(name), shared(value)) for name, value in machine),
     )
     return shared_facts(found)
 

@@ -22,6 +22,10 @@ _DOMAIN: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 _ROUTES: Final = 64
 # Where the server names no such time (RFC 2131, section 4.4.5).
 _T1, _T2 = 0.5, 0.875
+# Seconds of a lease, and before its renewal, at least. Each may bring another address, which changes the job's network
+# and its registration; dnsmasq gives none of less than two minutes.
+SHORTEST: Final = 60.0
+RENEWS_AFTER: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,13 @@ def granted(message: Message, now: float) -> Lease:
     address = message.yours
     seconds = _number(options.get(Option.LEASE, b""))
     servers = _addresses(options.get(Option.SERVER, b""))
-    if address == NOWHERE or address.is_multicast or address.is_loopback or not seconds or len(servers) != 1:
-        raise ValueError("the answer grants nothing: address, lease time or server is missing")
+    if address == NOWHERE or address.is_multicast or address.is_loopback or seconds < SHORTEST or len(servers) != 1:
+        raise ValueError("the answer grants nothing: address or server is missing, or the lease time too short")
     lasts = math.inf if seconds == FOREVER else float(seconds)
     t1, t2 = (_number(options.get(option, b"")) for option in (Option.T1, Option.T2))
     renews = float(t1) if t1 else lasts * _T1
     rebinds = float(t2) if t2 else lasts * _T2
-    if not renews <= rebinds <= lasts:
+    if not RENEWS_AFTER <= renews <= rebinds <= lasts:
         renews, rebinds = lasts * _T1, lasts * _T2
     mask = options.get(Option.MASK, b"\xff\xff\xff\xff")
     length = IPv4Network((0, str(IPv4Address(mask)))).prefixlen

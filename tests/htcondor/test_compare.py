@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lark_controller.htcondor.compare import Word, follow, judge, why_kept
-from lark_controller.htcondor.slots import Reading, Slot, parent_of, reading, slot_of
+from lark_controller.htcondor.slots import MOST_OF_JOB, Reading, Slot, parent_of, reading, slot_of
 from lark_controller.jobs.job import Job
 from tests.fixtures.databases import NOW, a_run
+from tests.fixtures.work import assert_linear
 
 MARGIN = 60.0
 SLOT = "slot1_1@worker1"
@@ -111,6 +112,16 @@ def test_agreement_releases_and_an_operators_word_outweighs_the_pools() -> None:
     vouched = a_job(vouched=True)
     verdict = judge(vouched, said(a_slot(vouched, owner="x")), MARGIN)
     assert follow(vouched, verdict, None, NOW, MARGIN).quarantine == ""
+
+
+def test_one_job_in_ever_so_many_slots_costs_no_more_than_linear_and_few_are_kept() -> None:
+    """Root on a worker may advertise as many slots as it likes, each with the same job."""
+
+    def slots(count: int) -> list[Slot]:
+        return [Slot(f"slot{number}@{HOST}", HOST, NOW, "submit#1.0#1") for number in range(count)]
+
+    assert_linear(lambda found: said(*found), slots, 4000)
+    assert len(said(*slots(MOST_OF_JOB + 10)).runs["submit#1.0#1"]) == MOST_OF_JOB
 
 
 def test_a_slots_ad_is_read() -> None:

@@ -184,6 +184,7 @@ def test_mistakes_are_in_file_order_and_no_more_than_a_thousand() -> None:
     [
         ("a: &a 1\nb: [" + "*a, " * 64 + "]", "unknown key a"),
         ("a: &a 1\nb: [" + "*a, " * 65 + "]", "too many aliases"),
+        ("%TAG !a! b\n" * 17 + "---\nversion: 1\n", "=> 17:1 |  | too many directives"),
         ("a: " + "[" * 31 + "]" * 31, "unknown key a"),
         ("a: " + "[" * 32 + "]" * 32, "nested too deeply"),
         ("[" + "1," * 99_998 + "1]", "a list where a mapping is expected"),

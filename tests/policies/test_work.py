@@ -132,6 +132,12 @@ def work(text: str) -> None:
     decide(FACTS, policy)
 
 
+@pytest.mark.parametrize("line", ["%TAG !{:05}! b\n", "%TAG !{:05}! b\r", "%TAG !{:05}! b\u2028"])
+def test_a_policy_of_directives_costs_what_it_is_long(line: str) -> None:
+    """The parser of YAML looks through all of them for each, and nothing else of the process runs meanwhile."""
+    assert_linear(work, lambda size: "".join(map(line.format, range(size // 13))), 4 * SIZE)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_policy_costs_what_it_is_long(shape: str) -> None:
     assert_linear(work, SHAPES[shape], SIZE)

@@ -117,6 +117,26 @@ def test_what_is_no_request_is_refused(head: bytes) -> None:
     assert status(head + b"\r\n\r\n") == 400
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        CHUNKED[:-2] + b"Content-Length: 5",
+        CHUNKED[:-2] + b"content-length:0",
+        CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0")[:-4],
+        CHUNKED.replace(b" HTTP/1.1", b"")[:-4],
+        CHUNKED[:-2] + b"Transfer-Encoding: chunked",
+        BEGIN + b"Transfer-Encoding: chunked, chunked",
+        BEGIN + b"Transfer-Encoding: ,",
+        BEGIN + b"Transfer-Encoding:",
+    ],
+)
+def test_a_body_whose_end_a_proxy_may_find_elsewhere_is_refused(head: bytes) -> None:
+    """Whoever sends the next request by the proxy's connection would have it appended to what is left of this one."""
+    first, *_ = requests_of([head + b"\r\n\r\n5\r\nabcde\r\n0\r\n\r\n"])
+    assert first.error is not None
+    assert first.error.code == 400
+
+
 def test_what_is_long_is_refused_and_what_is_not_is_taken() -> None:
     assert status(BEGIN + b"a:\r\n" * FIELDS + b"\r\n") is None
     assert status(BEGIN + b"a: " + b"b" * HEADER_BYTES) == 431
@@ -143,7 +163,8 @@ PARTS = st.lists(st.binary(max_size=40), max_size=4)
 def a_request(draw: st.DrawFn) -> bytes:
     """A request that is one, with a body or without."""
     lines = [draw(FIRST), *draw(st.lists(FIELD, max_size=4))]
-    match draw(st.sampled_from(["none", "whole", "chunked"])):
+    # waitress overlooks chunks of other versions, and takes them for the next request.
+    match draw(st.sampled_from(["none", "whole", "chunked"] if lines[0].endswith(b"1.1") else ["none", "whole"])):
         case "whole":
             body = draw(st.binary(max_size=100))
             lines.append(b"Content-Length: %d" % len(body))

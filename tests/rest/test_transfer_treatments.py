@@ -48,6 +48,13 @@ def test_a_worker_is_answered_the_treatments_and_says_what_it_has_in_place(api: 
     assert api.controls.usage.moved[job].treatment == shared
 
 
+def test_a_jobs_id_with_a_line_end_is_no_id(api: Api) -> None:
+    sent = json.dumps({"jobs": [{"job": "0123456789abcdef\n", **COUNTS}]})
+    answer = api.post(sent, "/v1/hosts/w1/transfers", "application/json")
+    assert answer.status_code == 422
+    assert "16 hexadecimal digits" in answer.json["detail"]
+
+
 @pytest.mark.parametrize(
     "treatment",
     [

@@ -9,6 +9,8 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
+from lark_common.log import LOGGER
+from lark_controller.switches.openflow import strangers as strangers_module
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.newcomer import Newcomer
@@ -73,3 +75,62 @@ def test_a_connection_that_failed_is_written_no_more(caplog: pytest.LogCaptureFi
 
     on_a_switch(play)
     assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def test_switches_that_nobody_expects_are_bounded_and_one_host_takes_a_part() -> None:
+    """All that is known of a switch is kept while it is away, and whoever reaches the port can be ever others."""
+
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder, max_unexpected=8) as server:
+            host, port = server.addresses[0]
+
+            async def comes(datapath: int, own: str) -> None:
+                times = len(recorder.connected)
+                fake = await FakeSwitch(datapath).connect(host, port, own=own)
+                await recorder.until(lambda: len(recorder.connected) > times)
+                fake.disconnect()
+                await recorder.until(lambda: datapath not in server.links)
+
+            async def is_refused(datapath: int, own: str) -> None:
+                await (await FakeSwitch(datapath).connect(host, port, own=own)).closed.wait()
+                assert datapath not in {link.datapath for link, _ in recorder.connected}
+
+            await comes(1, "127.0.0.2")
+            await comes(2, "127.0.0.2")
+            await is_refused(3, "127.0.0.2")
+            # Those that have come may come again, those that have jobs always, and other hosts' as well.
+            await comes(1, "127.0.0.2")
+            recorder.awaited = {3}
+            await comes(3, "127.0.0.2")
+            for number in range(10, 16):
+                await comes(number, f"127.0.0.{number}")
+            await is_refused(16, "127.0.0.16")
+            # One that has got jobs leaves its place.
+            recorder.awaited = {1}
+            await comes(1, "127.0.0.2")
+            await comes(16, "127.0.0.16")
+
+    scenario(play)
+
+
+def test_a_switch_that_comes_and_goes_does_not_fill_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(strangers_module, "TOLD_AT_ONCE", 4)
+    monkeypatch.setattr(strangers_module, "TOLD", 0.0)
+    caplog.set_level("INFO", LOGGER)
+
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as server:
+            for times in range(1, 41):
+                # Two with one datapath id, each in the other's place.
+                await FakeSwitch(1).connect(*server.addresses[0])
+                await recorder.until(lambda: len(recorder.connected) == times)  # noqa: B023  # waited for at once
+
+    scenario(play)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines.count("switch connected") == 4
+    assert len([line for line in lines if line.startswith("switch ")]) < 16
+    assert sum(line.startswith("switches come and go too often") for line in lines) == 6

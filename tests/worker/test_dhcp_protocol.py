@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lark_worker.dhcp import channel
 from lark_worker.dhcp.apply import resolv_text, steps
-from lark_worker.dhcp.lease import Cache, Lease, Route, granted
+from lark_worker.dhcp.lease import RENEWS_AFTER, SHORTEST, Cache, Lease, Route, granted
 from lark_worker.dhcp.message import EVERYBODY, NOWHERE, Kind, Message, Option, decode, encode, packet, payload
 from lark_worker.dhcp.protocol import Bound, Client, Lost, Outcome, Send, State
 
@@ -195,6 +195,32 @@ def test_a_lease_that_is_refused_at_renewal_is_lost_at_once() -> None:
     lost, discover = client.receive(answer(renewal.message, Kind.NAK), 500.1)
     assert isinstance(lost, Lost)
     assert sent([discover]).message.kind is Kind.DISCOVER
+
+
+def test_a_server_changes_a_jobs_address_twice_a_minute_at_most() -> None:
+    """Whatever times it names: each change is one of the job's network, and a registration."""
+    client, now = a_client(), 0.0
+    changes: list[float] = []
+    (out,) = client.start(now)
+    while now < 3600:
+        assert isinstance(out, Send)
+        kind = Kind.OFFER if out.message.kind is Kind.DISCOVER else Kind.ACK
+        times = {"T1": bytes((0, 0, 0, 1)), "T2": bytes((0, 0, 0, 1))}
+        given = answer(out.message, kind, IPv4Address(0x0A400000 + len(changes)), 60, **times)
+        (out,) = client.receive(given, now)
+        if isinstance(out, Bound):
+            changes.append(now)
+            now = client.wakes
+            (out,) = client.tick(now)
+    assert min(after - before for before, after in pairwise(changes)) >= RENEWS_AFTER
+
+
+def test_a_lease_of_seconds_is_none() -> None:
+    client = a_client()
+    request = sent(client.receive(answer(sent(client.start(0.0)).message, Kind.OFFER), 0.1))
+    assert client.receive(answer(request.message, Kind.ACK, seconds=int(SHORTEST) - 1), 0.2) == []
+    (out,) = client.receive(answer(request.message, Kind.ACK, seconds=int(SHORTEST)), 0.2)
+    assert isinstance(out, Bound)
 
 
 def test_a_held_lease_goes_on_where_it_stood() -> None:

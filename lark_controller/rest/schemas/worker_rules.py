@@ -9,9 +9,11 @@ from marshmallow import Schema, ValidationError, fields, validate
 from lark_common.runs import NetworkType
 from lark_common.transfers import MOST_BITS, MOST_NAME, MOST_SHARED
 from lark_controller.rest.schemas.members import Count, Many, a_flag, a_number, a_text, maybe_number, meta, texts
+from lark_controller.rest.schemas.queries import Whole
 from lark_controller.rest.schemas.times import Time
 from lark_controller.rest.schemas.written import Rows, Written
 
+JOB_ID: Final = Whole(r"^[0-9a-f]{16}$", error="16 hexadecimal digits are accepted")
 MAX_REASON: Final = 1024
 MAX_UPLINKS: Final = 64
 # 10 Tb/s: no link has more.
@@ -49,7 +51,7 @@ class UplinkSchema(Schema):
 class JobRulesSchema(Schema):
     """The permissions of one job, as its worker enforces them."""
 
-    id = a_text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
+    id = a_text("The job's id", validate=JOB_ID)
     network_type = a_text("Kind of the job's network", validate=validate.OneOf([str(kind) for kind in NetworkType]))
     mac = a_text("MAC address inside the job; zeros where it is not known")
     addresses = texts("The addresses that it may send from")
@@ -207,7 +209,7 @@ class TreatmentSchema(Schema):
 class TransferSchema(Schema):
     """The bytes that HTCondor has moved for one job outside of the job's network."""
 
-    job = a_text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
+    job = a_text("The job's id", validate=JOB_ID)
     bytes_in = Count("Bytes of payload to the worker since the job's start")
     bytes_out = Count("Bytes of payload from the worker")
     wan_bytes_in = Count("The part of bytes_in that came from the WAN")
@@ -277,7 +279,7 @@ class MarksSchema(Schema):
 class DeliveredQueueSchema(Schema):
     """The delivery of one queue of a job on its worker."""
 
-    job = a_text("The job's id", validate=validate.Regexp(r"^[0-9a-f]{16}$"))
+    job = a_text("The job's id", validate=JOB_ID)
     queue = a_text("The uplink, and behind a slash the reservation of a reserved flow", validate=validate.Length(1, 64))
     promised = Count("Its guarantee, bits a second")
     sent = Count("Bytes that have left it")

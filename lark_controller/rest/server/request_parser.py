@@ -8,6 +8,7 @@ own four seconds. What has the form that those expressions are quick with is lef
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from waitress.parser import HTTPRequestParser, ParsingError
@@ -25,6 +26,8 @@ _END: Final = b"\r\n\r\n"
 _LINE: Final = b"\r\n"
 _BLANKS: Final = b" \t"
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
+_ENCODING: Final = re.compile(rb"(?:\A|\r\n)transfer-encoding:([^\r]*)", re.IGNORECASE)
+_LENGTH: Final = re.compile(rb"(?:\A|\r\n)content-length:", re.IGNORECASE)
 
 
 class RequestParser(HTTPRequestParser):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
@@ -73,11 +76,16 @@ class RequestParser(HTTPRequestParser):  # type: ignore[misc]  # waitress publis
         """Read the head. Raises ParsingError, TransferEncodingNotImplemented."""
         first, _, fields = header_plus.partition(_LINE)
         _check_first_line(first)
+        encodings = _ENCODING.findall(fields)
+        if encodings:
+            _check_encodings(first, fields, encodings)
         try:
             super().parse_header(first + _LINE + _without_blanks(fields))
         except ValueError:
             # Of a target that is no URL, and of a length with thousands of digits.
             raise ParsingError("The target or a length cannot be read") from None
+        if encodings and not self.chunked:
+            raise ParsingError("Transfer-Encoding without an encoding")
 
 
 class Unread:
@@ -97,6 +105,17 @@ def _check_first_line(line: bytes) -> None:
     known = len(words) == 2 or (len(words) == 3 and _VERSION.fullmatch(words[2]))
     if not known or not all(words):
         raise ParsingError("The first line is not a method, a target and a version")
+
+
+def _check_encodings(line: bytes, fields: bytes, encodings: Sequence[bytes]) -> None:
+    """Raises ParsingError for a body whose end a proxy on the way may find elsewhere (RFC 9112, section 6.1): what is
+    behind it would be the next request to one of the two, with the token of whoever sends that."""
+    if not line.rstrip().endswith(b" HTTP/1.1"):
+        raise ParsingError("Transfer-Encoding needs HTTP/1.1")
+    if _LENGTH.search(fields):
+        raise ParsingError("Content-Length beside Transfer-Encoding")
+    if b",".join(encodings).lower().count(b"chunked") > 1:
+        raise ParsingError("Transfer-Encoding names chunked twice")
 
 
 def _without_blanks(fields: bytes) -> bytes:

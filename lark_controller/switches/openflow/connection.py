@@ -55,9 +55,10 @@ class OpenFlowOptions:
     connection up to the dump, ``dump_timeout`` for a complete dump. A switch that takes nothing from its outbox for
     ``write_timeout``, or has ``outbox_bytes`` waiting, is disconnected. ``max_handshakes`` bounds the connections that
     have not finished their handshake; further ones are closed at once. ``max_kept`` bounds the switches that are kept
-    while this instance stands by. Of each switch ``packet_in_rate`` PacketIns a
-    second are looked at, and ``packet_in_burst`` at once. ``generation`` is the term of this instance among several,
-    with which it asks every switch to be its master; 0 is none, and switches are asked for no role.
+    while this instance stands by, ``max_unexpected`` those that are taken in although neither policy nor jobs name
+    them; a quarter of them may come from one host. Of each switch ``packet_in_rate`` PacketIns a second are looked at,
+    and ``packet_in_burst`` at once. ``generation`` is the term of this instance among several, with which it asks every
+    switch to be its master; 0 is none, and switches are asked for no role.
     """
 
     listen: tuple[tuple[str, int], ...] = (("127.0.0.1", 6653),)
@@ -74,6 +75,7 @@ class OpenFlowOptions:
     apply_timeout: float = 10.0
     max_handshakes: int = 4096
     max_kept: int = 16_384
+    max_unexpected: int = 16_384
     packet_in_rate: float = 2000.0
     packet_in_burst: int = 20_000
     generation: int = 0

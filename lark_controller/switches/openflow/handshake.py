@@ -16,7 +16,8 @@ from lark_controller.flows.marker import NO_SOURCE
 from lark_controller.flows.model import ETH_IPV4, PORT_NORMAL, Action, Flow, FlowData, FlowKey, Output, Track, match
 from lark_controller.switches.openflow import replies, wire
 from lark_controller.switches.openflow.applies import Step
-from lark_controller.switches.openflow.link import SwitchFeatures, SwitchLink
+from lark_controller.switches.openflow.features import SwitchFeatures
+from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.replies import Description, MeterFeatures
 from lark_controller.switches.openflow.requests import RefusedError
 

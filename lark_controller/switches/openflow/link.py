@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Final, Protocol
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.limits import Bucket
-from lark_common.log import failure
+from lark_common.log import DEBUG, failure
 from lark_common.runs import Address
 from lark_controller.flows import cookies
 from lark_controller.flows.marker import MARKERS, NO_PROGRAM, Marker, read_marker
@@ -23,6 +23,7 @@ from lark_controller.switches.openflow import replies, roles, wire
 from lark_controller.switches.openflow.applies import Applies, FlowError, Outcome, SharedSteps, Step
 from lark_controller.switches.openflow.budgets import PacketInBudget
 from lark_controller.switches.openflow.dumps import Dump, FlowDigest, Held
+from lark_controller.switches.openflow.features import SwitchFeatures
 from lark_controller.switches.openflow.newcomer import Newcomer
 from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.replies import (
@@ -57,32 +58,6 @@ _COOKIE_TO_PORT: Final = slice(16, 36)
 # The part of PacketIns that ICMP errors about external addresses have beside the others, and how their cookies begin.
 _ICMP_SHARE: Final = 0.1
 _ICMP_ERRORS: Final = cookies.cookie(cookies.Category.EXTERNAL).to_bytes(8)[:3]
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchFeatures:
-    """The findings of the handshake.
-
-    ``capabilities`` is the bitmap ofp_capabilities (OpenFlow 1.3.5, section 7.3.1). ``max_meter`` 0 is no meters, and
-    ``meter_drop`` whether they have the drop band. ``normal``: the switch took a flow with output:NORMAL. ``tracks``:
-    it is an Open vSwitch, and took a flow with connection tracking (``ct``) in a zone, which some kernels lack.
-    ``description`` is dp_desc. ``spare_table`` is a table that takes a flow which no packet matches, None where none is
-    known. ``roles``: it has roles, or was not asked for one.
-    """
-
-    n_tables: int
-    capabilities: int
-    max_meter: int
-    meter_drop: bool
-    normal: bool
-    tracks: bool
-    ports: Mapping[int, PortInfo]
-    description: str
-    hardware: str
-    software: str
-    address: str
-    spare_table: int | None = None
-    roles: bool = True
 
 
 # Beginning of the reason when another connection has the switch's datapath id; that connection's address follows.
@@ -152,6 +127,8 @@ class SwitchLink:
         self._shared = shared or SharedSteps()
         self.requests = newcomer.requests
         self.ready = False
+        # False where switches of its host come and go so often that they would fill the log.
+        self.is_told = True
         self.handler = handler
         self.mastership = newcomer.mastership
         self._applies = Applies(connection, self.mastership.is_proven)
@@ -186,6 +163,10 @@ class SwitchLink:
     def packet_ins_dropped(self) -> int:
         """The number of PacketIns that were dropped, because the switch sent too many."""
         return self._packet_ins.dropped
+
+    def level(self, level: int) -> int:
+        """The level of a line in the log about this switch that is usually of ``level``."""
+        return level if self.is_told else DEBUG
 
     def close(self, reason: str) -> None:
         """Disconnect the switch; ``switch_gone`` follows."""

@@ -11,12 +11,12 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from sys import intern
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
+from lark_common.shared_texts import shared
 from lark_controller.flows.model import FlowData, FlowKey, Meter
 from lark_controller.switches.openflow.actions import decode_instructions
 from lark_controller.switches.openflow.oxm import WireError, decode_fields, match_end
@@ -338,7 +338,7 @@ def _by_os_ken(read: Callable[[bytes, int], Any], message: bytes, start: int, si
 def _port(record: tuple[int, bytes, bytes, int, int, int]) -> PortInfo:
     number, mac, name, config, state, speed = record
     up = not (config & ofp.OFPPC_PORT_DOWN or state & ofp.OFPPS_LINK_DOWN)
-    text = intern(name.rstrip(b"\x00").decode("utf-8", "replace"))
+    text = shared(name.rstrip(b"\x00").decode("utf-8", "replace"))
     return PortInfo(number, text, mac.hex(":"), up, bool(config & PORT_NO_FLOOD), speed, bool(state & ofp.OFPPS_LIVE))
 
 

@@ -9,7 +9,6 @@ import asyncio
 import math
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -42,6 +41,7 @@ from lark_controller.switches.openflow.relays import (
     read_voucher,
 )
 from lark_controller.switches.openflow.requests import ReplyRoom
+from lark_controller.switches.openflow.strangers import ConnectionLog, UnexpectedSwitches
 from lark_controller.switches.openflow.tls_gate import TlsGate, tls_context
 from lark_controller.switches.openflow.turns import Turns
 
@@ -57,8 +57,6 @@ _PASSES: Final = 256
 _ACCEPTED: Final = 8
 _BACKLOG: Final = 1024
 _TOO_MANY: Final = "too many switches are kept by an instance that stands by"
-# Different reasons that are counted for connections that never became a switch's.
-_REASONS: Final = 1000
 
 
 class Server:
@@ -99,8 +97,8 @@ class Server:
         self._handshakes: dict[Connection, asyncio.Task[None]] = {}
         self._handshake_places: Places[Connection] = Places()
         self._kept_places: Places[int] = Places()
-        self._refused = 0
-        self._unfinished: Counter[tuple[str, str]] = Counter()
+        self._unexpected = UnexpectedSwitches(options.max_unexpected)
+        self._log = ConnectionLog()
         self._buffer = bytearray(READ_BYTES)
         self.relays = Relays(options, self._fence, seal, self._buffer)
         # Connections that are being identified, since when, in that order.
@@ -111,7 +109,7 @@ class Server:
         """Listen on all addresses, or on none: raises SettingError naming the address at fault."""
         if self.options.tls_listen:
             context = tls_context(self.options)
-            self._gate = TlsGate(context, self._connection, self._not_taken_in, self.options.handshake_timeout)
+            self._gate = TlsGate(context, self._connection, self._log.not_taken_in, self.options.handshake_timeout)
         try:
             self.addresses = await self._listen(self.options.listen, self._connection)
             if self._gate is not None:
@@ -246,9 +244,7 @@ class Server:
         newcomer = Newcomer(connection, self.room)
         self._open[connection] = newcomer
         if len(self._handshakes) >= self.options.max_handshakes and not self._make_room(connection.peer):
-            self._refused += 1
-            if _is_logged(self._refused):
-                event("connections refused: too many unfinished handshakes", level=WARNING, times=self._refused)
+            self._log.refused()
             connection.close("too many unfinished handshakes")
             return
         wait = self._arrivals.wait(connection.peer, asyncio.get_running_loop().time())
@@ -280,7 +276,7 @@ class Server:
         # At once, since the loop reports the loss of its connection later.
         if (task := self._over(oldest)) is not None:
             task.cancel()
-        self._no_switch(oldest, "too many unfinished handshakes of its host")
+        self._log.no_switch(oldest, "too many unfinished handshakes of its host")
         oldest.close("too many unfinished handshakes of its host")
         return True
 
@@ -296,7 +292,7 @@ class Server:
         try:
             await way
         except SwitchError as error:
-            self._no_switch(connection, str(error))
+            self._log.no_switch(connection, str(error))
             connection.close(str(error))
         except asyncio.CancelledError:
             raise
@@ -357,6 +353,7 @@ class Server:
     async def _take_in(self, newcomer: Newcomer, handler: SwitchHandler) -> None:
         """Ask a switch for all, and report it as connected. Raises SwitchError."""
         connection = newcomer.connection
+        self._unexpected.check(newcomer.datapath, connection.peer.network, handler.expects(newcomer.datapath))
         link = SwitchLink(newcomer, handler, self._shared)
         self._open[connection] = link
         connection.known = True
@@ -378,8 +375,10 @@ class Server:
             self._supersede(link)
             link.begin()
             self.links[link.datapath] = link
+            link.is_told = self._log.tells(connection.peer)
             event(
                 "switch connected",
+                level=link.level(INFO),
                 datapath=_dpid(link.datapath),
                 address=connection.address,
                 through=connection.through or None,
@@ -420,7 +419,7 @@ class Server:
         _check_name(older.connection, link)
         event(
             "switch connects while it is connected: if that goes on, two have the same datapath id",
-            level=WARNING,
+            level=older.level(WARNING),
             datapath=_dpid(link.datapath),
             kept=link.connection.address,
             closed=older.connection.address,
@@ -436,7 +435,7 @@ class Server:
         self._let_go(holder, reason)
         if (task := self._over(connection)) is not None:
             task.cancel()
-            self._no_switch(connection, reason)
+            self._log.no_switch(connection, reason)
         if isinstance(holder, SwitchLink):
             self._gone(holder, reason)
 
@@ -451,24 +450,12 @@ class Server:
             return
         del self.links[link.datapath]
         link.ready = False
-        level = INFO if reason in (STOPS, FENCED) else WARNING
+        level = link.level(INFO if reason in (STOPS, FENCED) else WARNING)
         event("switch gone", level=level, datapath=_dpid(link.datapath), reason=reason)
         try:
             link.handler.switch_gone(link, reason)
         except Exception as error:
             failure("the end of a switch could not be handled", error, datapath=_dpid(link.datapath))
-
-    def _no_switch(self, connection: Connection, reason: str) -> None:
-        """Log that a connection ended before it belonged to a switch."""
-        self._not_taken_in(connection.peer, reason, connection.address)
-
-    def _not_taken_in(self, peer: Peer, reason: str, address: str = "") -> None:
-        if len(self._unfinished) >= _REASONS:
-            self._unfinished.clear()
-        self._unfinished[peer.network, reason] += 1
-        times = self._unfinished[peer.network, reason]
-        if _is_logged(times):
-            event("no switch", level=WARNING, address=address or peer.host, reason=reason, times=times)
 
 
 def _check_name(older: Connection, newer: Newcomer | SwitchLink) -> None:
@@ -484,11 +471,6 @@ def _let_wait(descriptor: int, count: int) -> None:
     """Let the kernel keep so many connections for a socket that listens already."""
     with socket.socket(fileno=os.dup(descriptor)) as same:
         same.listen(count)
-
-
-def _is_logged(times: int) -> bool:
-    """The 1st, 2nd, 4th, 8th … time is logged: a flood must not fill the log."""
-    return times & (times - 1) == 0
 
 
 def _dpid(datapath: int) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import Any, Final
+
+from lark_common.shared_texts import shared
 
 # A string, or what there is of it where its end has not come yet.
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|(\\?)\Z)', re.DOTALL)
@@ -111,9 +112,9 @@ class Parser:
 def _shared(value: Any) -> Any:
     """The value with each text once in memory: databases of many switches repeat the same words."""
     if isinstance(value, str):
-        return sys.intern(value)
+        return shared(value)
     if isinstance(value, list):
         return [_shared(each) for each in value]
     if isinstance(value, dict):
-        return {sys.intern(name): _shared(each) for name, each in value.items()}
+        return {shared(name): _shared(each) for name, each in value.items()}
     return value

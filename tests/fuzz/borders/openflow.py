@@ -16,7 +16,8 @@ from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.state import LoopState
 from lark_controller.switches.openflow import replies, wire
 from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
-from lark_controller.switches.openflow.link import SwitchFeatures, SwitchLink
+from lark_controller.switches.openflow.features import SwitchFeatures
+from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.newcomer import Newcomer, identify
 from lark_controller.switches.openflow.requests import ReplyRoom
 from tests.flows.test_pipeline import a_job

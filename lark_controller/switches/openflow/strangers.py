@@ -1,0 +1,88 @@
+"""Connections that may be anybody's: the bound of switches that nobody expects, and of what the log has of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from lark_common.errors import SwitchError
+from lark_common.limits import Buckets
+from lark_common.log import WARNING, event
+from lark_controller.switches.openflow.connection import Connection
+from lark_controller.switches.openflow.places import Peer
+
+# Different reasons that are counted for connections that never became a switch's.
+_REASONS: Final = 1000
+# Of the unexpected switches, the part of one host.
+_UNEXPECTED_SHARE: Final = 4
+# Switches of one host that are told of in the log when they come and go: so many at once, as of a pool behind one
+# address, then so many a second.
+TOLD_AT_ONCE: Final = 2048
+TOLD: Final = 1.0
+
+
+class UnexpectedSwitches:
+    """The switches that have come without being declared and without jobs, ``most`` of them. What is known of a switch
+    is kept while it is away."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        # Their networks, by datapath id.
+        self._networks: dict[int, str] = {}
+        self._of: Counter[str] = Counter()
+
+    def check(self, datapath: int, network: str, expected: bool) -> None:
+        """Bound those that are not ``expected``: whoever reaches the port can be ever others. Raises SwitchError."""
+        before = self._networks.get(datapath)
+        if before is None and not expected:
+            if len(self._networks) >= self._most or self._of[network] >= max(1, self._most // _UNEXPECTED_SHARE):
+                raise SwitchError("too many switches that the policy does not declare, and that have no jobs")
+            self._networks[datapath] = network
+            self._of[network] += 1
+        elif before is not None and expected:
+            del self._networks[datapath]
+            self._of[before] -= 1
+
+
+class ConnectionLog:
+    """The log's lines of connections: a flood of them must not fill it."""
+
+    def __init__(self) -> None:
+        self._refused = 0
+        self._unfinished: Counter[tuple[str, str]] = Counter()
+        self._told = Buckets(TOLD, TOLD_AT_ONCE)
+        self._untold = 0
+
+    def refused(self) -> None:
+        """Log that a connection got no place."""
+        self._refused += 1
+        if _is_logged(self._refused):
+            event("connections refused: too many unfinished handshakes", level=WARNING, times=self._refused)
+
+    def no_switch(self, connection: Connection, reason: str) -> None:
+        """Log that a connection ended before it belonged to a switch."""
+        self.not_taken_in(connection.peer, reason, connection.address)
+
+    def not_taken_in(self, peer: Peer, reason: str, address: str = "") -> None:
+        """Log that somebody's connection came to nothing."""
+        if len(self._unfinished) >= _REASONS:
+            self._unfinished.clear()
+        self._unfinished[peer.network, reason] += 1
+        times = self._unfinished[peer.network, reason]
+        if _is_logged(times):
+            event("no switch", level=WARNING, address=address or peer.host, reason=reason, times=times)
+
+    def tells(self, peer: Peer) -> bool:
+        """False for a switch that is left out, since those of its host come and go too often."""
+        if not self._told.take(peer.network):
+            return True
+        self._untold += 1
+        if _is_logged(self._untold):
+            words = "switches come and go too often for the log, which has one a second of a host"
+            event(words, level=WARNING, address=peer.host, times=self._untold)
+        return False
+
+
+def _is_logged(times: int) -> bool:
+    """The 1st, 2nd, 4th, 8th … time is logged: a flood must not fill the log."""
+    return times & (times - 1) == 0
