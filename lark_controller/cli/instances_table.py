@@ -23,11 +23,14 @@ def show(found: Answer) -> None:
             found["generation"] if each["id"] == found["active"] else "",
             f"{each['beat_age']:.1f}",
             _copy(each),
-            _counters(each),
+            _count(each, "kept"),
+            _count(each, "counters_read"),
         )
         for each in found["instances"]
     ]
-    printing.table(("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT", "COPY", "COUNTERS"), rows)
+    printing.table(
+        ("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT", "COPY", "SWITCHES", "COUNTERS"), rows
+    )
     if apart := _different_tokens(found):
         words = "differ: a token may be refused after a takeover. Copy the file to each."
         print(f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} {words}", file=sys.stderr)
@@ -43,9 +46,9 @@ def _copy(instance: Answer) -> str:
     return "none" if age is None else f"{age:.1f}"
 
 
-def _counters(instance: Answer) -> str:
-    """The switches whose counters one that stands by has read in the last minute; the active one reads all others."""
-    count = instance.get("counters_read")
+def _count(instance: Answer, name: str) -> str:
+    """A number of switches that is known of one that stands by: connected to it, or read in the last minute."""
+    count = instance.get(name)
     return "" if count is None else str(count)
 
 

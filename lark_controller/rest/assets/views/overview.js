@@ -78,6 +78,7 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
           { head: "State", cell: (one) => [state(one.state), one.id === controllers.active ? h("span", { class: "reason" }, "since ", moment(controllers.since)) : ""] },
           { head: "Version", narrow: false, cell: (one) => one.version },
           { head: "Copy", narrow: false, cell: (one) => one.state !== "standby" ? "" : one.copy_age === null ? "none" : `${duration(one.copy_age)} old` },
+          { head: "Switches", number: true, narrow: false, cell: (one) => one.kept === null ? "" : count(one.kept) },
           { head: "Counters read", number: true, narrow: false, cell: (one) => one.counters_read === null ? "" : count(one.counters_read) },
         ], instances, { key: (one) => one.id }),
         controllers.since && h("p", { class: "reason" }, "Last takeover: ", moment(controllers.since), `, ${controllers.why}`)),
