@@ -171,8 +171,10 @@ class Server:
         # Over TCP anybody could have seen the message, and use it again.
         if switch is None or connection.through or (switch.tls_name and not connection.tls_name):
             return False
-        self._arrivals.paid(connection.peer, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        self._arrivals.paid(connection.peer, now)
         connection.address, connection.peer = switch.address, Peer.at(switch.host)
+        self._arrivals.wait(connection.peer, now)
         connection.tls_name, connection.through = switch.tls_name, switch.through
         if connection in self._handshake_places:
             self._handshake_places[connection] = connection.peer
