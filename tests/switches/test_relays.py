@@ -18,7 +18,7 @@ from fake_switch.stored import StoredSwitch
 from fake_switch.switch import FakeSwitch
 from lark_common.errors import SwitchError
 from lark_common.log import LOGGER
-from lark_controller.switches.openflow import relays, roles, wire
+from lark_controller.switches.openflow import relays, roles, strangers, wire
 from lark_controller.switches.openflow.connection import NEW_BYTES
 from lark_controller.switches.openflow.places import Peer
 from lark_controller.switches.openflow.relays import OWN_XIDS, Seal, Vouched, Way, read_voucher, voucher
@@ -288,6 +288,31 @@ def test_each_reason_and_each_end_is_logged_once(caplog: pytest.LogCaptureFixtur
 
     with caplog.at_level("INFO", LOGGER):
         scenario(play)
+
+
+def test_one_that_comes_and_goes_at_one_that_stands_by_does_not_fill_its_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(strangers, "TOLD_AT_ONCE", 4)
+    monkeypatch.setattr(strangers, "TOLD", 0.0)
+
+    async def play() -> None:
+        async with two() as both:
+            for _ in range(20):
+                # Two with one datapath id, each in the other's place; the last of them is handed on.
+                before = both.standby.kept.get(1)
+                await FakeSwitch(1).connect(*both.standby.addresses[0])
+                await until(lambda: both.standby.kept.get(1) not in (None, before))  # noqa: B023  # waited for at once
+            await both.hand_on(1)
+            await both.recorder.link(1)
+            both.standby.relays.end("enough")
+            await until(lambda: not both.standby._open)
+
+    with caplog.at_level("INFO", LOGGER):
+        scenario(play)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines.count("switch is kept") == 4
+    assert sum(line.startswith(("switch is kept no", "switch is handed")) for line in lines) < 5
 
 
 def test_a_connection_is_counted_as_one_of_the_switchs_host() -> None:

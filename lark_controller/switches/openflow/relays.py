@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.errors import SwitchError
-from lark_common.log import WARNING, event
+from lark_common.log import INFO, WARNING, event
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import NEW_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.newcomer import Newcomer
@@ -128,7 +128,8 @@ class Relay:
 
     def lost(self, reason: str) -> None:
         """End the other connection, since the switch's is gone."""
-        event("switch is handed on no longer", datapath=f"{self.datapath:016x}", reason=reason)
+        level = self._newcomer.level(INFO)
+        event("switch is handed on no longer", level=level, datapath=f"{self.datapath:016x}", reason=reason)
         self._newcomer.lost(reason)
         self.up.close(reason)
 
