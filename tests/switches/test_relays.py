@@ -285,6 +285,13 @@ def test_each_reason_and_each_end_is_logged_once(caplog: pytest.LogCaptureFixtur
             await until(fakes[1].closed.is_set)
             await until(lambda: both.standby.relays.count == 0)
             assert logged("handed on no longer") == 1
+            (reason,) = (
+                record.__dict__["lark_fields"]["reason"]
+                for record in caplog.records
+                if record.getMessage() == "switch is handed on no longer"
+            )
+            assert reason.startswith(relays.ENDED)
+            assert "by the switch" not in reason
 
     with caplog.at_level("INFO", LOGGER):
         scenario(play)

@@ -44,6 +44,9 @@ _ECHO_AT_ONCE: Final = 131_072.0
 _COOKIE_TO_PORT: Final = 16, 36
 _MAX_XID: Final = 0xFFFFFFFF
 
+# Beginning of the reason where the other end has closed the connection.
+CLOSED: Final = "closed by the switch"
+
 
 @dataclass(frozen=True, slots=True)
 class OpenFlowOptions:
@@ -178,9 +181,9 @@ class Connection(asyncio.BufferedProtocol):
         """Called by the loop."""
         self._stop_timers()
         if not self.closed_because:
-            self.closed_because = f"connection lost: {exc}" if exc else "closed by the switch"
-        if (self._pending or self._held) and self.closed_because == "closed by the switch":
-            self.closed_because = "closed by the switch in the middle of a message"
+            self.closed_because = f"connection lost: {exc}" if exc else CLOSED
+        if (self._pending or self._held) and self.closed_because == CLOSED:
+            self.closed_because = f"{CLOSED} in the middle of a message"
         self._lost(self, self.closed_because)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -24,7 +24,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from lark_common.errors import SwitchError
 from lark_common.log import INFO, WARNING, event
 from lark_controller.switches.fence import Fence
-from lark_controller.switches.openflow.connection import NEW_BYTES, Connection, OpenFlowOptions
+from lark_controller.switches.openflow.connection import CLOSED, NEW_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.newcomer import Newcomer
 from lark_controller.switches.openflow.wire import header
 
@@ -257,7 +257,7 @@ class Relays:
         if not relay.connection.closed_because and now - relay.began < AGAIN_SECONDS:
             self._again[datapath] = now + AGAIN_SECONDS
         # The switch comes again by itself, and is kept, or led, as any other.
-        relay.connection.close(f"{ENDED}: {reason}")
+        relay.connection.close(ENDED if reason.startswith(CLOSED) else f"{ENDED}: {reason}")
 
     def _tls(self) -> ssl.SSLContext:
         options = self._options
