@@ -123,12 +123,20 @@ def datapaths_of(question: bytes) -> tuple[int, ...]:
 
 def ways_of(answer: Mapping[str, list[list[str | int]]], url: str) -> Iterable[Way]:
     """The listeners of an answer as they are reached from elsewhere: one for all of a machine's addresses by the host
-    in its ``url``, whose name its certificate has."""
+    in its ``url``, whose name its certificate has, and one for the machine itself where that is on it too."""
     host = urlsplit(url).hostname or ""
+    same = not host or _is_loopback(host)
     for kind in ("tls", "tcp"):
         for listening, port in answer[kind]:
             address = str(listening)
-            every = address != "localhost" and ip_address(address).is_unspecified
-            reached = host if every else address
-            if reached:
+            reached = host if ip_address(address).is_unspecified else address
+            # By that address an instance elsewhere would reach itself.
+            if reached and (same or not _is_loopback(address)):
                 yield Way(reached, int(port), (host or reached) if kind == "tls" else "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

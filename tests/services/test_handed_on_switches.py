@@ -97,6 +97,10 @@ def test_a_question_is_read_as_it_was_written_and_has_an_end() -> None:
         # Nobody else reaches it.
         ([TCP], [TLS], "unix:/run/lark/rest.sock", []),
         ([["127.0.0.1", 6653]], [], "unix:/run/lark/rest.sock", [Way("127.0.0.1", 6653)]),
+        # By the machine's own address the one that stands by would reach itself.
+        ([["127.0.0.1", 6653], ["192.0.2.1", 6653]], [["::1", 6654]], "http://lark1.example", [Way("192.0.2.1", 6653)]),
+        ([["127.0.0.1", 6653]], [], "http://localhost:8080", [Way("127.0.0.1", 6653)]),
+        ([["::1", 6653]], [], "http://127.0.0.1:8080", [Way("::1", 6653)]),
     ],
 )  # fmt: skip
 def test_listeners_are_reached_by_the_host_of_the_url_where_they_are_all_of_a_machines(

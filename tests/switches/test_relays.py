@@ -16,7 +16,11 @@ from hypothesis import strategies as st
 from fake_switch import switchside
 from fake_switch.stored import StoredSwitch
 from fake_switch.switch import FakeSwitch
-from lark_controller.switches.openflow import relays, roles, wire
+from lark_common.errors import SwitchError
+from lark_common.log import LOGGER
+from lark_controller.switches.openflow import relays, roles, strangers, wire
+from lark_controller.switches.openflow.connection import NEW_BYTES
+from lark_controller.switches.openflow.places import Peer
 from lark_controller.switches.openflow.relays import OWN_XIDS, Seal, Vouched, Way, read_voucher, voucher
 from lark_controller.switches.openflow.replies import PacketIn
 from lark_controller.switches.openflow.server import Server
@@ -89,6 +93,23 @@ def test_a_voucher_that_was_changed_anywhere_is_none(place: int, other: int) -> 
     message[place] ^= other
     assert read_voucher(bytes(message), SEAL) is None
     assert read_voucher(bytes(message[:place]), SEAL) is None
+
+
+@pytest.mark.parametrize(
+    "words", [b"", b"[]", b"7", b"{}", b'{"generation":7}', b'{"generation":7,"a":1}', b"\xff", b"nothing",
+              b'{"generation":7,"address":"a","host":7,"tls_name":"","through":"b"}']
+)  # fmt: skip
+def test_a_voucher_of_another_release_is_none(words: bytes) -> None:
+    first = voucher(SEAL, VOUCHED)[:16]
+    assert read_voucher(first + relays._code(SEAL.key, words) + words, SEAL) is None
+
+
+def test_a_voucher_that_would_not_be_read_is_not_made() -> None:
+    longest = NEW_BYTES - len(voucher(SEAL, VOUCHED._replace(tls_name="")))
+    assert len(voucher(SEAL, VOUCHED._replace(tls_name=longest * "n"))) == NEW_BYTES
+    for length in (longest + 1, 70_000):
+        with pytest.raises(SwitchError, match="too long"):
+            voucher(SEAL, VOUCHED._replace(tls_name=length * "n"))
 
 
 @pytest.mark.parametrize("kind", [FakeSwitch, StoredSwitch])
@@ -179,6 +200,135 @@ def test_a_switch_that_reads_slowly_holds_the_active_one_and_loses_nothing() -> 
             assert (await applied).complete
             assert not relay.up._on_hold
             assert fake.flow_mods >= 59_999
+
+    scenario(play)
+
+
+def test_one_that_is_not_read_is_asked_for_no_more_echoes_the_longer_that_lasts() -> None:
+    async def play() -> None:
+        async with two(echo_interval=1000.0) as both:
+            fake = FakeSwitch(1, {})
+            await kept(both, fake)
+            connection = both.standby.kept[1].connection
+            connection.hold()
+            connection._last_received -= 10_000.0
+            connection._keep_alive()
+            assert connection._keepalive is not None
+            assert connection._keepalive.when() > asyncio.get_running_loop().time() + 500.0
+            assert not connection.closed_because
+
+    scenario(play)
+
+
+def test_one_that_cannot_be_written_to_is_held_from_the_beginning() -> None:
+    async def play() -> None:
+        async with two() as both:
+            fake = FakeSwitch(1, {})
+            await kept(both, fake)
+            both.standby.kept[1].connection.paused = True
+            await both.hand_on(1)
+            relay = both.standby.relays.find(1)
+            assert relay is not None
+            assert relay.up._on_hold
+            relay.connection.resume_writing()
+            assert (await both.recorder.link(1)).connection.through == "b"
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_is_under_way_when_the_term_ends_is_not_handed_on(ended: bool) -> None:
+    async def play() -> None:
+        async with two() as both:
+            fake = FakeSwitch(1, {})
+            await kept(both, fake)
+            under_way = asyncio.ensure_future(both.hand_on(1))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if ended:
+                both.standby.relays.end(relays.OTHER_TERM)
+            else:
+                both.seal = SEAL._replace(generation=8)
+            await under_way
+            assert (both.standby.relays.count, set(both.standby.kept), fake.closed.is_set()) == (0, {1}, False)
+
+    scenario(play)
+
+
+def test_no_more_are_handed_on_than_are_kept_at_most() -> None:
+    async def play() -> None:
+        async with two(max_kept=1) as both:
+            for datapath in (1, 2):
+                await kept(both, FakeSwitch(datapath, {}))
+                await both.hand_on(datapath)
+            assert (both.standby.relays.count, set(both.standby.kept)) == (1, {2})
+
+    scenario(play)
+
+
+def test_each_reason_and_each_end_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def logged(words: str) -> int:
+        return sum(words in record.getMessage() for record in caplog.records)
+
+    async def play() -> None:
+        async with two() as both:
+            fakes = {each: FakeSwitch(each, {}) for each in (1, 2, 3)}
+            for fake in fakes.values():
+                await kept(both, fake)
+            # One of them has a name, which is not sent over TCP: two reasons, in turn.
+            both.standby.kept[2].connection.tls_name = "worker2"
+            for _ in range(3):
+                await both.standby.hand_on((1, 2, 3), (Way("127.0.0.1", 1),))
+            assert logged("cannot be handed on") == 2
+            await both.hand_on(1)
+            (await both.recorder.link(1)).close("enough")
+            await until(fakes[1].closed.is_set)
+            await until(lambda: both.standby.relays.count == 0)
+            assert logged("handed on no longer") == 1
+            (reason,) = (
+                record.__dict__["lark_fields"]["reason"]
+                for record in caplog.records
+                if record.getMessage() == "switch is handed on no longer"
+            )
+            assert reason.startswith(relays.ENDED)
+            assert "by the switch" not in reason
+
+    with caplog.at_level("INFO", LOGGER):
+        scenario(play)
+
+
+def test_one_that_comes_and_goes_at_one_that_stands_by_does_not_fill_its_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(strangers, "TOLD_AT_ONCE", 4)
+    monkeypatch.setattr(strangers, "TOLD", 0.0)
+
+    async def play() -> None:
+        async with two() as both:
+            for _ in range(20):
+                # Two with one datapath id, each in the other's place; the last of them is handed on.
+                before = both.standby.kept.get(1)
+                await FakeSwitch(1).connect(*both.standby.addresses[0])
+                await until(lambda: both.standby.kept.get(1) not in (None, before))  # noqa: B023  # waited for at once
+            await both.hand_on(1)
+            await both.recorder.link(1)
+            both.standby.relays.end("enough")
+            await until(lambda: not both.standby._open)
+
+    with caplog.at_level("INFO", LOGGER):
+        scenario(play)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines.count("switch is kept") == 4
+    assert sum(line.startswith(("switch is kept no", "switch is handed")) for line in lines) < 5
+
+
+def test_a_connection_is_counted_as_one_of_the_switchs_host() -> None:
+    async def play() -> None:
+        async with two() as both:
+            _, writer = await asyncio.open_connection(*both.active.addresses[0])
+            writer.write(voucher(SEAL, VOUCHED._replace(tls_name="")) + switchside.hello(1))
+            await until(lambda: Peer.at(VOUCHED.host) in both.active._arrivals._of)
+            writer.close()
 
     scenario(play)
 

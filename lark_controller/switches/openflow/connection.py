@@ -36,13 +36,16 @@ _REACTION: Final = 0.001
 # Bytes that are read at a time, and of a connection that is no switch's yet. Its messages that are longer are not kept:
 # none that it needs to become one is.
 READ_BYTES: Final = 1 << 18
-_NEW_BYTES: Final = 4096
+NEW_BYTES: Final = 4096
 # Payload of echo requests that is sent back, in bytes a second and at once. Whoever asks for more gets no answer to it.
 _ECHO_RATE: Final = 16384.0
 _ECHO_AT_ONCE: Final = 131_072.0
 # Where the cookie stands in a PacketIn, and behind it the port, with which the match begins.
 _COOKIE_TO_PORT: Final = 16, 36
 _MAX_XID: Final = 0xFFFFFFFF
+
+# Beginning of the reason where the other end has closed the connection.
+CLOSED: Final = "closed by the switch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +181,15 @@ class Connection(asyncio.BufferedProtocol):
         """Called by the loop."""
         self._stop_timers()
         if not self.closed_because:
-            self.closed_because = f"connection lost: {exc}" if exc else "closed by the switch"
-        if (self._pending or self._held) and self.closed_because == "closed by the switch":
-            self.closed_because = "closed by the switch in the middle of a message"
+            self.closed_because = f"connection lost: {exc}" if exc else CLOSED
+        if (self._pending or self._held) and self.closed_because == CLOSED:
+            self.closed_because = f"{CLOSED} in the middle of a message"
         self._lost(self, self.closed_because)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Called by the loop, which reads then."""
         self._reads_at = self._loop.time()
-        return self._buffer if self.known else self._buffer[:_NEW_BYTES]
+        return self._buffer if self.known else self._buffer[:NEW_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the loop."""
@@ -319,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.close(f"garbage: a message of OpenFlow version 0x{version:02x}")
                 return
             if size - position < length:
-                if not self.known and length > _NEW_BYTES:
+                if not self.known and length > NEW_BYTES:
                     self._skipped, position = length - (size - position), size
                 else:
                     self._needed = length
@@ -429,7 +432,9 @@ class Connection(asyncio.BufferedProtocol):
         delay = options.echo_interval - silent
         if delay <= 0:
             self.write(wire.echo_request(self.next_xid()))
-            delay = min(options.echo_interval, max(options.echo_interval + options.echo_timeout - silent, 0.001))
+            # One that is not read may be silent for longer, and is asked no more often for it.
+            left = options.echo_interval + options.echo_timeout - silent if reads else options.echo_interval
+            delay = min(options.echo_interval, max(left, 0.001))
         if not self.closed_because:
             self._keepalive = self._loop.call_later(delay, self._keep_alive)
 

@@ -16,14 +16,15 @@ import json
 import ssl
 import struct
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Final, NamedTuple
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from lark_common.log import WARNING, event
+from lark_common.errors import SwitchError
+from lark_common.log import INFO, WARNING, event
 from lark_controller.switches.fence import Fence
-from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
+from lark_controller.switches.openflow.connection import CLOSED, NEW_BYTES, Connection, OpenFlowOptions
 from lark_controller.switches.openflow.newcomer import Newcomer
 from lark_controller.switches.openflow.wire import header
 
@@ -79,8 +80,10 @@ def no_seal() -> Seal:
 
 
 def voucher(seal: Seal, vouched: Vouched) -> bytes:
-    """The first message of a connection that is handed on."""
+    """The first message of a connection that is handed on. Raises SwitchError where it would not be read."""
     words = json.dumps({"generation": seal.generation, **vouched._asdict()}, separators=(",", ":")).encode()
+    if 8 + _VOUCHER.size + _CODE_BYTES + len(words) > NEW_BYTES:
+        raise SwitchError("the name in its certificate is too long")
     return header(ofp.OFPT_EXPERIMENTER, 0, _VOUCHER.pack(*_EXPERIMENTER) + _code(seal.key, words) + words)
 
 
@@ -92,10 +95,12 @@ def read_voucher(message: bytes, seal: Seal) -> Vouched | None:
     code, words = body[_VOUCHER.size : _VOUCHER.size + _CODE_BYTES], body[_VOUCHER.size + _CODE_BYTES :]
     if not hmac.compare_digest(code, _code(seal.key, words)):
         return None
-    found = json.loads(words)
-    if found.pop("generation") != seal.generation:
+    try:
+        found = json.loads(words)
+        generation, vouched = found.pop("generation"), Vouched(**found)
+    except (ValueError, KeyError, TypeError, AttributeError):  # Of another release.
         return None
-    return Vouched(**found)
+    return vouched if generation == seal.generation and all(isinstance(each, str) for each in vouched) else None
 
 
 def _code(key: str, words: bytes) -> bytes:
@@ -118,9 +123,13 @@ class Relay:
         # The one is read no faster than the other takes it.
         down.full, down.writable = up.hold, up.go_on
         up.full, up.writable = down.hold, down.go_on
+        if down.paused:
+            up.hold()
 
     def lost(self, reason: str) -> None:
         """End the other connection, since the switch's is gone."""
+        level = self._newcomer.level(INFO)
+        event("switch is handed on no longer", level=level, datapath=f"{self.datapath:016x}", reason=reason)
         self._newcomer.lost(reason)
         self.up.close(reason)
 
@@ -145,7 +154,9 @@ class Relays:
         self._fence = fence
         self._seal = seal
         self._buffer = buffer
-        self._failed = ""
+        # The reasons for which the last ones could not be handed on, and how often all of them were ended.
+        self._failed: set[str] = set()
+        self._ends = 0
         self._begun: dict[int, Relay] = {}
         # Not before these times of the loop, by datapath.
         self._again: dict[int, float] = {}
@@ -161,6 +172,7 @@ class Relays:
 
     def end(self, reason: str) -> None:
         """End all of them; the switches come again by themselves."""
+        self._ends += 1
         begun, self._begun, self._again = self._begun, {}, {}
         for relay in begun.values():
             relay.connection.close(reason)
@@ -172,35 +184,52 @@ class Relays:
         may_be: Callable[[Newcomer], bool],
         begun: Callable[[Relay, Newcomer], None],
     ) -> None:
-        """Hand on those of these switches that ``may_be`` handed on, also once the active instance is reached."""
+        """Hand on those of these switches that ``may_be`` handed on, also once the active instance is reached, unless
+        another term has begun by then."""
         loop, places, all_ways = asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE), tuple(ways)
-        now = loop.time()
+        now, seal, ends = loop.time(), self._seal(), self._ends
         self._again = {datapath: until for datapath, until in self._again.items() if until > now}
+        if not seal.key:
+            return
+        tls, failed = cache(self._tls), set[str]()
+
+        def may_go_on(newcomer: Newcomer) -> bool:
+            same, room = (self._ends, self._seal()) == (ends, seal), len(self._begun) < self._options.max_kept
+            return same and room and newcomer.datapath not in self._again and may_be(newcomer)
 
         async def hand_on(newcomer: Newcomer) -> None:
             async with places:
-                if newcomer.datapath in self._again or not may_be(newcomer):
+                if not may_go_on(newcomer):
                     return
-                up = await self._reach(newcomer, all_ways)
-                if up is None or up.closed_because:
+                try:
+                    up = await self._reach(newcomer, all_ways, seal, tls)
+                except SwitchError as error:
+                    reason = str(error)
+                    if reason not in failed | self._failed:
+                        event("switches cannot be handed on to the active controller", level=WARNING, error=reason)
+                    failed.add(reason)
                     return
-                if not may_be(newcomer):
-                    up.close("the switch is gone")
+                if up.closed_because:
+                    return
+                if not may_go_on(newcomer):
+                    up.close("the switch is gone, or the term is over")
                     return
                 self._begun[newcomer.datapath] = relay = Relay(newcomer, up)
                 begun(relay, newcomer)
 
         await asyncio.gather(*map(hand_on, newcomers))
+        self._failed = failed
 
-    async def _reach(self, newcomer: Newcomer, ways: tuple[Way, ...]) -> Connection | None:
-        """A connection to the active instance that begins with the voucher of a switch; None where there is none."""
-        down, seal = newcomer.connection, self._seal()
+    async def _reach(
+        self, newcomer: Newcomer, ways: tuple[Way, ...], seal: Seal, tls: Callable[[], ssl.SSLContext]
+    ) -> Connection:
+        """A connection to the active instance that begins with the voucher of a switch. Raises SwitchError where there
+        is none."""
+        down = newcomer.connection
         # A name that a certificate has proven is passed on to none but another that has proven itself.
         chosen = [way for way in ways if way.name] or [way for way in ways if not down.tls_name]
-        reason = "" if chosen else "it listens over TLS nowhere"
-        first = voucher(seal, Vouched(down.address, down.host, down.tls_name, seal.name)) if seal.key else b""
-        if not first:
-            return None
+        reason = "it has no listener that others reach" if not down.tls_name else "it listens over TLS nowhere"
+        first = voucher(seal, Vouched(down.address, down.host, down.tls_name, seal.name))
 
         def made() -> Connection:
             lost = partial(self._lost, newcomer.datapath)
@@ -208,19 +237,15 @@ class Relays:
 
         for way in chosen:
             try:
-                context = self._tls() if way.name else None
+                context = tls() if way.name else None
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     _, up = await asyncio.get_running_loop().create_connection(
                         made, way.host, way.port, ssl=context, server_hostname=way.name or None
                     )
-                self._failed = ""
                 return up
-            except (OSError, TimeoutError) as error:
+            except (OSError, ValueError) as error:
                 reason = f"{way.host} port {way.port}: {getattr(error, 'reason', None) or str(error) or 'no answer'}"
-        if reason != self._failed:
-            event("switches cannot be handed on to the active controller", level=WARNING, error=reason)
-        self._failed = reason
-        return None
+        raise SwitchError(reason)
 
     def _lost(self, datapath: int, up: Connection, reason: str) -> None:
         relay = self._begun.get(datapath)
@@ -232,7 +257,7 @@ class Relays:
         if not relay.connection.closed_because and now - relay.began < AGAIN_SECONDS:
             self._again[datapath] = now + AGAIN_SECONDS
         # The switch comes again by itself, and is kept, or led, as any other.
-        relay.connection.close(f"{ENDED}: {reason}")
+        relay.connection.close(ENDED if reason.startswith(CLOSED) else f"{ENDED}: {reason}")
 
     def _tls(self) -> ssl.SSLContext:
         options = self._options

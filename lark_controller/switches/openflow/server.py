@@ -171,8 +171,10 @@ class Server:
         # Over TCP anybody could have seen the message, and use it again.
         if switch is None or connection.through or (switch.tls_name and not connection.tls_name):
             return False
-        self._arrivals.paid(connection.peer, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        self._arrivals.paid(connection.peer, now)
         connection.address, connection.peer = switch.address, Peer.at(switch.host)
+        self._arrivals.wait(connection.peer, now)
         connection.tls_name, connection.through = switch.tls_name, switch.through
         if connection in self._handshake_places:
             self._handshake_places[connection] = connection.peer
@@ -338,7 +340,13 @@ class Server:
             self._let_go(holder, _TOO_MANY)
         self.kept[newcomer.datapath] = newcomer
         self._kept_places[newcomer.datapath] = newcomer.connection.peer
-        event("switch is kept", datapath=_dpid(newcomer.datapath), address=newcomer.connection.address)
+        newcomer.is_told = self._log.tells(newcomer.connection.peer)
+        event(
+            "switch is kept",
+            level=newcomer.level(INFO),
+            datapath=_dpid(newcomer.datapath),
+            address=newcomer.connection.address,
+        )
 
     async def _go_on(self, newcomer: Newcomer) -> None:
         """Become the master of a switch that is identified, and take it in once this instance serves."""
@@ -441,9 +449,11 @@ class Server:
 
     def _let_go(self, holder: Newcomer | SwitchLink | Relay, reason: str) -> None:
         """Keep a connection no longer, if it is kept."""
-        if self.kept.get(holder.datapath) is holder:
-            del self.kept[holder.datapath], self._kept_places[holder.datapath]
-            event("switch is kept no longer", datapath=_dpid(holder.datapath), reason=reason)
+        kept = self.kept.get(holder.datapath)
+        if kept is holder:
+            del self.kept[kept.datapath], self._kept_places[kept.datapath]
+            level = kept.level(INFO)
+            event("switch is kept no longer", level=level, datapath=_dpid(kept.datapath), reason=reason)
 
     def _gone(self, link: SwitchLink, reason: str) -> None:
         if not link.ready or self.links.get(link.datapath) is not link:
