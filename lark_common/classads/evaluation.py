@@ -2,7 +2,7 @@
 
 An expression is evaluated only when five things have been seen in its text. It calls functions of :data:`FUNCTIONS`
 alone, whose work and result are at most a small multiple of what they are given. It has no record, in which names could
-refer to each other out of sight, and no name of :data:`OWN_NAMES` that stands for a whole ad or for the time. With
+refer to each other out of sight, and no name of :data:`OWN_NAMES` to which HTCondor gives a value of its own. With
 every attribute that it refers to written out in its place it has at most
 :data:`MAX_EXPANSION` characters, and at most :data:`MAX_SPLITS` calls of :data:`SPLITS` within each other. So neither
 time nor memory depends on what somebody wrote.
@@ -35,11 +35,15 @@ FUNCTIONS: Final = frozenset(
     }
 )  # fmt: skip
 
-# The names to which HTCondor itself gives a value where no ad has them, in lower case. All but one are ads, whose
-# attributes a subscript reaches out of sight: MY["A"] is the value of A, and of A itself endless.
+# The names to which HTCondor itself gives a value where no ad has them, in lower case. All but CurrentTime are whole ads,
+# whose attributes a subscript reaches out of sight (MY["A"] is the value of A, and of A itself endless), or made of
+# Rank and Requirements of the two ads, as leftRankValue is.
 OWN_NAMES: Final = frozenset(
-    {"ad", "currenttime", "left", "my", "other", "parent", "right", "root", "self", "target", "toplevel"}
-)
+    {
+        "ad", "currenttime", "lctx", "left", "leftmatchesright", "leftrankvalue", "my", "other", "parent", "rctx",
+        "right", "rightmatchesleft", "rightrankvalue", "root", "self", "symmetricmatch", "target", "toplevel",
+    }
+)  # fmt: skip
 
 # The functions that make a list of what they evaluated. Such a list as a text has each quote and backslash of its items
 # once more escaped, so that string(split(string(split(…)))) doubles with each pair of calls.
@@ -56,7 +60,7 @@ _TOKEN: Final = re.compile(
 _OPERATORS: Final = frozenset({"is", "isnt", "true", "false", "undefined", "error"})
 _OTHER: Final = frozenset({"target", "other"})
 _SCOPES: Final = _OTHER | {"my", "self"}
-# Of the names above those that stand for a whole ad only where the ad has no attribute of that name.
+# Of the names above those that have a value of HTCondor's own only where the ad has no attribute of that name.
 HIDDEN_NAMES: Final = OWN_NAMES - _SCOPES - {"currenttime"}
 # In place of a scope, before a name that is selected out of something.
 SELECTED: Final = "."
@@ -247,7 +251,7 @@ class _Expansion:
             raise AdError(self._name, f"{moment}; accepted are attributes, and what stays the same as they do")
         for scope, attribute, within in found.references:
             if attribute.lower() in HIDDEN_NAMES and attribute not in self._ads[1 - side if scope in _OTHER else side]:
-                # HTCondor finds the whole ad of that name before an attribute of the other ad.
+                # HTCondor finds its own value of that name before an attribute of the other ad.
                 accepted = f"accepted are attributes, as this one is where an ad has {attribute}"
                 raise AdError(self._name, f"{own_name_problem(attribute)}; {accepted}")
             size = self._size(scope, attribute.lower(), side)

@@ -109,7 +109,7 @@ def compiled(text: str) -> Compiled:
 
 
 def _own(name: str) -> str:
-    """The name under which the small ads have an attribute: another one where HTCondor has a whole ad of that name."""
+    """The name under which the small ads have an attribute: another one where HTCondor has its own value of it."""
     return f"{_ATTRIBUTE}{name}" if name.lower() in evaluation.HIDDEN_NAMES else name
 
 
