@@ -277,22 +277,35 @@ def _checked(ad: classad2.ClassAd) -> tuple[classad2.ClassAd, str]:
     if strange:
         raise AdError(strange[0], "its escapes make something other than UTF-8")
     text = ad_text(ad)
-    _check_reads_back(text)
+    _check_reads_back(text, len(ad))
     return ad, text
 
 
-def _check_reads_back(text: str) -> None:
-    """Raise AdError where :func:`parse_ad` would refuse the text: the limits for ads in JSON are not quite the same."""
+def _check_reads_back(text: str, count: int) -> None:
+    """Raise AdError where :func:`parse_ad` would refuse the text of an ad of ``count`` attributes.
+
+    The limits for ads in JSON are not quite the same, and HTCondor writes a quoted name behind a dot without quotes.
+    """
     if text.startswith("["):
         problem = _structure_problem_of_record(text)
+        if not problem and _length(text) != count:
+            problem = "a quoted name behind a dot has more in it than letters, digits and '_'"
         if problem:
             raise AdError("", problem)
         return
     for line in text.split("\n"):
         name, _, expression = line.partition(" = ")
-        problem = "" if _OLD_LITERAL.fullmatch(expression) else _structure_problem(expression)
+        problem = "" if not line or _OLD_LITERAL.fullmatch(expression) else _old_expression_problem(expression)
         if problem:
             raise AdError(name, problem)
+
+
+def _length(text: str) -> int:
+    """The attributes of an ad in new syntax; 0 where it is none."""
+    try:
+        return len(classad2.ClassAd(text))
+    except classad2.ClassAdException:
+        return 0
 
 
 def ad_text(ad: classad2.ClassAd) -> str:

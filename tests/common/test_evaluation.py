@@ -132,6 +132,59 @@ def test_comments_and_quotes_hide_nothing(quoted: str, evaluated: list[str]) -> 
     assert evaluated == []
 
 
+# HTCondor's own text of these names has no quotes around them, behind a scope.
+UNQUOTED = [
+    "a]b",
+    "x y",
+    "true",
+    "is",
+    "Undefined",
+    'x"',
+    "x\\'",
+    "x /*",
+    "x // ",
+    "x.y",
+    "1a",
+    "A + 1",
+    "x.'Left'",
+    "[",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", UNQUOTED)
+def test_a_quoted_name_behind_a_scope_hides_nothing(name: str, evaluated: list[str]) -> None:
+    for scope in ("MY", "TARGET"):
+        hiding = f"{scope}.'{name}' ?: {BACKTRACKING} ?: {scope}.'{name}'"
+        with pytest.raises(AdError) as caught:
+            post(f"RequestBandwidth = {hiding}\n")
+        assert caught.value.attribute == "RequestBandwidth"
+        assert evaluated == []
+        assert predicate.problem(hiding)
+        evaluated.clear()
+
+
+def test_what_is_out_of_sight_of_its_text_is_not_evaluated() -> None:
+    # To whoever reads the text, a string stands between two names. Evaluated it would be 7.
+    hiding = "MY.'x + \"' ?: Seven ?: MY.'y\"'"
+    job, machine = post(f"RequestBandwidth = {hiding}\nSeven = 3 + 4\n")
+    assert job.bandwidth is None
+    assert evaluate(job.ad, "RequestBandwidth", machine.ad) in (None, classad2.Value.Error)
+
+
+@pytest.mark.parametrize("word", ["true", "FALSE", "is", "isnt", "undefined", "error"])
+def test_an_attribute_named_as_a_word_of_the_language_hides_nothing(word: str, evaluated: list[str]) -> None:
+    with pytest.raises(AdError, match="quoted name"):
+        post(f"{word} = {BACKTRACKING}\nRequestBandwidth = MY.'{word}'\n")
+    assert evaluated == []
+
+
+@pytest.mark.parametrize("text", ["absTime(-1)", "- -3", "{ -1, - -2 }[1] + 1", '"\\303\\251" == "é" ? 3 : 1'])
+def test_what_htcondor_writes_in_another_way_is_evaluated_all_the_same(text: str) -> None:
+    job, _ = post(f"RequestBandwidth = ifThenElse(A =?= undefined, 1, 3)\nA = {text}\n")
+    assert job.bandwidth == 3
+
+
 @pytest.mark.parametrize("scope", ["MY", "TARGET", "self", "Other"])
 def test_an_attribute_with_a_scopes_name_hides_nothing(scope: str, evaluated: list[str]) -> None:
     """HTCondor takes MY.A for the A of a record MY, where an ad has that."""
