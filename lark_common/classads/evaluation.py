@@ -200,7 +200,7 @@ def read_again(text: str, name: str = "") -> classad2.ExprTree:
         tree = classad2.ExprTree(text)
         again = repr(tree)
     except (classad2.ClassAdException, UnicodeDecodeError):
-        again = ""
+        tree, again = None, ""
     # Not by text alone, since of two signs in a row the blank between them gets lost.
     if again != text and [part.text for part in tokens(again)] != [part.text for part in tokens(text)]:
         raise AdError(
