@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import classad2
 
-from lark_common.classads.text import MAX_DEPTH
+from lark_common.classads.text import MAX_DEPTH, UNQUOTED
 from lark_common.errors import AdError
 
 # Characters of an expression once every attribute it refers to is written out (see :func:`evaluate`).
@@ -203,9 +203,7 @@ def read_again(text: str, name: str = "") -> classad2.ExprTree:
         tree, again = None, ""
     # Not by text alone, since of two signs in a row the blank between them gets lost.
     if again != text and [part.text for part in tokens(again)] != [part.text for part in tokens(text)]:
-        raise AdError(
-            name, "has a quoted name behind a dot; accepted there are letters, digits and '_', and no word as true"
-        )
+        raise AdError(name, UNQUOTED)
     return tree
 
 

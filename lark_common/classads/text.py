@@ -59,6 +59,8 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\'[^\'\\]*+(?:\\.[^\'\\]*+)*
 _LONG_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[0-9]{19,}(?![.0-9])")
 # HTCondor reads no text of this time: the number by which its C library returns it is that of an error.
 _UNREADABLE: Final = datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)
+# The reason against an expression that HTCondor writes as another one.
+UNQUOTED: Final = "has a quoted name behind a dot; accepted there are letters, digits and '_', and no word as true"
 _EXPR_JSON = re.compile(r"/Expr\((.*)\)/", re.DOTALL)
 
 
@@ -124,9 +126,28 @@ def _old_expression_problem(expression: str) -> str:
         both = classad2.parseOne(f"x = ({expression})\ny = {{{expression}}}", classad2.Parser.Old)
     except ValueError:
         both = classad2.ClassAd()
-    if len(both) == 2:
-        return ""
-    return f"{_excerpt(expression)} is not one complete ClassAd expression"
+    if len(both) != 2:
+        return f"{_excerpt(expression)} is not one complete ClassAd expression"
+    return UNQUOTED if "'" in expression and not _is_written_whole(both.lookup("x")) else ""
+
+
+def _is_written_whole(tree: classad2.ExprTree) -> bool:
+    """True where HTCondor's own text of an expression is that of the same one.
+
+    Behind a dot it writes a name without its quotes, whatever it has in it: with ``; Owner = "root"`` in it, the text of
+    an ad would have another owner.
+    """
+    text = repr(tree)
+    try:
+        again = repr(classad2.ExprTree(text))
+    except classad2.ClassAdException:
+        return False
+    return _without_blanks(again) == _without_blanks(text)
+
+
+def _without_blanks(text: str) -> str:
+    # Of two signs in a row HTCondor's text loses the blank between them.
+    return text.replace(" ", "")
 
 
 def _excerpt(text: str) -> str:
@@ -288,8 +309,8 @@ def _check_reads_back(text: str, count: int) -> None:
     """
     if text.startswith("["):
         problem = _structure_problem_of_record(text)
-        if not problem and _length(text) != count:
-            problem = "a quoted name behind a dot has more in it than letters, digits and '_'"
+        if not problem and not _is_ad_of(text, count):
+            problem = UNQUOTED
         if problem:
             raise AdError("", problem)
         return
@@ -300,12 +321,13 @@ def _check_reads_back(text: str, count: int) -> None:
             raise AdError(name, problem)
 
 
-def _length(text: str) -> int:
-    """The attributes of an ad in new syntax; 0 where it is none."""
+def _is_ad_of(text: str, count: int) -> bool:
+    """True for the whole text of an ad of so many attributes; in it, none stands twice."""
     try:
-        return len(classad2.ClassAd(text))
+        again = classad2.ClassAd(text)
     except classad2.ClassAdException:
-        return 0
+        return False
+    return len(again) == count and len(_without_blanks(repr(again))) == len(_without_blanks(text))
 
 
 def ad_text(ad: classad2.ClassAd) -> str:

@@ -74,12 +74,15 @@ def test_both_syntaxes_and_json_say_the_same() -> None:
         assert (machine.slot, machine.ipv4) == (want[1].slot, want[1].ipv4)
 
 
-@pytest.mark.parametrize("name", ["a]b", "true", 'x"', "x y", "a//"])
+@pytest.mark.parametrize("name", ["a]b", "true", 'x"', "x y", "a//", 'x; Project = "b"'])
 @pytest.mark.parametrize("more", ["", 'Args = "a\\nb"; '])
 def test_an_ad_that_would_not_read_back_is_refused(name: str, more: str) -> None:
     """HTCondor writes such names without their quotes; in the database stood an ad that nothing could be taken from."""
     with pytest.raises(AdError):
         parse_ad(f"[ Foo = 1 + MY.'{name}'; {more}Project = \"hep\" ]")
+    # A worker writes an ad that it has read once more, with what it has added.
+    with pytest.raises(AdError, match="quoted name"):
+        parse_ad(f"Foo = 1 + MY.'{name}'\nProject = \"hep\"\n")
 
 
 def test_text_reads_back() -> None:
