@@ -134,8 +134,8 @@ def _old_expression_problem(expression: str) -> str:
 def _is_written_whole(tree: classad2.ExprTree) -> bool:
     """True where HTCondor's own text of an expression is that of the same one.
 
-    Behind a dot it writes a name without its quotes, whatever it has in it: with ``; Owner = "root"`` in it, the text of
-    an ad would have another owner.
+    Behind a dot it writes a name without its quotes, whatever it has in it: with ``; Owner = "root"`` in it, the text
+    of an ad would have another owner.
     """
     text = repr(tree)
     try:
