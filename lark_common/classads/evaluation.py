@@ -2,10 +2,10 @@
 
 An expression is evaluated only when five things have been seen in its text. It calls functions of :data:`FUNCTIONS`
 alone, whose work and result are at most a small multiple of what they are given. It has no record, in which names could
-refer to each other out of sight, and no name of :data:`OWN_NAMES` that stands for a whole ad or for the time. With
-every attribute that it refers to written out in its place it has at most
-:data:`MAX_EXPANSION` characters, and at most :data:`MAX_SPLITS` calls of :data:`SPLITS` within each other. So neither
-time nor memory depends on what somebody wrote.
+refer to each other out of sight, and no name of :data:`OWN_NAMES` to which HTCondor gives a value of its own. With
+every attribute that it refers to written out in its place it has at most :data:`MAX_EXPANSION` characters, and at most
+:data:`MAX_SPLITS` calls of :data:`SPLITS` within each other. It is evaluated as that text is read again, beside those
+attributes alone. So neither time nor memory depends on what somebody wrote.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import classad2
 
-from lark_common.classads.text import MAX_DEPTH
+from lark_common.classads.text import MAX_DEPTH, UNQUOTED
 from lark_common.errors import AdError
 
 # Characters of an expression once every attribute it refers to is written out (see :func:`evaluate`).
@@ -35,11 +35,15 @@ FUNCTIONS: Final = frozenset(
     }
 )  # fmt: skip
 
-# The names to which HTCondor itself gives a value where no ad has them, in lower case. All but one are ads, whose
-# attributes a subscript reaches out of sight: MY["A"] is the value of A, and of A itself endless.
+# The names to which HTCondor itself gives a value where no ad has them, in lower case. All but CurrentTime are whole
+# ads, whose attributes a subscript reaches out of sight (MY["A"] is the value of A, and of A itself endless), or made
+# of Rank and Requirements of the two ads, as leftRankValue is.
 OWN_NAMES: Final = frozenset(
-    {"ad", "currenttime", "left", "my", "other", "parent", "right", "root", "self", "target", "toplevel"}
-)
+    {
+        "ad", "currenttime", "lctx", "left", "leftmatchesright", "leftrankvalue", "my", "other", "parent", "rctx",
+        "right", "rightmatchesleft", "rightrankvalue", "root", "self", "symmetricmatch", "target", "toplevel",
+    }
+)  # fmt: skip
 
 # The functions that make a list of what they evaluated. Such a list as a text has each quote and backslash of its items
 # once more escaped, so that string(split(string(split(…)))) doubles with each pair of calls.
@@ -56,7 +60,7 @@ _TOKEN: Final = re.compile(
 _OPERATORS: Final = frozenset({"is", "isnt", "true", "false", "undefined", "error"})
 _OTHER: Final = frozenset({"target", "other"})
 _SCOPES: Final = _OTHER | {"my", "self"}
-# Of the names above those that stand for a whole ad only where the ad has no attribute of that name.
+# Of the names above those that have a value of HTCondor's own only where the ad has no attribute of that name.
 HIDDEN_NAMES: Final = OWN_NAMES - _SCOPES - {"currenttime"}
 # In place of a scope, before a name that is selected out of something.
 SELECTED: Final = "."
@@ -168,8 +172,9 @@ def evaluate(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
     except KeyError:
         return None
     if isinstance(value, classad2.ExprTree):
-        _Expansion((ad, target), name).of(repr(value), 0)
-        value = evaluated(value, ad, target)
+        expansion = _Expansion((ad, target), name)
+        _, tree = expansion.of(repr(value), 0)
+        value = evaluated(tree, *expansion.measured)
     if value is classad2.Value.Undefined:
         return None
     return value
@@ -183,6 +188,23 @@ def evaluated(tree: classad2.ExprTree, ad: classad2.ClassAd, target: classad2.Cl
     except (classad2.ClassAdException, UnicodeDecodeError, SystemError):
         # The bindings raise SystemError for a list with such a text.
         return classad2.Value.Error
+
+
+def read_again(text: str, name: str = "") -> classad2.ExprTree:
+    """The expression that HTCondor's own text of one stands for. Raises AdError where that is another text.
+
+    Behind a scope HTCondor writes a name without its quotes, whatever it has in it: with quotes or comments of their
+    own two such names hide all between them from whoever reads the text, and the name ``true`` is then none.
+    """
+    try:
+        tree = classad2.ExprTree(text)
+        again = repr(tree)
+    except (classad2.ClassAdException, UnicodeDecodeError):
+        tree, again = None, ""
+    # Not by text alone, since of two signs in a row the blank between them gets lost.
+    if again != text and [part.text for part in tokens(again)] != [part.text for part in tokens(text)]:
+        raise AdError(name, UNQUOTED)
+    return tree
 
 
 def moment_problem(found: Contents) -> str:
@@ -221,12 +243,16 @@ class _Expansion:
         self._name = name
         self._sizes: dict[tuple[int, str], _Size | None] = {}
         self._seen = 0
+        # The attributes that were measured, of either ad.
+        self.measured = (classad2.ClassAd(), classad2.ClassAd())
 
-    def of(self, text: str, side: int) -> _Size:
-        """The size of ``text``, an expression of ``ads[side]``. Raises AdError where it has no bound."""
+    def of(self, text: str, side: int) -> tuple[_Size, classad2.ExprTree]:
+        """The size of ``text``, an expression of ``ads[side]``, and the expression. Raises AdError where it has no
+        bound."""
         # The bound is on all texts together, and counts each before it is parsed: written out, a text is no shorter.
         self._seen = self._bounded(self._seen + len(text))
         total = len(text)
+        tree = read_again(text, self._name)
         found = contents(text)
         splits = found.splits
         refused = refused_functions(found.functions, FUNCTIONS)
@@ -247,7 +273,7 @@ class _Expansion:
             raise AdError(self._name, f"{moment}; accepted are attributes, and what stays the same as they do")
         for scope, attribute, within in found.references:
             if attribute.lower() in HIDDEN_NAMES and attribute not in self._ads[1 - side if scope in _OTHER else side]:
-                # HTCondor finds the whole ad of that name before an attribute of the other ad.
+                # HTCondor finds its own value of that name before an attribute of the other ad.
                 accepted = f"accepted are attributes, as this one is where an ad has {attribute}"
                 raise AdError(self._name, f"{own_name_problem(attribute)}; {accepted}")
             size = self._size(scope, attribute.lower(), side)
@@ -256,7 +282,7 @@ class _Expansion:
         problem = splits_problem(splits)
         if problem:
             raise AdError(self._name, problem)
-        return _Size(total, splits)
+        return _Size(total, splits), tree
 
     def _size(self, scope: str, attribute: str, side: int) -> _Size:
         if scope and any(scope in ad for ad in self._ads):
@@ -270,11 +296,24 @@ class _Expansion:
             self._sizes[key] = None
             if len(self._sizes) > MAX_DEPTH:
                 raise AdError(self._name, f"refers to more than {MAX_DEPTH} attributes")
-            known = attribute in self._ads[where]
-            self._sizes[key] = self.of(repr(self._ads[where].lookup(attribute)), where) if known else _Size(0, 0)
+            self._sizes[key] = self._of_attribute(where, attribute)
         size = self._sizes[key]
         if size is None:
             raise AdError(self._name, f"refers to itself through {attribute[:60]}")
+        return size
+
+    def _of_attribute(self, where: int, attribute: str) -> _Size:
+        ad = self._ads[where]
+        if attribute not in ad:
+            return _Size(0, 0)
+        tree = ad.lookup(attribute)
+        text = repr(tree)
+        if isinstance(ad[attribute], classad2.ExprTree | classad2.ClassAd | list):
+            size, tree = self.of(text, where)
+        else:
+            self._seen = self._bounded(self._seen + len(text))
+            size = _Size(len(text), 0)
+        self.measured[where][attribute] = tree
         return size
 
     def _bounded(self, total: int) -> int:

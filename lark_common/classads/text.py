@@ -59,6 +59,8 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\'[^\'\\]*+(?:\\.[^\'\\]*+)*
 _LONG_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[0-9]{19,}(?![.0-9])")
 # HTCondor reads no text of this time: the number by which its C library returns it is that of an error.
 _UNREADABLE: Final = datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)
+# The reason against an expression that HTCondor writes as another one.
+UNQUOTED: Final = "has a quoted name behind a dot; accepted there are letters, digits and '_', and no word as true"
 _EXPR_JSON = re.compile(r"/Expr\((.*)\)/", re.DOTALL)
 
 
@@ -124,9 +126,28 @@ def _old_expression_problem(expression: str) -> str:
         both = classad2.parseOne(f"x = ({expression})\ny = {{{expression}}}", classad2.Parser.Old)
     except ValueError:
         both = classad2.ClassAd()
-    if len(both) == 2:
-        return ""
-    return f"{_excerpt(expression)} is not one complete ClassAd expression"
+    if len(both) != 2:
+        return f"{_excerpt(expression)} is not one complete ClassAd expression"
+    return UNQUOTED if "'" in expression and not _is_written_whole(both.lookup("x")) else ""
+
+
+def _is_written_whole(tree: classad2.ExprTree) -> bool:
+    """True where HTCondor's own text of an expression is that of the same one.
+
+    Behind a dot it writes a name without its quotes, whatever it has in it: with ``; Owner = "root"`` in it, the text
+    of an ad would have another owner.
+    """
+    text = repr(tree)
+    try:
+        again = repr(classad2.ExprTree(text))
+    except classad2.ClassAdException:
+        return False
+    return _without_blanks(again) == _without_blanks(text)
+
+
+def _without_blanks(text: str) -> str:
+    # Of two signs in a row HTCondor's text loses the blank between them.
+    return text.replace(" ", "")
 
 
 def _excerpt(text: str) -> str:
@@ -277,22 +298,36 @@ def _checked(ad: classad2.ClassAd) -> tuple[classad2.ClassAd, str]:
     if strange:
         raise AdError(strange[0], "its escapes make something other than UTF-8")
     text = ad_text(ad)
-    _check_reads_back(text)
+    _check_reads_back(text, len(ad))
     return ad, text
 
 
-def _check_reads_back(text: str) -> None:
-    """Raise AdError where :func:`parse_ad` would refuse the text: the limits for ads in JSON are not quite the same."""
+def _check_reads_back(text: str, count: int) -> None:
+    """Raise AdError where :func:`parse_ad` would refuse the text of an ad of ``count`` attributes.
+
+    The limits for ads in JSON are not quite the same, and HTCondor writes a quoted name behind a dot without quotes.
+    """
     if text.startswith("["):
         problem = _structure_problem_of_record(text)
+        if not problem and not _is_ad_of(text, count):
+            problem = UNQUOTED
         if problem:
             raise AdError("", problem)
         return
     for line in text.split("\n"):
         name, _, expression = line.partition(" = ")
-        problem = "" if _OLD_LITERAL.fullmatch(expression) else _structure_problem(expression)
+        problem = "" if not line or _OLD_LITERAL.fullmatch(expression) else _old_expression_problem(expression)
         if problem:
             raise AdError(name, problem)
+
+
+def _is_ad_of(text: str, count: int) -> bool:
+    """True for the whole text of an ad of so many attributes; in it, none stands twice."""
+    try:
+        again = classad2.ClassAd(text)
+    except classad2.ClassAdException:
+        return False
+    return len(again) == count and len(_without_blanks(repr(again))) == len(_without_blanks(text))
 
 
 def ad_text(ad: classad2.ClassAd) -> str:

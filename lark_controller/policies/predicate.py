@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import classad2
@@ -88,6 +89,7 @@ def compiled(text: str) -> Compiled:
         raise AdError("", f"an expression of {len(text)} characters; at most {MAX_LENGTH} are accepted")
     # HTCondor's own text: no comments, and function names without quotes.
     plain = repr(parse_expression(text))
+    evaluation.read_again(plain)
     found = evaluation.contents(plain)
     refused = evaluation.refused_functions(found.functions, FUNCTIONS)
     if refused:
@@ -97,6 +99,8 @@ def compiled(text: str) -> Compiled:
         raise AdError("", f"it {moment}: a decision may depend on the two ads alone")
     if found.has_record:
         raise AdError("", "a record, [ Name = value; … ], cannot be used in an expression of a policy")
+    if _selects_out_of_value(plain):
+        raise AdError("", "it selects out of what is no attribute; accepted before a dot are a scope and an attribute")
     if len(found.references) > MAX_REFERENCES:
         raise AdError("", f"{len(found.references)} names of attributes; at most {MAX_REFERENCES} are accepted")
     splits = evaluation.splits_problem(found.splits)
@@ -108,8 +112,14 @@ def compiled(text: str) -> Compiled:
     return Compiled(own, classad2.ExprTree(changed), calls, many)
 
 
+def _selects_out_of_value(text: str) -> bool:
+    """True for ``(A ?: B).c``: HTCondor names it as one attribute, not A and B, so their values would be missing."""
+    parts = evaluation.tokens(text)
+    return any(part.kind == "." and before.kind in (")", "]", "}", "string") for before, part in pairwise(parts))
+
+
 def _own(name: str) -> str:
-    """The name under which the small ads have an attribute: another one where HTCondor has a whole ad of that name."""
+    """The name under which the small ads have an attribute: another one where HTCondor has its own value of it."""
     return f"{_ATTRIBUTE}{name}" if name.lower() in evaluation.HIDDEN_NAMES else name
 
 

@@ -12,6 +12,7 @@ import pytest
 from lark_common.classads import values as ad_values
 from lark_common.classads.ads import JobAd, MachineAd, parse_post
 from lark_common.classads.evaluation import evaluate
+from lark_common.classads.text import parse_ad
 from lark_common.errors import AdError
 from lark_common.runs import AddressType, NetworkType
 from tests.fixtures.stored_ads import reparse
@@ -71,6 +72,17 @@ def test_both_syntaxes_and_json_say_the_same() -> None:
         job, machine = parse_post(body.encode(), media)
         assert (job.owner, job.global_job_id) == (want[0].owner, want[0].global_job_id)
         assert (machine.slot, machine.ipv4) == (want[1].slot, want[1].ipv4)
+
+
+@pytest.mark.parametrize("name", ["a]b", "true", 'x"', "x y", "a//", 'x; Project = "b"'])
+@pytest.mark.parametrize("more", ["", 'Args = "a\\nb"; '])
+def test_an_ad_that_would_not_read_back_is_refused(name: str, more: str) -> None:
+    """HTCondor writes such names without their quotes; in the database stood an ad that nothing could be taken from."""
+    with pytest.raises(AdError):
+        parse_ad(f"[ Foo = 1 + MY.'{name}'; {more}Project = \"hep\" ]")
+    # A worker writes an ad that it has read once more, with what it has added.
+    with pytest.raises(AdError, match="quoted name"):
+        parse_ad(f"Foo = 1 + MY.'{name}'\nProject = \"hep\"\n")
 
 
 def test_text_reads_back() -> None:

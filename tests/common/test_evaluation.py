@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import classad2
@@ -83,6 +84,10 @@ HOSTILE = [
     ('TARGET.parent["A"]', "the name parent,"),
     ("'ad'[\"A\"]", "the name ad,"),
     ("strcat(" + ", ".join(["toplevel"] * 800) + ")", "the name toplevel,"),
+    ('lCtx["ad"]["A"]', "the name lCtx,"),
+    ('{ TARGET.rctx }[0]["ad"]["A"]', "the name rctx,"),
+    ("leftRankValue + 1", "the name leftRankValue,"),
+    ("int(MY.symmetricMatch)", "the name symmetricMatch,"),
     ("CurrentTime % 2", "the name CurrentTime,"),
     ("TARGET.currentTime % 2", "the name currentTime,"),
     ('absTime() < absTime("2030-01-01T00:00:00Z") ? 5 : "x"', "absTime() without a time"),
@@ -127,6 +132,57 @@ def test_comments_and_quotes_hide_nothing(quoted: str, evaluated: list[str]) -> 
     assert evaluated == []
 
 
+# HTCondor's own text of these names has no quotes around them, behind a scope.
+UNQUOTED = [
+    "a]b",
+    "x y",
+    "true",
+    "is",
+    "Undefined",
+    'x"',
+    "x\\'",
+    "x /*",
+    "x // ",
+    "x.y",
+    "1a",
+    "A + 1",
+    "x.'Left'",
+    "[",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", UNQUOTED)
+def test_a_quoted_name_behind_a_scope_hides_nothing(name: str, evaluated: list[str]) -> None:
+    for scope in ("MY", "TARGET"):
+        hiding = f"{scope}.'{name}' ?: {BACKTRACKING} ?: {scope}.'{name}'"
+        with pytest.raises(AdError) as caught:
+            post(f"RequestBandwidth = {hiding}\n")
+        assert caught.value.attribute == "RequestBandwidth"
+        assert evaluated == []
+        assert predicate.problem(hiding)
+        evaluated.clear()
+
+
+def test_what_is_out_of_sight_of_its_text_is_not_evaluated() -> None:
+    """To whoever reads the text, a string stands between two names."""
+    ad = classad2.ClassAd("""[ A = MY.'x + "' ?: Seven ?: MY.'y"'; Seven = 3 + 4 ]""")
+    assert (ad.lookup("A").eval(ad), evaluate(ad, "A", classad2.ClassAd())) == (7, None)
+
+
+@pytest.mark.parametrize("word", ["true", "FALSE", "is", "isnt", "undefined", "error"])
+def test_an_attribute_named_as_a_word_of_the_language_hides_nothing(word: str, evaluated: list[str]) -> None:
+    with pytest.raises(AdError, match="quoted name"):
+        post(f"{word} = {BACKTRACKING}\nRequestBandwidth = MY.'{word}'\n")
+    assert evaluated == []
+
+
+@pytest.mark.parametrize("text", ["absTime(-1)", "- -3", "{ -1, - -2 }[1] + 1", '"\\303\\251" == "é" ? 3 : 1'])
+def test_what_htcondor_writes_in_another_way_is_evaluated_all_the_same(text: str) -> None:
+    job, _ = post(f"RequestBandwidth = ifThenElse(A =?= undefined, 1, 3)\nA = {text}\n")
+    assert job.bandwidth == 3
+
+
 @pytest.mark.parametrize("scope", ["MY", "TARGET", "self", "Other"])
 def test_an_attribute_with_a_scopes_name_hides_nothing(scope: str, evaluated: list[str]) -> None:
     """HTCondor takes MY.A for the A of a record MY, where an ad has that."""
@@ -139,23 +195,32 @@ def test_an_attribute_with_a_scopes_name_hides_nothing(scope: str, evaluated: li
 
 
 def test_names_with_a_value_of_htcondors_own_are_known() -> None:
-    """Of all names in HTCondor's libraries, those that have a value where no ad has them."""
+    """Of all names in HTCondor's libraries, and in the ad that it puts two others into to evaluate one, those that have
+    a value where no ad has them. Short names stand in no library as a text: the compiler makes numbers of them."""
     folder = Path(str(classad2.__file__)).parents[1]
     libraries = [path for path in folder.rglob("*.so*") if "classad" in path.name or "condor_utils" in path.name]
     names = {
-        name.lower() for path in libraries for name in re.findall(rb"[A-Za-z_][A-Za-z0-9_]{0,40}", path.read_bytes())
+        name.lower().decode()
+        for path in libraries
+        for name in re.findall(rb"[A-Za-z_][A-Za-z0-9_]{0,40}", path.read_bytes())
     }
-    assert {b"currenttime", b"toplevel"} <= names
-    empty = classad2.ClassAd(), classad2.ClassAd()
+    assert {"currenttime", "toplevel"} <= names
+    # Some values are made of these two.
+    made_of = {"rank", "requirements"}
+    ads = [classad2.ClassAd(dict.fromkeys(made_of, 1)) for _ in range(2)]
+    around = repr(classad2.ExprTree("root").eval(*ads))
+    assert "leftMatchesRight" in around
+    names |= {name.lower() for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", around)}
+    names |= {"".join(letters) for count in (1, 2) for letters in itertools.product(ascii_lowercase, repeat=count)}
     valued = {
         name
-        for name in map(bytes.decode, names)
+        for name in names
         if any(
-            classad2.ExprTree(f"{scope}'{name}'").eval(*empty) is not classad2.Value.Undefined
+            classad2.ExprTree(f"{scope}'{name}'").eval(*ads) is not classad2.Value.Undefined
             for scope in ("", "MY.", "TARGET.")
         )
     }
-    assert valued == evaluation.OWN_NAMES
+    assert valued - made_of == evaluation.OWN_NAMES
 
 
 @pytest.mark.parametrize("name", sorted(evaluation.HIDDEN_NAMES))
@@ -181,7 +246,7 @@ def test_an_attribute_of_a_whole_ads_name_is_an_attribute_where_an_ad_has_it(nam
 @pytest.mark.parametrize(
     ("job", "machine"),
     [
-        # HTCondor takes the whole ad before an attribute of the other one, and an attribute of the ad alone.
+        # HTCondor takes its own value before an attribute of the other ad, and an attribute of the ad alone.
         ('RequestBandwidth = {0}["A"]\nA = 1\n', "{0} = 1\n"),
         ('RequestBandwidth = TARGET.{0}["A"]\n{0} = 1\n', ""),
         ('RequestBandwidth = {0}["A"]\n{0} = [ A = {1} ]\n', ""),
