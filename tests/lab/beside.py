@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from experiments import reference
-from experiments.beside import Taken, worse
+from experiments.beside import Meanwhile, Taken, worse
 from experiments.pool import Pool
 from lab.boot import Lab
 from lab.run import LabError
@@ -21,8 +21,13 @@ RATE = 5.0
 # Of a stream's rate: below 1 for what a queue takes to fill, above for what late timers make up for in a short window.
 LEAST, MOST = 0.85, 1.05
 TRIES = 6
-# Seconds for which the reference runs longer than what is measured, since its first ones do not count.
-BEFORE = 2.0
+# Seconds for which the reference runs longer than what is measured: its first ones do not count, and streams that begin
+# at the same time have to be ready and settled first.
+BEFORE = 5.0
+
+
+class NotTogetherError(LabError):
+    """Streams that were to run at the same time did not: what was measured shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +53,31 @@ def wan() -> reference.Way:
 
 
 def measured(
-    lab: Lab, way: reference.Way, seconds: float, measure: Callable[[], Sequence[float]], wanted: Sequence[float] = ()
+    lab: Lab,
+    way: reference.Way,
+    seconds: float,
+    measure: Callable[[], Sequence[float]],
+    wanted: Sequence[float] = (),
+    part: float = LEAST,
 ) -> Rates:
     """Measure until the reference has its rate, and answer that. Raises LabError where it never has.
 
-    Where the streams have less than ``wanted``, a reference of as much as all of that follows at once and counts, too:
-    what a small stream gets may be too much for as much as was measured.
+    Where a stream has less than ``part`` of what is ``wanted``, a reference of as much as all of that follows at once
+    and counts, too: what a small stream gets may be too much for as much as was measured. ``measure`` may raise
+    NotTogetherError, and is then called again as if the reference were off.
     """
     pool = Pool(lab)
     pool.refer(way)
 
     def once() -> Taken[Sequence[float]]:
-        with pool.watched(pool.now(), seconds + BEFORE) as watched:
-            found = measure()
+        try:
+            with pool.watched(pool.now(), seconds + BEFORE) as watched:
+                found = measure()
+        except NotTogetherError as error:
+            print(error)
+            return Taken((), Meanwhile(0.0))
         meanwhile = watched()
-        if meanwhile.sound and sum(wanted) > RATE and not Rates(found, 1.0).have(wanted):
+        if meanwhile.sound and sum(wanted) > RATE and not Rates(found, 1.0).have(wanted, part):
             meanwhile = worse(meanwhile, pool.alone(sum(wanted)))
         print("Mb/s:", *(f"{one:.2f}" for one in found), f"beside a reference of {meanwhile.reference:.3f}")
         return Taken(found, meanwhile)

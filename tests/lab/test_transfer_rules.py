@@ -268,8 +268,9 @@ def scheduler(lab: Lab, attribute: str) -> str:
     return lab.on("central", "condor_status", "-schedd", "-af", attribute).stdout.strip()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool], shown: Callable[[], object] = str) -> None:
+    """Wait until a condition holds; ``shown`` is in the message where it does not."""
     deadline = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, shown()
         time.sleep(0.2)
