@@ -108,9 +108,12 @@ def wait_until_whole(lab: Lab, machine: str, *ports: int) -> None:
 
 
 def followed(lab: Lab) -> str:
-    """What the worker has followed and sent, by its own count, and the connections that it was to follow."""
-    script = f"curl -s http://127.0.0.1:{METRICS_PORT}/metrics | grep -E '^lark_worker_(firefly|transfer)'; ss -tinHO"
-    return lab.on(WORKER, "sh", "-c", script, check=False).stdout
+    """What the worker has followed and sent, by its own count, and the connections that it was to follow;
+    and what interfaces on the way have dropped."""
+    ask = f"curl -s http://127.0.0.1:{METRICS_PORT}/metrics | grep -E '^lark_worker_(firefly|transfer)'; ss -tinHO"
+    dropped = "for each in /sys/class/net/*; do echo $each $(cat $each/statistics/*dropped); done"
+    scripts = [(WORKER, ask), *((each, dropped) for each in (WORKER, "core", "gateway-wan", COLLECTOR))]
+    return "\n".join(lab.on(machine, "sh", "-c", script, check=False).stdout for machine, script in scripts)
 
 
 @contextmanager
@@ -133,6 +136,19 @@ def restart(lab: Lab) -> None:
     lab.on(WORKER, "unit", "kill", "lark-worker")
     again = 'until s=$(unit status lark-worker) && [ "$s" != "$1" ] && lark-worker jobs; do sleep 0.1; done'
     lab.on(WORKER, "sh", "-c", again, "lab", before, timeout=60)
+
+
+@contextmanager
+def small_window(lab: Lab, machine: str) -> Iterator[None]:
+    """A machine's TCP has little room for what it receives: a sender that fills the queues on the way costs datagrams,
+    and fireflies are not repeated."""
+    place = "/proc/sys/net/ipv4/tcp_rmem"
+    before = lab.on(machine, "cat", place).stdout.strip()
+    lab.on(machine, "sh", "-c", f"echo 4096 65536 131072 >{place}")
+    try:
+        yield
+    finally:
+        lab.on(machine, "sh", "-c", f"echo {before} >{place}")
 
 
 @contextmanager
@@ -176,7 +192,8 @@ def test_what_htcondor_moves_is_reported_and_marked_by_both_ways_in_both_directi
     }
     make = f"head -c {UPLOAD} /dev/zero >result; sleep 3"
     with (
-        http_server(lab), taker(lab), receiving(lab, COLLECTOR), receiving(lab, DESTINATION),
+        small_window(lab, DESTINATION), http_server(lab), taker(lab),
+        receiving(lab, COLLECTOR), receiving(lab, DESTINATION),
         marked(lab, f"[{collector}]" if family == 6 else collector), capturing(lab, WAN_ADDRESSES[1][1]),
     ):  # fmt: skip
         fetch = {"transfer_input_files": f"http://{host}:{SERVER}/data"}
