@@ -1,9 +1,17 @@
-"""A thread that runs until it is stopped."""
+"""A thread that runs until it is stopped, and the processor time of one."""
 
 from __future__ import annotations
 
+import resource
 import threading
+import time
 from collections.abc import Callable
+
+
+def processor_time() -> float:
+    """The processor time of this thread, and of the programs that the process has waited for."""
+    programs = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time() + programs.ru_utime + programs.ru_stime
 
 
 class StoppableThread:

@@ -16,6 +16,8 @@ LEASES = ("10.64.250.1", "10.64.250.250")
 OPENFLOW_PORT = 6653
 OVSDB_PORT = 6640
 REST_PORT = 8080
+# Of a worker's own metrics, on its loopback interface.
+METRICS_PORT = 9464
 # On the machine controller.
 OPERATOR_TOKEN = "/etc/lark/operator.token"
 UPLINK = "eth0"

@@ -19,7 +19,7 @@ from lark_common import log
 from lark_common.limits import Bucket
 from lark_common.runs import Address
 from lark_common.scitags import PORT, Collector, Marks, Scitag
-from lark_common.threads import StoppableThread
+from lark_common.threads import StoppableThread, processor_time
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError, NetworkError, RefusedError
 from lark_worker.records.known_jobs import Key, key_of
@@ -39,7 +39,7 @@ BURST: Final = 2000.0
 # Seconds between two looks for messages that are due, and until a controller that was away is asked again.
 SECONDS: Final = 0.5
 AWAY_SECONDS: Final = 5.0
-# The thread is busy for at most this part of the time.
+# The thread has at most this part of the time of one processor.
 SHARE: Final = 0.1
 # The same for flows of jobs themselves, so that these leave transfers their room.
 OWN_RATE: Final = 100.0
@@ -166,18 +166,31 @@ class Fireflies:
             # While nothing is reported there is nothing to look for.
             self._wake.wait(pause if self._revision else None)
             self._wake.clear()
-            revision, began = self._revision, time.monotonic()
             try:
-                if revision:
-                    self._ask(revision)
-                    self._look()
-                    self._send()
-                self._label()
-                self._label_own()
+                spent = self._round(self._revision)
             except Exception as error:  # an unexpected error must not stop this thread
                 log.failure("fireflies are not sent", error)
                 self._thread.pause(AWAY_SECONDS)
-            pause = max(SECONDS, (time.monotonic() - began) * (1 - SHARE) / SHARE)
+                spent = 0.0
+            pause = max(SECONDS, spent * (1 - SHARE) / SHARE)
+
+    def _round(self, revision: str | None) -> float:
+        """Do what is due; answers the processor time that it has taken.
+
+        The time of the controller's answer, and that for which others had the processor, is not this thread's: a job
+        may be over before its mark is requested by a thread that rests for many times as long.
+        """
+        own = time.thread_time()
+        if revision:
+            self._ask(revision)
+            self._look()
+            self._send()
+        spent = time.thread_time() - own
+        began, own = time.monotonic(), processor_time()
+        self._label()
+        self._label_own()
+        # Programs are run for that; where others of the service's end meanwhile, theirs is in it too.
+        return spent + min(time.monotonic() - began, processor_time() - own)
 
     def _ask(self, revision: str) -> None:
         """Learn the marks of jobs that are new, or of all by another revision."""

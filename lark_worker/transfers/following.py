@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -14,7 +13,7 @@ from typing import Final
 from lark_common import log
 from lark_common.runs import Network
 from lark_common.systemd import boot_id
-from lark_common.threads import StoppableThread
+from lark_common.threads import StoppableThread, processor_time
 from lark_common.transfers import UNTREATED, Treatment, treatment_of
 from lark_worker.identity.processes import Programs
 from lark_worker.records.atomic_file import write_atomically
@@ -42,12 +41,6 @@ PATIENCE: Final = 1.0
 
 def _ignore(turns: Turns, at: float) -> None:
     """Take no notice."""
-
-
-def _processor_time() -> float:
-    """The processor time of this thread, and of the programs that the service has waited for."""
-    programs = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.thread_time() + programs.ru_utime + programs.ru_stime
 
 
 class Transfers:
@@ -193,10 +186,10 @@ class Transfers:
                 # The time for which others had the processor is none of this thread's: on a worker that is busy, looks
                 # would be so far apart that whole transfers pass in between.
                 spent = time.thread_time() - own
-                looked, own = time.monotonic(), _processor_time()
+                looked, own = time.monotonic(), processor_time()
                 self._enforce()
                 # Programs are run for that; where others of the service's end meanwhile, theirs is in it too.
-                spent += min(time.monotonic() - looked, _processor_time() - own)
+                spent += min(time.monotonic() - looked, processor_time() - own)
                 if began - written >= WRITE_SECONDS:
                     written = began
                     with self._lock:

@@ -114,7 +114,11 @@ class Metering:
         self._thread = StoppableThread("usage", self._run)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread. Slots of which an earlier service has written go on to have an ad."""
+        try:
+            self._slots |= slots.names(self._path)
+        except OSError as error:
+            log.failure("the slots of an earlier service are unknown", error, path=self._path)
         self._thread.start()
 
     def stop(self) -> None:
@@ -293,7 +297,7 @@ class Metering:
                     del each[job_id]
             meters = {record.id: self._meters.get(record.id) for record in metered}
             used = {record.slot: slots.Use(meters.get(record.id), record.port, INNER) for record in linked}
-            # A slot that had a job once has an ad without one.
+            # A slot that had a job once has an ad without one: the startd keeps what it was given last.
             self._slots |= used.keys()
             none = slots.Use()
             here = {name: used.get(name, none) for name in self._slots}

@@ -13,8 +13,9 @@ from experiments import beside, page, plot, pool
 from experiments.beside import TOLERANCE, TRIES, Meanwhile, Processors, Taken, keep, repeat, wants_more
 from experiments.result import Beside, Check, Point, Result, Series, read, write
 from lab.run import LabError
+from tests.lab import streams
 from tests.lab.beside import TRIES as TRIES_OF_TESTS
-from tests.lab.beside import Rates, first_sound
+from tests.lab.beside import NotTogetherError, Rates, first_sound
 
 references = st.floats(0, 1.2, allow_nan=False)
 measurements = st.lists(st.builds(Taken, st.floats(0, 1000), st.builds(Meanwhile, references)), min_size=1, max_size=20)
@@ -104,9 +105,26 @@ def test_the_labs_tests_fail_where_no_measurement_is_sound() -> None:
         several.append(1)
         return Taken((30.0,), Meanwhile(0.5))
 
-    with pytest.raises(LabError, match=r"no measurement is sound.* 0\.500, 0\.500"):
+    with pytest.raises(LabError, match=r"no measurement is sound.* \(30\.00\) beside 0\.500 and 0\.00, \(30"):
         first_sound(measure)
     assert len(several) == TRIES_OF_TESTS
+
+
+def a_stream(began: float, rates: Sequence[float], interval: float = 0.5) -> pool.Stream:
+    ends = (round(interval * (place + 1), 3) for place in range(len(rates)))
+    return pool.Stream(began, tuple(zip(ends, rates, strict=True)), 0.0)
+
+
+def test_streams_that_share_a_queue_are_counted_while_all_of_them_run() -> None:
+    # The first is alone for half a second, and the last one for the same time.
+    first = a_stream(100.0, [10.0] + [5.0] * 19)
+    second = a_stream(100.5, [5.0] * 19 + [10.0])
+    assert streams.in_common([first, second], 6.0) == [5.0, 5.0]
+    late = a_stream(100.0 + 8.5, [5.0] * 20)
+    with pytest.raises(NotTogetherError, match="in common"):
+        streams.in_common([first, late], 6.0)
+    with pytest.raises(NotTogetherError):
+        streams.in_common([first, a_stream(100.0, [])], 6.0)
 
 
 def test_what_nobody_measured_cannot_be_kept() -> None:

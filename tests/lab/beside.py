@@ -3,15 +3,19 @@
 A machine that is late lets every stream have less, the reference as well. So a rate is measured again while its
 reference is off, for a bounded number of times. The first measurement whose reference has its rate decides, whatever
 came out; where there is none, the test fails and says so.
+
+Where the machine's processors had no time left, a small reference may have its rate beside streams that have not: a
+measurement of too little is made again then. One of too much decides, since a late machine gives nobody more; and a
+promise that is broken is broken in each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments import reference
-from experiments.beside import Taken, worse
+from experiments.beside import Meanwhile, Taken, worse
 from experiments.pool import Pool
 from lab.boot import Lab
 from lab.run import LabError
@@ -20,9 +24,14 @@ from lab.run import LabError
 RATE = 5.0
 # Of a stream's rate: below 1 for what a queue takes to fill, above for what late timers make up for in a short window.
 LEAST, MOST = 0.85, 1.05
-TRIES = 6
-# Seconds for which the reference runs longer than what is measured, since its first ones do not count.
-BEFORE = 2.0
+TRIES = 8
+# Seconds for which the reference runs longer than what is measured: its first ones do not count, and streams that begin
+# at the same time have to be ready and settled first.
+BEFORE = 5.0
+
+
+class NotTogetherError(LabError):
+    """Streams that were to run at the same time did not: what was measured shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +57,35 @@ def wan() -> reference.Way:
 
 
 def measured(
-    lab: Lab, way: reference.Way, seconds: float, measure: Callable[[], Sequence[float]], wanted: Sequence[float] = ()
+    lab: Lab,
+    way: reference.Way,
+    seconds: float,
+    measure: Callable[[], Sequence[float]],
+    wanted: Sequence[float] = (),
+    part: float = LEAST,
 ) -> Rates:
     """Measure until the reference has its rate, and answer that. Raises LabError where it never has.
 
-    Where the streams have less than ``wanted``, a reference of as much as all of that follows at once and counts, too:
-    what a small stream gets may be too much for as much as was measured.
+    Where a stream has less than ``part`` of what is ``wanted``, a reference of as much as all of that follows at once
+    and counts, too: what a small stream gets may be too much for as much as was measured; and nothing counts that was
+    measured while the processors had no time left. ``measure`` may raise
+    NotTogetherError, and is then called again as if the reference were off.
     """
     pool = Pool(lab)
     pool.refer(way)
 
     def once() -> Taken[Sequence[float]]:
-        with pool.watched(pool.now(), seconds + BEFORE) as watched:
-            found = measure()
+        try:
+            with pool.watched(pool.now(), seconds + BEFORE) as watched:
+                found = measure()
+        except NotTogetherError as error:
+            print(error)
+            return Taken((), Meanwhile(0.0))
         meanwhile = watched()
-        if meanwhile.sound and sum(wanted) > RATE and not Rates(found, 1.0).have(wanted):
-            meanwhile = worse(meanwhile, pool.alone(sum(wanted)))
-        print("Mb/s:", *(f"{one:.2f}" for one in found), f"beside a reference of {meanwhile.reference:.3f}")
+        if meanwhile.sound and sum(wanted) > RATE and not Rates(found, 1.0).have(wanted, part):
+            meanwhile = replace(worse(meanwhile, pool.alone(sum(wanted))), outside=meanwhile.outside, programs=True)
+        print("Mb/s:", *(f"{one:.2f}" for one in found), f"beside a reference of {meanwhile.reference:.3f},", end=" ")
+        print(f"processors busy for {meanwhile.outside:.3f} of the time")
         return Taken(found, meanwhile)
 
     return first_sound(once)
@@ -72,10 +93,14 @@ def measured(
 
 def first_sound(measure: Callable[[], Taken[Sequence[float]]]) -> Rates:
     """Answer the first measurement that is sound, whatever it is. Raises LabError where none of TRIES is."""
-    references = []
+    tried = []
     for _ in range(TRIES):
         taken = measure()
         if taken.meanwhile.sound:
             return Rates(taken.value, taken.meanwhile.reference)
-        references.append(f"{taken.meanwhile.reference:.3f}")
-    raise LabError(f"no measurement is sound: the reference streams had {', '.join(references)} of their rate")
+        found = ", ".join(f"{one:.2f}" for one in taken.value)
+        tried.append(f"({found}) beside {taken.meanwhile.reference:.3f} and {taken.meanwhile.outside:.2f}")
+    raise LabError(
+        f"no measurement is sound; (rates) beside the part of its rate that the reference had, and of the time in which"
+        f" the processors were busy: {', '.join(tried)}"
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 
@@ -18,15 +17,13 @@ from lab import controller, submit
 from lab.boot import Lab
 from lab.inside.condor import BANDWIDTH
 from lab.jobs import Running, Wish, remove, running
-from tests.lab import beside
+from tests.lab import beside, streams
 from tests.lab.beside import MOST
 from tests.lab.trials import configured
 
 pytestmark = [pytest.mark.kernel_datapath, pytest.mark.usefixtures("policy_restored")]
 
 LINK = 100
-# Layer 2 bytes of a full frame, and the TCP payload in it.
-FRAME, PAYLOAD = 1514, 1448
 SITE, WAN = ("dhcp", "10.64.0.4"), ("wan1", "192.0.2.1")
 FIRST_PORT = 5501
 SECONDS = 6
@@ -76,24 +73,13 @@ def enforced(lab: Lab) -> None:
 
 
 def serve(lab: Lab, machine: str, number: int) -> None:
-    ports = range(FIRST_PORT, FIRST_PORT + number)
-    lines = [f"ss -Hltn sport = :{port} | grep -q . || iperf3 --server --daemon --port {port}" for port in ports]
-    lab.on(machine, "sh", "-c", "\n".join(lines))
+    lab.on(machine, "sh", "-c", streams.servers(range(FIRST_PORT, FIRST_PORT + number)))
 
 
-def rates(jobs: Sequence[Running], server: str, *, down: bool) -> list[float]:
-    """Mb/s of L2 bytes of one TCP stream in each job, all at the same time; the first two seconds do not count."""
-
-    def one(place: int) -> float:
-        back = " --reverse" if down else ""
-        command = f"iperf3 --client {server} --port {FIRST_PORT + place} --time {SECONDS} --omit 2 --json{back}"
-        done = jobs[place].run(command, SECONDS + 30)
-        found = json.loads(done.stdout)
-        assert "error" not in found, found["error"]
-        return float(found["end"]["sum_received"]["bits_per_second"]) / 1e6 * FRAME / PAYLOAD
-
-    with ThreadPoolExecutor(len(jobs)) as threads:
-        return list(threads.map(one, range(len(jobs))))
+def rates(lab: Lab, jobs: Sequence[Running], server: str, *, down: bool) -> list[float]:
+    """Mb/s of L2 bytes of one TCP stream in each job, all at the same time."""
+    ports = range(FIRST_PORT, FIRST_PORT + len(jobs))
+    return streams.together(lab, [(job, "--reverse" if down else "") for job in jobs], server, ports, SECONDS)
 
 
 @pytest.fixture(params=["ovs_bridge", "bridge"])
@@ -114,7 +100,7 @@ def test_figure_8_in_short_each_job_gets_what_it_requests(lab: Lab, network_type
         enforced(lab)
         assert {job.record["network_type"] for job in jobs} == {network_type}
         for down in (True, False):
-            measure = partial(rates, jobs, SITE[1], down=down)
+            measure = partial(rates, lab, jobs, SITE[1], down=down)
             got = beside.measured(lab, beside.site(), SECONDS, measure, list(requested.values()))
             assert got.have(list(requested.values())), (down, got)
             for rate, wanted in zip(got.found, requested.values(), strict=True):
@@ -134,7 +120,7 @@ def test_figure_10_in_short_groups_have_their_queues_and_jobs_of_one_share_it(la
         enforced(lab)
 
         def measure() -> list[float]:
-            got = rates(jobs, WAN[1], down=False)
+            got = rates(lab, jobs, WAN[1], down=False)
             return [got[0] + got[1], got[2] + got[3], min(got[2:]) / max(got[2:])]
 
         shares = beside.measured(lab, beside.wan(), SECONDS, measure, (50, 20, 0.7))
@@ -194,7 +180,7 @@ def test_a_jobs_reserved_flow_keeps_its_rate_beside_others(lab: Lab) -> None:
         wish = json.dumps({"source": jobs[0].id, "destination": SITE[1], "rate": 50, "steady": True})
         made = controller.api(lab, "/v1/reservations?wait=10", "POST", wish, "application/json")
         enforced(lab)
-        measure = partial(rates, jobs, SITE[1], down=False)
+        measure = partial(rates, lab, jobs, SITE[1], down=False)
         got = beside.measured(lab, beside.site(), SECONDS, measure, (50, 0, 0))
         assert got.have((50, 0, 0)), got
         assert got.found[0] <= MOST * 50, got

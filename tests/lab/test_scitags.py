@@ -4,6 +4,7 @@ marks at the core's WAN port; also while worker service and controller are away.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from experiments import sandboxes
 from experiments.lark_transfers import limited
 from lab import controller, submit
 from lab.boot import Lab
-from lab.inside.topology import WAN_ADDRESSES
+from lab.inside.topology import METRICS_PORT, WAN_ADDRESSES
 from lark_common.scitags import LABEL_MASK, Scitag
 from tests.lab.remains import services_are_back
 from tests.lab.test_transfer_rules import PORT as SINK
@@ -27,8 +28,8 @@ WORKER, COLLECTOR, DESTINATION = "worker1", "wan2", "wan1"
 CEDAR = 9618
 # Bytes of what the plugin uploads, and of a file by HTCondor's own protocol.
 UPLOAD, SANDBOX = 100_000_000, 40_000_000
-# Mb/s of the access point's link, where a sandbox has to be on its way for a while.
-LINK = 20.0
+# Mb/s of the access point's link, where a sandbox has to be on its way until more has happened: a minute and more.
+LINK = 4.0
 MARK = Scitag(3, 15)
 RULES = """policies:
   - scitags: {experiment: 3, activity: 12, requested: [15], when: 'Owner == "alice"'}
@@ -96,6 +97,25 @@ def whole(found: list[Flow]) -> bool:
     return bool(found) and all(each.states[0] == "start" and each.states[-1] == "end" for each in found)
 
 
+def wait_until_whole(lab: Lab, machine: str, *ports: int) -> None:
+    """Wait until a machine has the fireflies of whole flows to each of these ports."""
+
+    def unfinished() -> dict[int, list[Flow]]:
+        found = {port: flows(lab, machine, port) for port in ports}
+        return {port: each for port, each in found.items() if not whole(each)}
+
+    wait_for(lambda: not unfinished(), lambda: f"{machine} lacks flows or fireflies of {unfinished()}; {followed(lab)}")
+
+
+def followed(lab: Lab) -> str:
+    """What the worker has followed and sent, by its own count, and the connections that it was to follow;
+    and what interfaces on the way have dropped."""
+    ask = f"curl -s http://127.0.0.1:{METRICS_PORT}/metrics | grep -E '^lark_worker_(firefly|transfer)'; ss -tinHO"
+    dropped = "for each in /sys/class/net/*; do echo $each $(cat $each/statistics/*dropped); done"
+    scripts = [(WORKER, ask), *((each, dropped) for each in (WORKER, "core", "gateway-wan", COLLECTOR))]
+    return "\n".join(lab.on(machine, "sh", "-c", script, check=False).stdout for machine, script in scripts)
+
+
 @contextmanager
 def marked(lab: Lab, collector: str) -> Iterator[None]:
     """Marks in the policy, which the worker has from its next job on."""
@@ -116,6 +136,19 @@ def restart(lab: Lab) -> None:
     lab.on(WORKER, "unit", "kill", "lark-worker")
     again = 'until s=$(unit status lark-worker) && [ "$s" != "$1" ] && lark-worker jobs; do sleep 0.1; done'
     lab.on(WORKER, "sh", "-c", again, "lab", before, timeout=60)
+
+
+@contextmanager
+def small_window(lab: Lab, machine: str) -> Iterator[None]:
+    """A machine's TCP has little room for what it receives: a sender that fills the queues on the way costs datagrams,
+    and fireflies are not repeated."""
+    place = "/proc/sys/net/ipv4/tcp_rmem"
+    before = lab.on(machine, "cat", place).stdout.strip()
+    lab.on(machine, "sh", "-c", f"echo 4096 65536 131072 >{place}")
+    try:
+        yield
+    finally:
+        lab.on(machine, "sh", "-c", f"echo {before} >{place}")
 
 
 @contextmanager
@@ -159,7 +192,8 @@ def test_what_htcondor_moves_is_reported_and_marked_by_both_ways_in_both_directi
     }
     make = f"head -c {UPLOAD} /dev/zero >result; sleep 3"
     with (
-        http_server(lab), taker(lab), receiving(lab, COLLECTOR), receiving(lab, DESTINATION),
+        small_window(lab, DESTINATION), http_server(lab), taker(lab),
+        receiving(lab, COLLECTOR), receiving(lab, DESTINATION),
         marked(lab, f"[{collector}]" if family == 6 else collector), capturing(lab, WAN_ADDRESSES[1][1]),
     ):  # fmt: skip
         fetch = {"transfer_input_files": f"http://{host}:{SERVER}/data"}
@@ -167,8 +201,8 @@ def test_what_htcondor_moves_is_reported_and_marked_by_both_ways_in_both_directi
         other = submit.submit(lab, "bob", f"{make}; touch data", attributes)
         submit.wait(lab, jobs)
         submit.wait(lab, other)
-        wait_for(lambda: all(whole(flows(lab, COLLECTOR, port)) for port in (SERVER, SINK, CEDAR)))
-        wait_for(lambda: all(whole(flows(lab, DESTINATION, port)) for port in (SERVER, SINK)))
+        wait_until_whole(lab, COLLECTOR, SERVER, SINK, CEDAR)
+        wait_until_whole(lab, DESTINATION, SERVER, SINK)
         (fetched,), (uploaded,), own = (flows(lab, COLLECTOR, port) for port in (SERVER, SINK, CEDAR))
         assert flows(lab, DESTINATION, SINK) == [uploaded]
         assert flows(lab, DESTINATION, CEDAR) == []
@@ -201,18 +235,24 @@ def test_account_and_reports_of_a_sandbox_go_on_while_service_and_controller_are
     }
     try:
         with (
-            receiving(lab, COLLECTOR), marked(lab, WAN_ADDRESSES[2][0]),
-            transfer_limits.before_the_input(lab), limited(lab, LINK),
+            receiving(lab, COLLECTOR), marked(lab, WAN_ADDRESSES[2][0]), transfer_limits.before_the_input(lab),
         ):  # fmt: skip
-            jobs = submit.submit(lab, "alice", "wc -c <in", attributes)
-            wait_for(lambda: any(each.states[:2] == ["start", "ongoing"] for each in flows(lab, COLLECTOR, CEDAR)))
-            lab.on("controller", "unit", "stop", "lark-controller")
-            try:
-                restart(lab)
-            finally:
-                services_are_back(lab, WORKER)
+            with limited(lab, LINK):
+                jobs = submit.submit(lab, "alice", "wc -c <in", attributes)
+                wait_for(lambda: any(each.states[:2] == ["start", "ongoing"] for each in flows(lab, COLLECTOR, CEDAR)))
+                lab.on("controller", "unit", "stop", "lark-controller")
+                try:
+                    restart(lab)
+                    reported = len(moved(lab).states)
+                finally:
+                    services_are_back(lab, WORKER)
+                # Only what has not ended meanwhile goes on.
+                wait_for(lambda: len(moved(lab).states) > reported, lambda: (moved(lab), followed(lab)))
+                resumed = time.monotonic()
+                wait_for(lambda: len(moved(lab).states) > reported + 1, lambda: (moved(lab), followed(lab)))
+                seconds = time.monotonic() - resumed
             submit.wait(lab, jobs)
-            wait_for(lambda: "end" in moved(lab).states)
+            wait_for(lambda: "end" in moved(lab).states, lambda: (moved(lab), followed(lab)))
             sandbox = moved(lab)
     finally:
         lab.on(access_point, "rm", "-rf", folder)
@@ -220,7 +260,7 @@ def test_account_and_reports_of_a_sandbox_go_on_while_service_and_controller_are
     assert submit.attribute(lab, jobs, "NumJobStarts") == "1"
     used = use(lab, jobs)
     assert 0 <= used["transfer_bytes_in"] - SANDBOX < SANDBOX // 50, used
-    assert used["transfer_seconds"] > 8 * SANDBOX / 1e6 / LINK / 2, used
+    assert used["transfer_seconds"] > seconds, used
     # It has begun once, and ended once.
     assert (sandbox.states.count("start"), sandbox.states.count("end"), sandbox.states[-1]) == (1, 1, "end"), sandbox
     assert 0 <= sandbox.received - SANDBOX < SANDBOX // 50, sandbox

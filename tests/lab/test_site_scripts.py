@@ -1,17 +1,18 @@
-"""Table II and the site's script, in a pool: both ends of a job's link are in its slot's ad, and a program is run at
-the start and at the end of the job's namespace.
+"""Table II and the site's script, in a pool: both ends of a job's link are in its slot's ad, with its use of the
+network, and a program is run at the start and at the end of the job's namespace.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from lab import controller
 from lab.boot import Lab
-from lab.jobs import Wish, running
+from lab.inside.topology import BY_NAME
+from lab.jobs import Running, Wish, running
 
 WORKER = "worker1"
 SCRIPT = "/usr/local/libexec/lark/namespace-notes"
@@ -25,17 +26,18 @@ TEXT = f"""\
     echo over
 }} >>{NOTES}
 """
+# Starts the worker service again; something may be done while it is away.
+AGAIN = "unit stop lark-worker; {}; unit start lark-worker; until lark-worker jobs; do sleep 0.2; done"
 
 
 @pytest.fixture
 def noted(lab: Lab) -> Iterator[None]:
     """The worker has a script that notes what it is given."""
     env = "/etc/lark/worker.env"
-    again = f"unit stop lark-worker; {{}} {env}; unit start lark-worker; until lark-worker jobs; do sleep 0.2; done"
     lab.write(WORKER, SCRIPT, TEXT, mode=0o755)
-    lab.on(WORKER, "sh", "-c", again.format(f"echo LARK_WORKER_NAMESPACE_SCRIPT={SCRIPT} >>"))
+    lab.on(WORKER, "sh", "-c", AGAIN.format(f"echo LARK_WORKER_NAMESPACE_SCRIPT={SCRIPT} >>{env}"))
     yield
-    lab.on(WORKER, "sh", "-c", again.format("sed -i /LARK_WORKER_NAMESPACE_SCRIPT/d"))
+    lab.on(WORKER, "sh", "-c", AGAIN.format(f"sed -i /LARK_WORKER_NAMESPACE_SCRIPT/d {env}"))
     lab.on(WORKER, "rm", "-f", SCRIPT, NOTES)
 
 
@@ -69,12 +71,43 @@ def test_a_script_has_both_ads_when_a_jobs_namespace_stands_and_before_it_goes(l
     assert {each.partition("/")[0] for each in addresses} == {job.ipv4, job.ipv6}
 
 
+def in_slot(lab: Lab, job: Running, *attributes: str) -> list[str]:
+    """Attributes of a job's slot, as the collector has them."""
+    constraint = f'GlobalJobId == "{job.record["global_job_id"]}"'
+    return lab.on("central", "condor_status", "-constraint", constraint, "-af", *attributes).stdout.split()
+
+
+def wait_for_slot(lab: Lab, job: Running, is_there: Callable[[list[str]], bool], *attributes: str) -> None:
+    """Wait until attributes of a job's slot are as wanted; what the slot's last job had may be there for a while."""
+    deadline = time.monotonic() + 120
+    while not is_there(found := in_slot(lab, job, *attributes)):
+        written = lab.on(WORKER, "cat", "/run/lark-worker/slots").stdout
+        assert time.monotonic() < deadline, (job.record["port"], attributes, found, written)
+        time.sleep(0.5)
+
+
 def test_a_slots_ad_has_both_ends_of_its_jobs_link(lab: Lab) -> None:
     with running(lab, [Wish("alice", worker=WORKER)]) as (job,):
-        record = controller.api(lab, f"/v1/jobs/{job.id}")
-        constraint = f'GlobalJobId == "{record["global_job_id"]}"'
-        ask = f"condor_status -constraint '{constraint}' -af ExternalInterface InternalInterface"
-        # What the slot's last job had may be there for a while.
-        lab.on("central", "sh", "-c", f"until {ask} | grep -qx '{record['port']} eth0'; do sleep 0.5; done", timeout=90)
-        assert lab.on(WORKER, "cat", f"/sys/class/net/{record['port']}/operstate").stdout.strip() == "up"
+        port = job.record["port"]
+        wait_for_slot(lab, job, lambda found: found == [port, "eth0"], "ExternalInterface", "InternalInterface")
+        assert lab.on(WORKER, "cat", f"/sys/class/net/{port}/operstate").stdout.strip() == "up"
         assert job.run("cat /sys/class/net/eth0/operstate").stdout.strip() == "up"
+
+
+def test_a_slots_ad_follows_its_job_after_the_worker_service_has_started_again(lab: Lab) -> None:
+    def is_there(found: list[str]) -> bool:
+        return len(found) == 1 and found[0] != "undefined"
+
+    with running(lab, [Wish("alice", worker=WORKER)] * 2) as jobs:
+        for job in jobs:
+            wait_for_slot(lab, job, is_there, "NetworkOutputMb")
+        # The file's last slot remains: before its ad, there is none any more.
+        first, last = sorted(jobs, key=lambda job: in_slot(lab, job, "Name"))
+        first.end()
+        lab.on(WORKER, "sh", "-c", AGAIN.format(":"))
+        target = BY_NAME["central"].address
+        send = (
+            f"import socket; s = socket.socket(type=2); [s.sendto(bytes(1000), ('{target}', 9)) for _ in range(5000)]"
+        )
+        assert last.run(f'python3 -c "{send}"').status == 0
+        wait_for_slot(lab, last, lambda found: is_there(found) and float(found[0]) > 4, "NetworkOutputMb")

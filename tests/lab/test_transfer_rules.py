@@ -22,8 +22,10 @@ from lark_worker.transfers import limits
 from tests.lab.test_transfers import of_type
 
 PORT = 8098
-SIZE, RATE = 30_000_000, 40
+SIZE, RATE = 60_000_000, 40
 WORKER = "worker1"
+# The file for which a job that uploads waits.
+GO = "/home/alice/upload-now"
 # As long as there is any rule, workers ask about each new job at once.
 ANY = "rate: 100Gbit"
 RULE = f"policies:\n  - transfers: {{rate: {RATE}Mbit, port: wan-fast}}\n"
@@ -49,6 +51,7 @@ def learned(lab: Lab) -> Iterator[None]:
 def restored(lab: Lab, learned: None) -> Iterator[None]:
     """The policy of before the test, after it."""
     yield
+    lab.on(WORKER, "rm", "-f", GO)
     transfer_limits.put_rule(lab, ANY)
 
 
@@ -78,15 +81,21 @@ def steer(lab: Lab, backup: str = "") -> None:
     controller.wait_in_sync(lab)
 
 
-def upload(lab: Lab, host: str, size: int = SIZE) -> submit.Jobs:
-    """A job whose output HTCondor's plugin uploads, once the worker has had the time for its rule."""
+def upload(lab: Lab, host: str) -> submit.Jobs:
+    """A job whose output HTCondor's plugin uploads, after :func:`let_go`: the worker is to have its rule before."""
     attributes = {
         "requirements": f'Machine == "{WORKER}.lab.test"',
-        "request_disk": str(size // 512 + 1000),
+        "request_disk": str(SIZE // 512 + 1000),
         "transfer_output_files": "result",
         "transfer_output_remaps": f'"result = http://{host}:{PORT}/result"',
     }
-    return submit.submit(lab, "alice", f"head -c {size} /dev/zero >result; sleep 5", attributes)
+    make = f"head -c {SIZE} /dev/zero >result; until [ -e {GO} ]; do sleep 0.2; done"
+    return submit.submit(lab, "alice", make, attributes)
+
+
+def let_go(lab: Lab) -> None:
+    """Let the job of :func:`upload` end, so that its output is uploaded."""
+    lab.on(WORKER, "touch", GO)
 
 
 @pytest.mark.parametrize(("network", "family"), [("ovs_bridge", 4), ("none", 6), ("nat", 4), ("bridge", 6)])
@@ -98,6 +107,7 @@ def test_files_leave_by_the_rule_s_wan_port_whatever_the_job_s_network(lab: Lab,
         jobs = upload(lab, ipv4 if family == 4 else f"[{ipv6}]")
         job = wait_for_rule(lab, f"{jobs.cluster}.0")
         assert job["decision"]["transfers"]["port"] == "wan-fast"
+        let_go(lab)
         submit.wait(lab, jobs)
     assert submit.attribute(lab, jobs, "ExitCode") == "0"
     after = left_by(lab)
@@ -109,21 +119,21 @@ def test_files_leave_by_the_rule_s_wan_port_whatever_the_job_s_network(lab: Lab,
 
 def test_a_transfer_goes_on_by_the_backup_while_the_port_is_down(lab: Lab) -> None:
     steer(lab, ", backup: wan")
-    size = 2 * SIZE
     with taker(lab):
-        jobs = upload(lab, WAN_ADDRESSES[1][0], size)
+        jobs = upload(lab, WAN_ADDRESSES[1][0])
         wait_for_rule(lab, f"{jobs.cluster}.0")
         begun = left_by(lab)
-        wait_for(lambda: left_by(lab)["wan-fast"] - begun["wan-fast"] > size // 6)
+        let_go(lab)
+        wait_for(lambda: left_by(lab)["wan-fast"] - begun["wan-fast"] > SIZE // 6)
         lab.on("core", "ip", "link", "set", "wan-fast", "down")
         try:
             here = left_by(lab)
-            wait_for(lambda: left_by(lab)["wan"] - here["wan"] > size // 4)
-            assert left_by(lab)["wan-fast"] - here["wan-fast"] < size // 20
+            wait_for(lambda: left_by(lab)["wan"] - here["wan"] > SIZE // 4)
+            assert left_by(lab)["wan-fast"] - here["wan-fast"] < SIZE // 20
         finally:
             lab.on("core", "ip", "link", "set", "wan-fast", "up")
         back = left_by(lab)
-        wait_for(lambda: left_by(lab)["wan-fast"] - back["wan-fast"] > size // 20)
+        wait_for(lambda: left_by(lab)["wan-fast"] - back["wan-fast"] > SIZE // 20)
         submit.wait(lab, jobs)
     assert submit.attribute(lab, jobs, "NumJobStarts") == "1"
 
@@ -268,8 +278,9 @@ def scheduler(lab: Lab, attribute: str) -> str:
     return lab.on("central", "condor_status", "-schedd", "-af", attribute).stdout.strip()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool], shown: Callable[[], object] = str) -> None:
+    """Wait until a condition holds; ``shown`` is in the message where it does not."""
     deadline = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, shown()
         time.sleep(0.2)

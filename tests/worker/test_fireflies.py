@@ -242,11 +242,14 @@ class Link:
 
 @contextmanager
 def fireflies(link: Link, jobs: dict[tuple[int, int], str]) -> Iterator[Fireflies]:
-    records = tuple(
-        SimpleNamespace(starter=pid, started=at, id=job, machine="w", pending=(), over=False, made=False)
-        for (pid, at), job in jobs.items()
-    )
-    made = Fireflies(cast("ControllerLink", link), lambda: cast("tuple[Record, ...]", records), PREFIX, NO_MARKER)
+    def records() -> tuple[Record, ...]:
+        found = tuple(
+            SimpleNamespace(starter=pid, started=at, id=job, machine="w", pending=(), over=False, made=False)
+            for (pid, at), job in tuple(jobs.items())
+        )
+        return cast("tuple[Record, ...]", found)
+
+    made = Fireflies(cast("ControllerLink", link), records, PREFIX, NO_MARKER)
     made.start(list)
     try:
         yield made
@@ -325,6 +328,24 @@ def test_a_controller_that_is_away_delays_messages_and_no_look(monkeypatch: pyte
             assert receiver.seen == []
             link.marks_now = Marks("1", (Collector("127.0.0.1", receiver.port),), jobs={"a": CMS})
             wait(lambda: receiver.states() == ["start"])
+
+
+def test_a_controller_that_answers_late_does_not_put_off_the_next_jobs_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0], time=time.time, thread_time=time.thread_time)
+    monkeypatch.setattr(sending, "time", clock)
+
+    class Late(Link):
+        def marks(self, host: str, job_ids: list[str]) -> Marks:
+            late[0] += 600.0
+            return super().marks(host, job_ids)
+
+    link, jobs = Late(Marks("1", jobs={"a": CMS, "b": CMS})), {ONE: "a"}
+    with fireflies(link, jobs) as made:
+        made.revise("1")
+        wait(lambda: link.asked == 1)
+        jobs[TWO] = "b"
+        wait(lambda: link.asked == 2)
 
 
 def test_no_more_is_sent_than_the_limit_and_the_rest_later(monkeypatch: pytest.MonkeyPatch) -> None:

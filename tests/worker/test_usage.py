@@ -25,7 +25,7 @@ from lark_worker.transfers.book import NOTHING, Sums
 from lark_worker.usage import metering
 from lark_worker.usage.chirp import set_attributes
 from lark_worker.usage.counters import Counted, JobUse
-from lark_worker.usage.slots import Use, attribute, text, write
+from lark_worker.usage.slots import Use, attribute, names, text, write
 from tests.worker.pool import Pool, Starter, eventually
 from tests.worker.test_jobs import value
 
@@ -55,10 +55,10 @@ def test_the_slots_ads_are_for_the_startd_to_read(tmp_path: Path) -> None:
     assert shown.splitlines() == [
         'SlotName = "slot1_1@w"', "NetworkInputMb = 2.000000", "NetworkOutputMb = 1.000000",
         "NetworkInputRate = 2.000000", "NetworkOutputRate = 1.000000", 'ExternalInterface = "lark0"',
-        'InternalInterface = "eth0"', "- slot1",
+        'InternalInterface = "eth0"', "- slot1_1@w",
         'SlotName = "slot1_2@w"', "NetworkInputMb = undefined", "NetworkOutputMb = undefined",
         "NetworkInputRate = undefined", "NetworkOutputRate = undefined", "ExternalInterface = undefined",
-        "InternalInterface = undefined", "- slot2",
+        "InternalInterface = undefined", "- slot1_2@w",
         "ExternalHeadroom_a_b_c = 3", "NetworkUsageTime = 1700000000", "WanHeadroom_group_cms_prod = 12.500", "- all",
     ]  # fmt: skip
     assert attribute("group_a-b.c d") == "WanHeadroom_group_a_b_c_d"
@@ -66,6 +66,70 @@ def test_the_slots_ads_are_for_the_startd_to_read(tmp_path: Path) -> None:
     write(tmp_path / "slots", shown)
     assert (tmp_path / "slots").read_text() == shown
     assert (tmp_path / "slots").stat().st_mode & 0o777 == 0o644
+    assert names(tmp_path / "slots") == {"slot1_1@w", "slot1_2@w"}
+    assert names(tmp_path / "none") == set()
+
+
+class Startd:
+    """The ads of a startd's cron job as HTCondor 25.14 keeps them: by tag, in the order in which the tags came first,
+    whether the output still has them or not. All that are a slot's are merged into its ad, later ones over earlier."""
+
+    def __init__(self) -> None:
+        self._ads: dict[str, dict[str, str]] = {}
+
+    def take(self, output: str) -> None:
+        ad: dict[str, str] = {}
+        for line in output.splitlines():
+            if line.startswith("-"):
+                self._ads[line[1:].strip()], ad = ad, {}
+            else:
+                name, _, value = line.partition(" = ")
+                ad[name] = value
+
+    def slot(self, name: str) -> dict[str, str]:
+        merged: dict[str, str] = {}
+        for ad in self._ads.values():
+            if name.startswith(ad.get("SlotName", "").strip('"')):
+                merged |= ad
+        return merged
+
+
+def test_a_slots_ad_has_its_own_job_s_use_after_another_service_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metering, "_uptime", lambda _started: 0.0)
+    moved = [1_000_000]
+    monkeypatch.setattr(metering, "read", lambda _: Counted(moved[0], 0, 9, 9))
+    settings = replace(load({}), socket=tmp_path / "socket", usage_interval=3600)
+    link = SimpleNamespace(wan=lambda _host, _jobs: {}, headroom=Headroom, external_headroom=dict)
+    startd = Startd()
+
+    def job(slot: int, port: str) -> Record:
+        return Record(
+            f"{slot:016}", slot, "boot", slot, 0, f"s#{port}", 1, f"slot1_{slot}@w", "alice", "ns", port, "",
+            "ovs_bridge", "", "", machine="w", made=True,
+        )  # fmt: skip
+
+    def service(*jobs: Record) -> None:
+        """A service that starts, writes once about these jobs, and ends."""
+        each = metering.Metering(
+            settings, SimpleNamespace(all=lambda: jobs), link,  # type: ignore[arg-type]
+            lambda _: None, lambda _record, _quiet: None, lambda _: NOTHING, lambda _starter, _values: None,
+        )  # fmt: skip
+        each.start()
+        each.stop()
+        startd.take((tmp_path / "slots").read_text())
+
+    service(job(1, "lark1"), job(2, "lark2"))
+    moved[0] = 5_000_000
+    service(job(2, "lark3"))
+    found = startd.slot("slot1_2@w")
+    assert (found["ExternalInterface"], found["NetworkInputMb"]) == ('"lark3"', "5.000000")
+    # A job of which no service writes has nothing of the job that had its slot before.
+    assert startd.slot("slot1_1@w")["ExternalInterface"] == "undefined"
+    (tmp_path / "slots").unlink()
+    service(job(2, "lark4"))
+    assert startd.slot("slot1_2@w")["ExternalInterface"] == '"lark4"'
 
 
 class Listening:
