@@ -122,7 +122,7 @@ class Reservation:
             answers = self._look(before, wait if before else 0.0)
             if before and self._version != before:
                 return True
-            if not before and answers:
+            if not before and answers and self._version:
                 # A change is one from the paths as they are now.
                 before = self._version
                 continue

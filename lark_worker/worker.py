@@ -63,7 +63,7 @@ class Worker:
     ) -> None:
         self._state_lock = StateLock(settings.state_dir)
         # Reservations by the jobs themselves.
-        self.reservations = Requests(link, fair_queues.write_now, settings.state_dir / "shares")
+        self.reservations = Requests(link, fair_queues.write_now, settings.state_dir / "shares", self._is_live)
         self.paths = OwnPaths(link, self._delivered)
         self.external = OwnExternalAddresses(link)
         self._settings = settings
@@ -249,6 +249,10 @@ class Worker:
         """Report a job's use to HTCondor now, before its starter notices its end. Raises CallerError."""
         self._metering.report_now(self.namespace(starter))
         return ""
+
+    def _is_live(self, job_id: str) -> bool:
+        record = self._jobs.by_id(job_id)
+        return record is not None and not record.over
 
     def records(self) -> tuple[Record, ...]:
         """All jobs, in the order of their admission."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, NamedTuple, Protocol
 
 from lark_controller.api.described import At
 
@@ -55,7 +55,8 @@ class Look:
     ``holder`` is an instance's id, ``""`` where nobody is active; ``why`` then is why its last holder let go.
     ``beat`` counts the holder's signs of life. ``held`` is True while the session of that holder with the database is
     there, in ``server``: the database server's present run. ``alone`` is True where no other can use the database.
-    ``key`` is the term's, ``""`` where its holder has written none yet.
+    ``key`` is the term's, ``""`` where its holder has written none yet. ``away`` are switches that the holder misses,
+    while it misses most.
     """
 
     generation: int
@@ -70,6 +71,24 @@ class Look:
     alone: bool = False
     boot: str = ""
     key: str = field(default="", repr=False)
+    away: tuple[int, ...] = ()
+
+
+class Expected(NamedTuple):
+    """The number of switches that are expected, since they are declared or have jobs, and of those of them that are
+    connected to the active instance itself; the others are ``away``, and listed where they are most."""
+
+    total: int
+    connected: int
+    away: tuple[int, ...] = ()
+
+
+class Reached(NamedTuple):
+    """An instance that stands by, and how many of the switches that it was asked for are connected to it."""
+
+    name: str
+    version: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -170,6 +170,7 @@ class Service:
             self.member = Member(
                 self.store, me, won=self._won, lost=self._lose, drained=lambda: notify(DRAINED),
                 moved=self._moved, tokens=tokens.digest, counters=self._lately, kept=self._keeps,
+                reached=self._reached,
             )  # fmt: skip
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining, self.active)
@@ -293,6 +294,9 @@ class Service:
 
     def _keeps(self) -> int:
         return 0 if self._kept is None else self._kept.count + self._kept.handed_on
+
+    def _reached(self, datapaths: Iterable[int]) -> int:
+        return 0 if self._kept is None else self._kept.reached(datapaths)
 
     def _generation(self) -> int:
         return self.member.standing().generation

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from threading import Event, Lock
 from typing import Final
 
 from lark_common.errors import NotFoundError, StandbyError, StateError, StoreError
 from lark_common.log import ERROR, WARNING, event, failure
 from lark_common.threads import StoppableThread
-from lark_controller.api.instances import WORDS, Identity, Instance, Instances, Look, Standing, Term, Why
-from lark_controller.cluster.reach import Loss, Reach, followed
+from lark_controller.api.instances import WORDS, Expected, Identity, Instances, Look, Standing, Term, Why
+from lark_controller.cluster.reach import SETTLED_SECONDS, Loss, Reach, asked_for, followed
 from lark_controller.cluster.takeover import Watch, reason, watched
 from lark_controller.store import Store
 from lark_controller.store.instances import ACTIVE, STANDBY, STARTING
@@ -39,7 +40,7 @@ class Member:
 
     ``tokens`` is the digest of the tokens in this instance's own file, which others get to compare; ``counters`` the
     number of switches whose counters it has read in the last minute while it stood by, ``kept`` of those that are
-    connected to it then.
+    connected to it then, ``reached`` of those of some switches that are.
     ``won`` is called with the term when this instance has taken over, ``lost`` once with a sentence when another has
     taken over from it, ``drained`` when it is to let go, by an operator or since another has the switches, ``moved``
     when the term is another's than before: each on any thread, and none may wait.
@@ -57,6 +58,7 @@ class Member:
         tokens: Callable[[], str] = str,
         counters: Callable[[], int] = int,
         kept: Callable[[], int] = int,
+        reached: Callable[[Iterable[int]], int] = lambda _switches: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.me = me
@@ -65,9 +67,12 @@ class Member:
         self._won, self._lost, self._drained, self._moved = won, lost, drained, moved
         self._clock = clock
         self._tokens = tokens
-        self._counters, self._kept = counters, kept
-        self._expected: Callable[[], tuple[int, int] | None] = lambda: None
+        self._counters, self._kept, self._reached = counters, kept, reached
+        self._expected: Callable[[], Expected | None] = lambda: None
         self._loss: Loss | None = None
+        # The switches that the others are asked for, as it was written last; and the time until which none of it is.
+        self._asked: tuple[int, ...] = ()
+        self._settled_at = 0.0
         self._watch: Watch | None = None
         self._term: Term | None = None
         self._serves = False
@@ -92,9 +97,9 @@ class Member:
         self._turn()
         self._thread.start()
 
-    def serves(self, expected: Callable[[], tuple[int, int] | None] = lambda: None) -> None:
-        """This instance has loaded all, and serves. ``expected`` has the number of switches that are expected, and of
-        those of them that are connected, where both are known; it may not wait."""
+    def serves(self, expected: Callable[[], Expected | None] = lambda: None) -> None:
+        """This instance has loaded all, and serves. ``expected`` has the switches that are, where they are known; it
+        may not wait."""
         self._expected = expected
         self._serves = True
         self._wake.set()
@@ -240,7 +245,7 @@ class Member:
 
     def _keep(self, term: Term) -> None:
         self._place.hold(term.generation)
-        look = self._place.meet(self.me, ACTIVE if self._serves else STARTING, self._tokens())
+        look = self._place.meet(self.me, ACTIVE if self._serves else STARTING, self._tokens(), away=self._asked)
         if (look.generation, look.holder) != (term.generation, self.me.id) and not self._thread.stopping:
             name = look.name or "another controller"
             self.fence(f"{name} has taken over with generation {look.generation}")
@@ -249,26 +254,29 @@ class Member:
 
     def _look_at_switches(self) -> None:
         """Let go where most switches are away from here, and connected to one that stands by."""
-        counted = self._expected()
-        if counted is None or counted[1] * 2 >= counted[0]:
+        counted, asked, now = self._expected(), self._asked, self._clock()
+        self._asked = () if counted is None or now < self._settled_at else asked_for(counted.away)
+        if counted is None or not (self._asked and asked):
             self._loss = None
             return
-        expected, connected = counted
         own = _release(self.me.version)
-        others = [each for each in self._place.all().instances if each.state == STANDBY]
-        most = max((each for each in others if _release(each.version) >= own), key=_kept, default=None)
-        kept = 0 if most is None else _kept(most)
-        self._loss = followed(self._loss, Reach(expected, connected, kept), self._clock())
+        others = [each for each in self._place.reached() if _release(each.version) >= own]
+        most = max(others, key=attrgetter("number"), default=None)
+        found = Reach(counted.total, counted.connected, len(asked), 0 if most is None else most.number)
+        self._loss = followed(self._loss, found, now)
         if most is None or self._loss is None or not self._loss.is_over:
             return
-        words = f"{connected} of {expected} switches are connected here, {kept} to {most.name}"
+        words = (
+            f"{counted.connected} of {counted.total} switches are connected here, {found.there} others to {most.name}"
+        )
         self._store.trail.record(time.time(), self.me.name, HAND_OVER, _SUBJECT, words)
         event("hands over", level=WARNING, reason=words)
-        self._expected = lambda: None
+        self._expected, self._asked = lambda: None, ()
         self._drained()
 
     def _stand_by(self) -> None:
-        look = self._place.meet(self.me, STANDBY, self._tokens(), self._counters(), self._kept())
+        counters, kept, reached = self._counters(), self._kept(), self._reached(self._look.away)
+        look = self._place.meet(self.me, STANDBY, self._tokens(), counters, kept, reached=reached)
         before = self._look if self._watch is not None else None
         if (look.generation, look.holder) != (self._look.generation, self._look.holder):
             self._moved()
@@ -295,12 +303,10 @@ class Member:
         self._moved()
         self._store.guard(term.generation, self.fence)
         self._term = term
+        if term.why is Why.DRAINED:
+            self._settled_at = self._clock() + SETTLED_SECONDS
         event("took over", generation=term.generation, why=WORDS[term.why], before=term.before or None)
         self._won(term)
-
-
-def _kept(instance: Instance) -> int:
-    return instance.kept or 0
 
 
 def _release(version: str) -> tuple[int, ...]:

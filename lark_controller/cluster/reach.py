@@ -1,7 +1,12 @@
-"""The rule by which the active instance hands over since it has lost the switches that another keeps. Pure."""
+"""The rule by which the active instance hands over since it has lost the switches that another keeps. Pure.
+
+Switches that nobody expects, and those that are away from everybody, are no reason: a core that is down would have the
+term go from one to another and back. So the others are asked for those that the active one misses.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,22 +15,43 @@ LOST_SECONDS: Final = 10.0
 READINGS: Final = 5
 # Of readings between which more time passed nothing is known: this process was paused, or the database was away.
 GAP_SECONDS: Final = 3.0
+# Seconds for which one that got the term by this rule, or from an operator, keeps it: the term is not to go round and
+# round, whoever connects where.
+SETTLED_SECONDS: Final = 120.0
+# The others are asked for so many of the switches that are away.
+ASKED: Final = 64
+
+
+def asked_for(away: Iterable[int]) -> tuple[int, ...]:
+    """The switches that the others are asked for: all, or some of all parts of the range."""
+    found = sorted(away)
+    return tuple(found[:: max(1, -(-len(found) // ASKED))])
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
     """The switches that are ``expected``, since they are declared or have jobs, those of them that are ``connected`` to
-    the active instance, and the most switches that one which stands by has ``kept``."""
+    the active instance, how many of the others one that stands by was ``asked`` for, and the number that it has
+    ``reached`` of those."""
 
     expected: int
     connected: int
-    kept: int
+    asked: int
+    reached: int
+
+    @property
+    def there(self) -> int:
+        """The switches that are away from here and connected to the other, by those that it was asked for."""
+        if not self.asked:
+            return 0
+        # The answer may be to the question before.
+        return (self.expected - self.connected) * min(self.reached, self.asked) // self.asked
 
     @property
     def is_lost(self) -> bool:
-        """True where most of the expected switches are away from here alone. Those who make up switches at another
-        instance cannot bring it about: they take none away from here."""
-        return self.connected * 2 < self.expected <= self.kept * 2 and self.connected * 2 <= self.kept
+        """True where most of the expected switches are away from here, and half of them or more connected there: that
+        one would have no reason to hand over in turn."""
+        return self.connected * 2 < self.expected <= self.there * 2
 
 
 @dataclass(frozen=True, slots=True)

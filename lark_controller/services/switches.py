@@ -11,6 +11,7 @@ from typing import Final
 
 from lark_common.errors import NotFoundError, SwitchError
 from lark_common.turns import next_turn
+from lark_controller.api.instances import Expected
 from lark_controller.api.switches import (
     Explanation,
     FlowFilter,
@@ -54,7 +55,7 @@ class Switches:
         self._loop = LoopCalls(openflow)
         self._reconciler = reconciler
         self._transfers_of = transfers_of
-        self._counting: Future[tuple[int, int]] | None = None
+        self._counting: Future[Expected] | None = None
 
     def all(self) -> tuple[SwitchStatus, ...]:
         """All switches that are declared or have been connected, by datapath id."""
@@ -71,10 +72,9 @@ class Switches:
 
         return self._loop.run(read(), LOOP_TIMEOUT)
 
-    def expected(self) -> tuple[int, int] | None:
-        """The switches that are declared or have jobs, and those of them that are connected to this instance itself,
-        as they were after the last call; None where the loop has not answered since. Waits for nothing; for one
-        thread."""
+    def expected(self) -> Expected | None:
+        """The switches that are declared or have jobs, as they were after the last call; None where the loop has not
+        answered since. Waits for nothing; for one thread."""
         counting = self._counting
         if counting is not None and not counting.done():
             return None
@@ -83,12 +83,13 @@ class Switches:
             self._counting = self._openflow.call(self._count_expected)
         return None if counting is None or counting.exception() is not None else counting.result()
 
-    def _count_expected(self) -> tuple[int, int]:
+    def _count_expected(self) -> Expected:
         desired = self._reconciler.desired
         expected = {*desired.policy.switches, *desired.edges()}
         links = self._openflow.links
-        own = sum(not links[each].connection.through for each in expected & links.keys())
-        return len(expected), own
+        own = {each for each in expected & links.keys() if not links[each].connection.through}
+        away = tuple(expected - own) if len(own) * 2 < len(expected) else ()
+        return Expected(len(expected), len(own), away)
 
     def find(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal), name, or its host's name with or without the domain. Raises

@@ -7,7 +7,7 @@ All times are the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 
-from lark_controller.api.instances import AWAY_SECONDS, Identity, Instance, Instances, Look, Why
+from lark_controller.api.instances import AWAY_SECONDS, Identity, Instance, Instances, Look, Reached, Why
 from lark_controller.store.schema import instances, term, term_keys
 
 ACTIVE: Final = "active"
@@ -37,7 +37,14 @@ STOPPED: Final = "stopped"
 _LOST: Final = "lost"
 
 # Columns of ``instances`` that the tables of earlier releases do not have.
-_ADDED: Final = (instances.c.tokens, instances.c.copied_at, instances.c.counters_read, instances.c.kept)
+_ADDED: Final = (
+    instances.c.tokens,
+    instances.c.copied_at,
+    instances.c.counters_read,
+    instances.c.kept,
+    instances.c.away,
+    instances.c.reached,
+)
 LATER: Final = frozenset(each.name for each in _ADDED)
 
 # The class of the session lock by which others see that the holder of a term lives: "term" in ASCII. The lock's own
@@ -146,12 +153,14 @@ def share_key(connection: Connection, generation: int, key: str) -> None:
     connection.execute(insert(term_keys).values(generation=generation, key=key))
 
 
-def look(connection: Connection, with_key: bool = False) -> Look:
-    """The term as it is, with its holder, and ``with_key`` where :func:`has_keys`."""
+def look(connection: Connection, with_key: bool = False, later: frozenset[str] = frozenset()) -> Look:
+    """The term as it is, with its holder, and ``with_key`` where :func:`has_keys`; with those of the
+    :func:`later_columns` that are there."""
     columns = instances.c
     joined = term.outerjoin(instances, columns.id == term.c.holder)
+    away = columns.away if columns.away.name in later else _absent(columns.away)
     row = connection.execute(
-        select(term, columns.name, columns.url, columns.beat, columns.boot).select_from(joined)
+        select(term, columns.name, columns.url, columns.beat, columns.boot, away).select_from(joined)
     ).one()
     held, server, alone = False, "", connection.dialect.name == "sqlite"
     if not alone:
@@ -170,7 +179,22 @@ def look(connection: Connection, with_key: bool = False) -> Look:
         alone,
         row.boot or "",
         _key_of(connection, row.generation) if with_key else "",
+        tuple(int(each, 16) for each in (row.away or "").split(",") if each),
     )
+
+
+def asked(away: Iterable[int]) -> str:
+    """Switches as the column ``away`` has them."""
+    return ",".join(f"{each:x}" for each in away)
+
+
+def reached(connection: Connection) -> list[Reached]:
+    """Those that stand by now, with the number of switches that they reach of those that the active one misses."""
+    now = _NOW[connection.dialect.name]
+    alive = (instances.c.state == STANDBY) & (instances.c.at > now - AWAY_SECONDS)
+    columns = select(instances.c.name, instances.c.version, instances.c.reached)
+    rows = connection.execute(columns.where(alive).order_by(instances.c.name))
+    return [Reached(row.name, row.version, row.reached or 0) for row in rows]
 
 
 def _key_of(connection: Connection, generation: int) -> str:

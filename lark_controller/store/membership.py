@@ -4,11 +4,12 @@ it lives. Nothing here is guarded by the term, but each change of the term names
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from functools import partial
 
 from sqlalchemy import Connection
 
-from lark_controller.api.instances import Identity, Look, Why
+from lark_controller.api.instances import Identity, Look, Reached, Why
 from lark_controller.api.instances import Instances as AllInstances
 from lark_controller.store import instances, migrate
 from lark_controller.store.database import Database
@@ -36,18 +37,30 @@ class Instances:
         """Raise StoreError where the tables are of a newer Lark than this, so that this one cannot use them."""
         self._database.read(migrate.known_version)
 
-    def meet(self, me: Identity, state: str, tokens: str = "", counters: int = 0, kept: int = 0) -> Look:
+    def meet(
+        self,
+        me: Identity,
+        state: str,
+        tokens: str = "",
+        counters: int = 0,
+        kept: int = 0,
+        *,
+        away: Iterable[int] = (),
+        reached: int = 0,
+    ) -> Look:
         """Give a sign of life, with the digest of this instance's tokens, the number of switches whose counters it
-        reads and of those that it keeps, and look at the term."""
+        reads and of those that it keeps, and look at the term. ``away`` are switches that the active one asks for,
+        ``reached`` is how many of those one that stands by has."""
         if self._later != instances.LATER:
             self._later = self._database.read(instances.later_columns)
         if not self._has_keys:
             self._has_keys = self._database.read(instances.has_keys)
 
         def work(connection: Connection) -> Look:
-            more = {"tokens": tokens, "counters_read": counters, "kept": kept}
+            more: dict[str, object] = {"tokens": tokens, "counters_read": counters, "kept": kept}
+            more |= {"away": instances.asked(away), "reached": reached}
             instances.beat(connection, me, state, {name: more[name] for name in more.keys() & self._later})
-            return instances.look(connection, self._has_keys)
+            return instances.look(connection, self._has_keys, self._later)
 
         if self._session is None:
             return self._database.write(work, unguarded=True)
@@ -122,6 +135,11 @@ class Instances:
     def all(self) -> AllInstances:
         """All instances and the present term; from any thread."""
         return self._database.read(partial(instances.all_of, later=self._later))
+
+    def reached(self) -> list[Reached]:
+        """Those that stand by, with what they reach of the switches that the active one asks for; where the tables are
+        of this release."""
+        return self._database.read(instances.reached)
 
     def copied(self, instance: str, at: float | None) -> None:
         """Write down when an instance's copy of the directory was as the database had it, by the database's clock, None

@@ -380,6 +380,8 @@ instances: Final = Table(
     Column("copied_at", Float(53)),
     Column("counters_read", Integer),
     Column("kept", Integer),
+    Column("away", PlainText, nullable=False, server_default=""),
+    Column("reached", Integer),
 )
 
 # One row for ever. Whoever writes holds it FOR SHARE, so that a change of it waits for what is being written.

@@ -1331,7 +1331,7 @@ int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) 
         get_version(of, after);
         *changed = before[0] && strcmp(before, after) != 0;
         if (*changed) return LARK_MPI_OK;
-        if (!before[0] && answers) {
+        if (!before[0] && answers && after[0]) {
             /* A change is one from the paths as they are now. */
             memcpy(before, after, VERSION);
             continue;

@@ -43,37 +43,45 @@ _DIGITS: Final = 12
 # Mb/s by which a rate may be more than was asked for: a controller rounds up to whole kb/s.
 _ROUNDED: Final = 0.0015
 _LOCKS: Final = 64
-_FORGET_AT: Final = 256
+# Flows of one job that are kept. A controller accepts half as many at a time; others were asked for, and no answer has
+# come, or are over though their shares were not released.
+MOST_FLOWS: Final = 256
 # Seconds between two writings of what queues have counted.
 _WRITE_SECONDS: Final = 1.0
 
 
 class Shares:
     """The shares of this worker's jobs; thread-safe. Every call raises AwayError where the controller cannot be
-    asked, CallerError for what is not the job's, AdError for a body that is none."""
+    asked, CallerError for what is not the job's, AdError for a body that is none. ``is_live`` is False for a job that
+    is over, before that is forgotten."""
 
     def __init__(
         self,
         link: ControllerLink,
         own: OwnReservations,
         files: ShareFiles,
+        is_live: Callable[[str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._link, self._own, self._files, self._clock = link, own, files, clock
+        self._link, self._own, self._files, self._is_live, self._clock = link, own, files, is_live, clock
         # One change of a job's shares at a time; a lock is of several jobs, so that there are few.
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._lock = threading.Lock()
-        self._flows: dict[Ends, SharedFlow] = {}
+        # By job and receiver, the oldest of a job first.
+        self._flows: dict[str, dict[str, SharedFlow]] = {}
 
     def resume(self, jobs: Collection[str]) -> None:
         """Take up the shares of these jobs, as they are on disk."""
         with self._lock:
-            self._flows = {flow.ends: flow for flow in self._files.load(jobs, self._clock())}
+            self._flows = {}
+            for flow in self._files.load(jobs, self._clock()):
+                job, receiver = flow.ends
+                self._flows.setdefault(job, {})[receiver] = flow
 
     def forget(self, job_id: str) -> None:
         """Forget the shares of a job that is over."""
         with self._lock:
-            self._drop([ends for ends in self._flows if ends[0] == job_id])
+            self._drop([flow.ends for flow in self._flows.get(job_id, {}).values()])
 
     def reserve(self, record: Record, wish: dict[str, Any], wait: float, number: int | None = None) -> ControllerAnswer:
         """Take a share: of the reservation to the same receiver, or of a new one. With the ``number`` of a share that
@@ -111,7 +119,7 @@ class Shares:
                 self._drop([flow.ends])
             return status, document
         flow.id = str(document["id"])
-        self._files.write(flow)
+        self._write(flow)
         return status, _shown(document, number, share.rate)
 
     def _recovered(self, record: Record, flow: SharedFlow) -> SharedFlow | None:
@@ -122,7 +130,7 @@ class Shares:
             ends = (each.get("job"), each.get("peer"))
             if ends == flow.ends and abs(each.get("rate", 0.0) - share.rate) < _ROUNDED:
                 flow.id = str(each.get("reservation"))
-                self._files.write(flow)
+                self._write(flow)
                 return flow
         return None
 
@@ -221,12 +229,12 @@ class Shares:
         if told and (flow.whole or not all(told)):
             change["steady"] = all(told)
         flow.doubt = change["rate"], shares
-        self._files.write(flow)
+        self._write(flow)
         status, document = self._link.passed(lambda client: client.change_reservation(flow.id, **change))
         flow.doubt = None
         if status == HTTPStatus.OK:
             flow.become(shares)
-        self._files.write(flow)
+        self._write(flow)
         return status, document
 
     def _of(self, record: Record) -> threading.Lock:
@@ -234,27 +242,36 @@ class Shares:
 
     def _known(self, record: Record, receiver: str) -> SharedFlow | None:
         with self._lock:
-            return self._flows.get((record.id, receiver))
+            return self._flows.get(record.id, {}).get(receiver)
 
     def _keep(self, flow: SharedFlow) -> None:
+        """Keep a flow, in the place of the oldest where a job has too many; one that lives is known again from its
+        renewal on."""
+        job, receiver = flow.ends
         with self._lock:
-            if len(self._flows) >= _FORGET_AT:
-                # A share that nobody renews is over, with the job or without.
-                now = self._clock()
-                self._drop(
-                    [
-                        ends
-                        for ends, each in self._flows.items()
-                        if all(share.until <= now for share in list(each.shares.values()))
-                    ]
-                )
-            self._flows[flow.ends] = flow
+            # The job's end may come while its last requests are under way.
+            if self._is_live(job):
+                kept, now = self._flows.setdefault(job, {}), self._clock()
+                kept.pop(receiver, None)
+                if len(kept) >= MOST_FLOWS:
+                    # A share that nobody renews is over.
+                    over = (each for each in kept.values() if all(share.until <= now for share in each.shares.values()))
+                    self._drop([next(over, next(iter(kept.values()))).ends])
+                self._flows.setdefault(job, {})[receiver] = flow
+        self._write(flow)
+
+    def _write(self, flow: SharedFlow) -> None:
+        """Keep a flow on disk; not one whose job has ended meanwhile."""
+        job, receiver = flow.ends
         self._files.write(flow)
+        with self._lock:
+            if self._flows.get(job, {}).get(receiver) is not flow:
+                self._files.remove(flow.ends)
 
     def _write_or_drop(self, flow: SharedFlow) -> None:
         """Keep a flow that is over only where its shares of before are needed to find what is unknown."""
         if flow.shares or not flow.whole:
-            self._files.write(flow)
+            self._write(flow)
             return
         with self._lock:
             self._drop([flow.ends])
@@ -262,7 +279,11 @@ class Shares:
     def _drop(self, flows: Iterable[Ends]) -> None:
         """Forget flows; the caller holds the lock."""
         for ends in flows:
-            self._flows.pop(ends, None)
+            job, receiver = ends
+            kept = self._flows.get(job, {})
+            kept.pop(receiver, None)
+            if not kept:
+                self._flows.pop(job, None)
             self._files.remove(ends)
 
 
@@ -309,17 +330,18 @@ def _number(body: dict[str, Any], name: str, least: float, most: float) -> float
 
 class Requests:
     """A job's requests for reservations at the socket: of its own, or shares of them. ``write_queues`` writes what
-    the worker has seen of its queues, of which one goes with a reservation."""
+    the worker has seen of its queues, of which one goes with a reservation; ``is_live`` as in :class:`Shares`."""
 
     def __init__(
         self,
         link: ControllerLink,
         write_queues: Callable[[], None],
         directory: Path,
+        is_live: Callable[[str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._own = OwnReservations(link)
-        self._shares = Shares(link, self._own, ShareFiles(directory))
+        self._shares = Shares(link, self._own, ShareFiles(directory), is_live)
         self._write_queues, self._clock = write_queues, clock
         self._written_at = -_WRITE_SECONDS
 

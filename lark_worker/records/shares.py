@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -59,7 +60,8 @@ class SharedFlow:
 
     def become(self, shares: dict[int, Share]) -> None:
         """Have these shares from now on; others are over."""
-        if not self.whole:
+        # Where they are many, no share is taken for one of a former run any more.
+        if not self.whole and len(self.over) < _OVER * MOST:
             self.over |= self.shares.keys() - shares.keys()
         self.shares = shares
 
@@ -81,6 +83,7 @@ class ShareFiles:
         self._directory = directory
         # The text of each file, which most renewals leave as it is.
         self._written: dict[Ends, str] = {}
+        self._fails = False
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, flow: SharedFlow) -> None:
@@ -89,11 +92,17 @@ class ShareFiles:
         text = json.dumps(_to_json(flow))
         if self._written.get(flow.ends) == text:
             return
+        path = self._path(flow.ends)
         try:
-            write_atomically(self._path(flow.ends), text)
-            self._written[flow.ends] = text
+            write_atomically(path, text)
+            self._written[flow.ends], self._fails = text, False
         except OSError as error:
-            log.failure("shares of a reservation cannot be kept on disk", error, job=flow.ends[0])
+            # Each request of a job comes here while the disk is full.
+            if not self._fails:
+                log.failure("shares of a reservation cannot be kept on disk", error, job=flow.ends[0])
+            self._fails = True
+            with suppress(OSError):
+                path.with_suffix(".new").unlink(missing_ok=True)
             self.remove(flow.ends)
 
     def remove(self, ends: Ends) -> None:
@@ -111,10 +120,13 @@ class ShareFiles:
             flow = _read(path, now) if path.suffix == ".json" else None
             if flow is None:
                 log.event("shares of a reservation cannot be read; removed", level=log.WARNING, path=path)
-            if flow is None or flow.ends[0] not in jobs:
-                remove(path)
-            else:
+            if flow is not None and flow.ends[0] in jobs:
                 found.append(flow)
+                continue
+            try:
+                remove(path)
+            except OSError as error:
+                log.failure("a file of shares cannot be removed", error, path=path)
         return found
 
     def _path(self, ends: Ends) -> Path:

@@ -44,5 +44,5 @@ def test_a_switch_that_the_active_one_has_lost_gets_the_other_as_its_master(
         assert (more.changed, again.changed) == (0, 0)
         entries = b.ask("/v1/audit?subject=controller")[1]["entries"]
         (handed_over,) = [each for each in entries if each["action"] == "hand over"]
-        assert handed_over["detail"] == "0 of 1 switches are connected here, 1 to b"
+        assert handed_over["detail"] == "0 of 1 switches are connected here, 1 others to b"
         assert b.ask("/v1/instances")[1]["why"] == "drained"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import text
 
 from lark_common.errors import FencedError, NotFoundError, StandbyError, StateError, StoreError
-from lark_controller.api.instances import Identity, Term, Why
+from lark_controller.api.instances import Expected, Identity, Term, Why
 from lark_controller.cluster import member as module
 from lark_controller.cluster import reach
 from lark_controller.cluster.member import Member
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.postgres
 class One:
     """A member with a store of its own, and what it was told."""
 
-    def __init__(self, name: str, url: str, version: str = "1", kept: int = 0) -> None:
+    def __init__(self, name: str, url: str, version: str = "1", reached: Iterable[int] = ()) -> None:
         self.store = Store.open(url)
         self.won: SimpleQueue[Term] = SimpleQueue()
         self.lost: list[str] = []
@@ -43,7 +43,7 @@ class One:
             won=self.won.put,
             lost=self.lost.append,
             drained=lambda: self.drained.append(name),
-            kept=lambda: kept,
+            reached=lambda switches: len({*switches} & {*reached}),
         )
 
     @property
@@ -235,42 +235,86 @@ def test_drain_is_for_the_active_one_and_needs_another(url: str) -> None:
 
 def test_one_whose_switches_are_connected_to_another_hands_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "LOST_SECONDS", 0.0)
-    a, b = One("a", url), One("b", url, kept=20)
+    a, b = One("a", url), One("b", url, reached=range(20))
     a.member.join()
     assert a.generation
-    here = [20]
-    a.member.serves(lambda: (20, here[0]))
+    expected = [Expected(20, 20)]
+    a.member.serves(lambda: expected[0])
     b.member.join()
-    until(lambda: [each.kept for each in a.store.instances.all().instances] == [None, 20])
+    until(lambda: [each.number for each in a.store.instances.reached()] == [0])
     assert not a.drained
-    here[0] = 4
+    expected[0] = Expected(20, 4, tuple(range(4, 20)))
     until(lambda: a.drained)
     entry = a.store.trail.page("controller", None, 1).entries[0]
     assert (entry.actor, entry.action) == ("a", "hand over")
-    assert entry.detail == "4 of 20 switches are connected here, 20 to b"
+    assert entry.detail == "4 of 20 switches are connected here, 16 others to b"
     a.leave(Why.DRAINED)
     assert b.won.get(timeout=20).why is Why.DRAINED
     assert a.drained == ["a"]
     b.leave()
 
 
+class Asked:
+    """Switches of which most are away from the active one, and how often that was looked at."""
+
+    def __init__(self) -> None:
+        self.turns = threading.Semaphore(0)
+
+    def __call__(self) -> Expected:
+        self.turns.release()
+        return Expected(20, 0, tuple(range(20)))
+
+    def pass_by(self, one: One, turns: int) -> None:
+        """Wait for so many turns, each with a sign of life before it."""
+        for _ in range(turns):
+            one.member.look_now()
+            assert self.turns.acquire(timeout=60)
+
+
+def test_switches_that_nobody_reaches_move_no_term(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cores that are down, and a pool of idle workers at the other one."""
+    monkeypatch.setattr(reach, "LOST_SECONDS", 0.0)
+    a, b = One("a", url), One("b", url, reached=range(100, 5000))
+    expected = Asked()
+    a.member.join()
+    assert a.generation
+    b.member.join()
+    a.member.serves(expected)
+    until(lambda: b.member._look.away == tuple(range(20)))
+    expected.pass_by(a, reach.READINGS + 5)
+    assert not a.drained
+    for each in (b, a):
+        each.leave()
+
+
+def test_one_that_got_the_term_by_a_hand_over_keeps_it_for_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "LOST_SECONDS", 0.0)
+    a, b = One("a", url), One("b", url)
+    a.member.join()
+    assert a.generation
+    b.member.join()
+    a.leave(Why.DRAINED)
+    assert b.won.get(timeout=20).why is Why.DRAINED
+    c, expected = One("c", url, reached=range(20)), Asked()
+    c.member.join()
+    b.member.serves(expected)
+    expected.pass_by(b, reach.READINGS + 5)
+    assert (b.drained, c.member._look.away) == ([], ())
+    b.member._settled_at = 0.0
+    until(lambda: b.drained)
+    for each in (c, b):
+        each.leave()
+
+
 def test_nobody_hands_over_switches_to_an_older_release(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "LOST_SECONDS", 0.0)
-    a, older = One("a", url, "0.10.0"), One("b", url, "0.9.2", kept=20)
-    counted = threading.Semaphore(0)
-
-    def expected() -> tuple[int, int]:
-        counted.release()
-        return 20, 0
-
+    a, older, expected = One("a", url, "0.10.0"), One("b", url, "0.9.2", reached=range(20)), Asked()
     a.member.join()
     assert a.generation
     older.member.join()
-    until(lambda: [each.kept for each in a.store.instances.all().instances] == [None, 20])
     a.member.serves(expected)
-    for _ in range(reach.READINGS + 2):
-        a.member.look_now()
-        assert counted.acquire(timeout=60)
+    until(lambda: [each.number for each in a.store.instances.reached()] == [20])
+    expected.pass_by(a, reach.READINGS + 5)
     assert not a.drained
     for each in (older, a):
         each.leave()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.namespaces import temporary_directory
-from tests.mpi.ranks import MPIS, c, finish, python, start
+from tests.mpi.ranks import MPIS, c, environment, finish, python, start
 from tests.mpi.standin import Standin
 from tests.worker.pool import eventually
 
@@ -105,3 +107,15 @@ def test_ranks_go_on_while_the_worker_service_starts_anew_and_learn_where_it_sta
         assert (seen["changed"], list(seen["after"].values())) == (False, [[1000, 10955]])
         assert seen["over"].startswith("the worker service cannot be asked: ")
         assert seen["over"].endswith(".sock is not there")
+
+
+def test_one_that_is_freed_while_its_first_change_is_waited_for_ends_with_the_time(folder: Path) -> None:
+    source = (
+        "from lark_mpi import communicator\n"
+        "from lark_mpi.held import Flow, Flows\n"
+        "seen = iter([{'b': Flow('0as1', 1.0)}])\n"
+        "Flows.made = lambda _flows: next(seen, {})\n"
+        "assert communicator.Reservation([], 0, 300.0).changed(0.2) is False\n"
+    )
+    alone = subprocess.run([sys.executable, "-c", source], env=environment("mpich", folder), timeout=60)
+    assert alone.returncode == 0

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lark_worker.errors import AwayError, CallerError
+from lark_worker.life.shares import MOST_FLOWS
+from lark_worker.records import shares as files
 from tests.mpi.test_lost_answers import JOB, OTHER, PEER, Controller, started, wish
 
 
@@ -144,3 +151,89 @@ def test_a_disk_that_takes_nothing_refuses_nobody(controller: Controller, tmp_pa
     assert not file_of(tmp_path).exists()
     assert [shares.release(JOB, share)[0] for share in (one, other)] == [200, 200]
     assert controller.rates() == []
+
+
+def test_a_job_that_asks_for_ever_others_has_so_many_files(controller: Controller, tmp_path: Path) -> None:
+    """As while the controller is away: nobody knows yet which of them are there."""
+    now = 1000.0
+    shares = started(controller, tmp_path, lambda: now)
+    kept = shares.reserve(JOB, wish(20) | {"duration": 3600}, 0)[1]["id"]
+    for number in range(2 * MOST_FLOWS):
+        controller.lose = ["after" if number % 2 else "before"]
+        now += 0.2
+        with pytest.raises(AwayError):
+            shares.reserve(JOB, wish(0.001, f"{number:016x}"), 0, 7)
+    assert len(list((tmp_path / "shares").iterdir())) == MOST_FLOWS
+    assert sum(map(len, shares._flows.values())) == MOST_FLOWS
+    # One that has been asked for lately is still found, and one in whose place another came is known from its renewal.
+    last = f"{2 * MOST_FLOWS - 1:016x}"
+    shares.release(JOB, shares.reserve(JOB, wish(0.001, last), 0, 7)[1]["id"])
+    assert last not in {each["peer"] for each in controller.reserved.values()}
+    assert shares.change(JOB, kept, {"rate": 20, "duration": 3600})[0] == 200
+    assert shares.release(JOB, kept)[0] == 200
+    assert PEER not in {each["peer"] for each in controller.reserved.values()}
+
+
+def test_shares_that_are_over_make_room_first(controller: Controller, tmp_path: Path) -> None:
+    now = 1000.0
+    shares = started(controller, tmp_path, lambda: now)
+    shares.reserve(JOB, wish(20) | {"duration": 3600}, 0)
+    for number in range(MOST_FLOWS):
+        shares.reserve(JOB, wish(0.001, f"{number:016x}"), 0, 7)
+        now += 1.0
+    assert file_of(tmp_path).exists()
+    assert not file_of(tmp_path, f"{0:016x}").exists()
+
+
+@pytest.mark.parametrize("answer", ["", "after"])
+def test_a_request_that_is_under_way_at_the_end_of_its_job_leaves_no_file(
+    controller: Controller, tmp_path: Path, answer: str
+) -> None:
+    over, link = False, controller.passed
+    shares = started(controller, tmp_path, is_live=lambda _job: not over)
+
+    def ends(call: Callable[[Any], dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+        nonlocal over
+        if not over:
+            over = True
+            shares.forget(JOB.id)
+        return link(call)
+
+    controller.lose = [answer]
+    controller.passed = ends  # type: ignore[method-assign]
+    with contextlib.suppress(AwayError):
+        shares.reserve(JOB, wish(20), 0)
+    # One that had come in before it, and begins now.
+    with contextlib.suppress(AwayError):
+        shares.reserve(JOB, wish(20, OTHER), 0)
+    assert list((tmp_path / "shares").iterdir()) == []
+    assert shares._flows == {}
+
+
+def test_a_flow_whose_shares_come_and_go_keeps_a_small_file(tmp_path: Path) -> None:
+    """Of one that was reserved by itself, so that the service takes it for one of a former run."""
+    flow = files.SharedFlow((JOB.id, PEER), "0a", whole=False)
+    for number in range(10**12 - 9999, 10**12):
+        flow.become({number: files.Share(1.0, 60.0, 60.0, False)})
+    files.ShareFiles(tmp_path / "shares").write(flow)
+    assert file_of(tmp_path).stat().st_size < 20_000
+    assert not flow.may_be_unknown(5)
+
+
+def test_a_full_disk_is_told_once(
+    controller: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shares = started(controller, tmp_path)
+
+    def full(path: Path, _text: str) -> None:
+        path.with_suffix(".new").touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_atomically", full)
+        for peer in (PEER, OTHER):
+            shares.reserve(JOB, wish(20, peer), 0)
+        assert list((tmp_path / "shares").iterdir()) == []
+    assert [record.message for record in caplog.records].count("shares of a reservation cannot be kept on disk") == 1
+    shares.reserve(JOB, wish(20), 0)
+    assert file_of(tmp_path).exists()

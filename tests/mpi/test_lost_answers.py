@@ -89,10 +89,15 @@ def shares(controller: Controller, tmp_path: Path) -> Shares:
     return started(controller, tmp_path)
 
 
-def started(controller: Controller, folder: Path, clock: Callable[[], float] = time.monotonic) -> Shares:
+def started(
+    controller: Controller,
+    folder: Path,
+    clock: Callable[[], float] = time.monotonic,
+    is_live: Callable[[str], bool] = lambda _job: True,
+) -> Shares:
     """The shares of a service that has started, with what one before has left in the folder."""
     link = cast("ControllerLink", controller)
-    made = Shares(link, OwnReservations(link), ShareFiles(folder / "shares"), clock)
+    made = Shares(link, OwnReservations(link), ShareFiles(folder / "shares"), is_live, clock)
     made.resume({JOB.id})
     return made
 
@@ -173,7 +178,7 @@ def test_a_refused_change_leaves_the_shares_as_they_were(controller: Controller,
 
 @pytest.mark.parametrize("share", ["yes", 0, -1, 1.5, 10**12, None, []])
 def test_a_share_is_true_or_a_number(controller: Controller, tmp_path: Path, share: Any) -> None:
-    requests = Requests(cast("ControllerLink", controller), lambda: None, tmp_path)
+    requests = Requests(cast("ControllerLink", controller), lambda: None, tmp_path, lambda _job: True)
     with pytest.raises(AdError, match="share: true, or a number of 1 to 999999999999, is accepted"):
         requests.reserve(JOB, json.dumps({**wish(1), "share": share}).encode(), 0)
     assert controller.rates() == []

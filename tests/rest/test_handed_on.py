@@ -485,3 +485,21 @@ def test_one_that_takes_connections_and_answers_nothing_holds_up_one_request(mon
         listening.accept()[0].close()
         with pytest.raises(BlockingIOError):
             listening.accept()
+
+
+def test_the_end_of_a_greeting_to_the_one_before_concerns_no_other(active: Controller) -> None:
+    way = ActiveController(clock=lambda: 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as executor:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        asked = executor.submit(way.ask, standing(url, GENERATION - 1), wish())
+        with listening.accept()[0] as line:
+            assert line.recv(1)
+            # Another has taken over; what waits for the one before ends after that was noticed.
+            way.hang_up()
+            with pytest.raises(NotReachedError):
+                asked.result()
+        reply = way.ask(standing(active.url), wish())
+        # The request has no token.
+        assert reply.status == 401
+        reply.close()
+    way.hang_up()

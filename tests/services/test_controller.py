@@ -14,6 +14,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch.switch import FakeNetwork
 from lark_common.errors import AddressError, NotFoundError
+from lark_controller.api.instances import Expected
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.switches import SwitchStatus
 from lark_controller.flows.cookies import Category, parse
@@ -340,3 +341,14 @@ def test_reactive_decisions_go_when_a_job_starts_or_ends_there(tmp_path: Path, n
         until(lambda: decisions() == 1)
         controller._loop.call(lambda: controller._reconciler.refuse(late, "no room"))
         until(lambda: decisions() == 0)
+
+
+def test_expected_are_switches_that_are_declared_or_have_jobs(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        # The core is away; of a worker without jobs nothing is missing.
+        until(lambda: controller.switches.expected() == Expected(1, 0, (0xC0,)))
+        post(controller, 1, "alice", port="p1")
+        until(lambda: controller.switches.expected() == Expected(2, 1))
+        connect(network, controller, a_core())
+        until(lambda: controller.switches.expected() == Expected(2, 2))

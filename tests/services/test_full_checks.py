@@ -11,6 +11,7 @@ from fake_switch.switch import FakeNetwork
 from lark_controller.controller import Controller
 from lark_controller.flows.cookies import Category, cookie, parse
 from lark_controller.flows.desired import Desired
+from lark_controller.flows.marker import Marker
 from lark_controller.flows.model import Flow, FlowData, FlowKey, Meter, Program, match
 from lark_controller.reconcile import drift
 from lark_controller.switches.openflow import replies, wire
@@ -143,3 +144,20 @@ def test_a_proof_is_over_after_an_hour(tmp_path: Path, network: FakeNetwork, mon
         work.of(controller)
         monkeypatch.setattr(drift, "PROOF_SECONDS", 0.0)
         assert work.of(controller) == (0, 1, len(edge.flows))
+
+
+def test_a_marker_that_somebody_has_set_is_found(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands for flows that others may change; the next change takes it away."""
+    work = Work(monkeypatch)
+    with running(tmp_path) as controller:
+        edge = with_jobs(network, controller)
+        assert work.of(controller)[0] == 0
+        held = dict(edge.flows)
+        write(network, edge, wire.flow_add(1, Marker(5, 7, True, True).flow(0)))
+        assert edge.flows != held
+        assert work.of(controller) == (0, 0, 0)
+        post(controller, 3, "alice", port="p3")
+        settled(controller)
+        assert Category.MARKER not in {parse(each.data.cookie).category for each in edge.decoded()}

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_common.endpoint import AnswerInTime, Endpoint, reason_of
 from lark_common.errors import LarkError, SettingError
@@ -51,6 +51,17 @@ class Request:
     body: bytes
     origin: Origin
     seconds: float
+
+
+class _Failure(NamedTuple):
+    """The last failure to reach a controller, in one term of it."""
+
+    term: tuple[str, int] | None
+    reason: str
+    at: float
+
+
+_NEVER: Final = _Failure(None, "", 0.0)
 
 
 class _Line:
@@ -131,7 +142,7 @@ class ActiveController:
         self._kept: deque[_Line] = deque()
         self._in_use: set[_Line] = set()
         self._greeted: tuple[str, int] | None = None
-        self._failed: tuple[str, float] = ("", -PAUSE)
+        self._failed = _NEVER
 
     def ask(self, standing: Standing, request: Request) -> Reply:
         """Hand a request on to the controller that ``standing`` names; the whole answer takes ``request.seconds`` at
@@ -145,7 +156,7 @@ class ActiveController:
         with self._lock:
             kept, self._kept = self._kept, deque()
             in_use = list(self._in_use)
-            self._greeted, self._failed = None, ("", -PAUSE)
+            self._greeted, self._failed = None, _NEVER
         for line in kept:
             line.connection.close()
         for line in in_use:
@@ -168,7 +179,7 @@ class ActiveController:
                     reply.close()
             except NoAnswerError as error:
                 # Those that wait for their turn to greet it are answered at once; each would wait for as long.
-                self._failed = (str(error), self._clock())
+                self._failed = _Failure(term, str(error), self._clock())
                 raise NotReachedError(str(error)) from None
             self._greeted = term
 
@@ -203,9 +214,10 @@ class ActiveController:
             if line.term == term and line.is_good(now):
                 return line
             self._end(line, again=False)
-        reason, at = self._failed
-        if reason and now - at < PAUSE:
-            raise NotReachedError(reason)
+        failed = self._failed
+        # A greeting to the one before may end after that one's term.
+        if failed.term == term and now - failed.at < PAUSE:
+            raise NotReachedError(failed.reason)
         try:
             connection = self._endpoint_of(standing.url).connection(CONNECT_SECONDS)
             connection.connect()
@@ -214,13 +226,13 @@ class ActiveController:
                 str(error) if isinstance(error, SettingError) else reason_of(error, standing.url.startswith("https"))
             )
             reason = f"{standing.url} cannot be reached: {words}"
-            if self._failed[0] != reason:
+            if self._failed.reason != reason:
                 event(
                     "the active controller cannot be reached, requests are not handed on", level=WARNING, error=reason
                 )
-            self._failed, self._greeted = (reason, self._clock()), None
+            self._failed, self._greeted = _Failure(term, reason, self._clock()), None
             raise NotReachedError(reason) from None
-        self._failed = ("", now)
+        self._failed = _NEVER
         line = _Line(term, connection)
         with self._lock:
             self._in_use.add(line)

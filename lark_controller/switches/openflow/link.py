@@ -302,6 +302,7 @@ class SwitchLink:
         meters = self._meters(limit)
         await asyncio.gather(*(each for each in (flows, meters) if each is not None), return_exceptions=True)
         found = [] if meters is None else meters.result()
+        self._marked |= digest.marked
         return digest.held(found) if flows.result().whole else None
 
     async def counters(self, cookie: int = 0, mask: int = 0, timeout: float | None = None) -> Counters:

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
@@ -199,6 +199,11 @@ class KeptSwitches:
         """The number of switches that are handed on to the active instance now."""
         app = self._app
         return 0 if app is None else app.server.relays.count
+
+    def reached(self, datapaths: Iterable[int]) -> int:
+        """The number of these switches that are kept, or handed on. From any thread."""
+        app = self._app
+        return 0 if app is None else sum(map(app.server.reaches, datapaths))
 
     @property
     def count(self) -> int:

@@ -184,6 +184,10 @@ class Server:
         """The switches that are connected to this instance, taken in or not, by datapath id."""
         return frozenset(each.datapath for each in self._open.values())
 
+    def reaches(self, datapath: int) -> bool:
+        """True for a switch that is kept, or handed on; from any thread."""
+        return datapath in self.kept or self.relays.find(datapath) is not None
+
     async def hand_on(self, datapaths: Sequence[int], ways: Sequence[Way]) -> None:
         """Hand those of these switches that are kept on to the active instance."""
         found = [self.kept[each] for each in datapaths if each in self.kept]
