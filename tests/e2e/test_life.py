@@ -184,7 +184,10 @@ def test_wait_says_which_switch_is_away_and_it_is_enforced_when_it_connects(site
 def test_a_port_that_appears_after_the_post(site: Site, lark: Lark) -> None:
     site.connect(lark)
     site.run(lark, "d", "alice")
+    wait(lambda: site["a"].port in {each["name"] for each in lark.switch(WORKER1)["ports"]})
     site.ovs.del_port(site.bridges[WORKER1], site["a"].port)
+    # The switch's notice is on its way.
+    wait(lambda: site["a"].port not in {each["name"] for each in lark.switch(WORKER1)["ports"]})
     answer = lark.post(site.ads("a", "alice"), 0.3)
     assert answer.body["state"] == "pending", answer
     assert site["a"].port in answer.body["reason"]
@@ -194,7 +197,7 @@ def test_a_port_that_appears_after_the_post(site: Site, lark: Lark) -> None:
 
     site.ovs.del_port(site.bridges[WORKER1], site["a"].port)
     wait(lambda: lark.get(f"/v1/jobs/{answer.body['id']}")["state"] == "pending")
-    assert site.port_flows("a") == []
+    wait(lambda: site.port_flows("a") == [])
 
 
 def test_conflicts_new_runs_and_parallel_nodes(site: Site, lark: Lark) -> None:
