@@ -9,12 +9,14 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
+from lark_common.errors import SwitchError
 from lark_common.log import LOGGER
 from lark_controller.switches.openflow import strangers as strangers_module
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.newcomer import Newcomer
 from lark_controller.switches.openflow.replies import PacketIn
+from lark_controller.switches.openflow.strangers import LOOK_SECONDS, UnexpectedSwitches
 from tests.fixtures.openflow import Recorder, add, connected, flow, on_a_switch, scenario, serving
 
 LONG = wire.header(ofp.OFPT_ECHO_REQUEST, 1, bytes(60_000))
@@ -134,3 +136,21 @@ def test_a_switch_that_comes_and_goes_does_not_fill_the_log(
     assert lines.count("switch connected") == 4
     assert len([line for line in lines if line.startswith("switch ")]) < 16
     assert sum(line.startswith("switches come and go too often") for line in lines) == 6
+
+
+def test_workers_that_stay_connected_leave_their_places_once_they_have_jobs() -> None:
+    unexpected, expected = UnexpectedSwitches(8), set[int]()
+
+    def comes(datapath: int, now: float) -> bool:
+        try:
+            unexpected.check(datapath, "192.0.2.0/24", expected.__contains__, now)
+        except SwitchError:
+            return False
+        return True
+
+    assert [comes(number, 0.0) for number in (1, 2, 3)] == [True, True, False]
+    expected |= {1, 2}
+    # Who is refused again and again makes nobody look at all of them each time.
+    assert not comes(3, LOOK_SECONDS / 2)
+    assert comes(3, LOOK_SECONDS)
+    assert [comes(number, 2 * LOOK_SECONDS) for number in (4, 5)] == [True, False]

@@ -365,11 +365,11 @@ class Server:
     async def _take_in(self, newcomer: Newcomer, handler: SwitchHandler) -> None:
         """Ask a switch for all, and report it as connected. Raises SwitchError."""
         connection = newcomer.connection
-        self._unexpected.check(newcomer.datapath, connection.peer.network, handler.expects(newcomer.datapath))
+        now = asyncio.get_running_loop().time()
+        self._unexpected.check(newcomer.datapath, connection.peer.network, handler.expects, now)
         link = SwitchLink(newcomer, handler, self._shared)
         self._open[connection] = link
         connection.known = True
-        now = asyncio.get_running_loop().time()
         # Once each: a pool's switches may all come from behind one address, and none of them again and again.
         if link.datapath not in self._times and handler.expects(link.datapath):
             self._arrivals.paid(connection.peer, now)

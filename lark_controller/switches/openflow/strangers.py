@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from lark_common.errors import SwitchError
@@ -15,6 +17,8 @@ from lark_controller.switches.openflow.places import Peer
 _REASONS: Final = 1000
 # Of the unexpected switches, the part of one host.
 _UNEXPECTED_SHARE: Final = 4
+# Seconds between two looks at which of them are expected by now, where there is no place left.
+LOOK_SECONDS: Final = 10.0
 # Switches of one host that are told of in the log when they come and go: so many at once, as of a pool behind one
 # address, then so many a second.
 TOLD_AT_ONCE: Final = 2048
@@ -30,18 +34,29 @@ class UnexpectedSwitches:
         # Their networks, by datapath id.
         self._networks: dict[int, str] = {}
         self._of: Counter[str] = Counter()
+        self._looked_at = -math.inf
 
-    def check(self, datapath: int, network: str, expected: bool) -> None:
-        """Bound those that are not ``expected``: whoever reaches the port can be ever others. Raises SwitchError."""
-        before = self._networks.get(datapath)
-        if before is None and not expected:
-            if len(self._networks) >= self._most or self._of[network] >= max(1, self._most // _UNEXPECTED_SHARE):
+    def check(self, datapath: int, network: str, expects: Callable[[int], bool], now: float) -> None:
+        """Bound those that nobody ``expects``: whoever reaches the port can be ever others. Raises SwitchError."""
+        if expects(datapath):
+            self._free(datapath)
+        elif datapath not in self._networks:
+            if self._is_full(network) and now - self._looked_at >= LOOK_SECONDS:
+                self._looked_at = now
+                # Workers have jobs after they have come, and may stay connected for months.
+                for each in [each for each in self._networks if expects(each)]:
+                    self._free(each)
+            if self._is_full(network):
                 raise SwitchError("too many switches that the policy does not declare, and that have no jobs")
             self._networks[datapath] = network
             self._of[network] += 1
-        elif before is not None and expected:
-            del self._networks[datapath]
-            self._of[before] -= 1
+
+    def _is_full(self, network: str) -> bool:
+        return len(self._networks) >= self._most or self._of[network] >= max(1, self._most // _UNEXPECTED_SHARE)
+
+    def _free(self, datapath: int) -> None:
+        if (network := self._networks.pop(datapath, None)) is not None:
+            self._of[network] -= 1
 
 
 class ConnectionLog:
