@@ -27,7 +27,7 @@ class Why(StrEnum):
 WORDS: Final = {
     Why.FIRST: "none was active before",
     Why.RELEASED: "the active one stopped",
-    Why.DRAINED: "the active one was to let go",
+    Why.DRAINED: "an operator had the active one let go, or it had lost its switches",
     Why.RESTARTED: "it was the active one itself, and was started again",
     Why.ENDED: "the session of the active one with the database ended",
     Why.SILENT: "the active one gave no sign of life",

@@ -144,8 +144,8 @@ class Service:
         self.store = Store.open(settings.database_url)
         self.metrics = Metrics()
         self._notify, self._lost = notify, lost
-        # A switch may be wrong: what it shows is a reason to ask the database.
         self._kept: KeptSwitches | None = None
+        # A switch may be wrong: what it shows is a reason to ask the database.
         self._fence = Fence(shown=lambda _sentence: self.member.look_now())
         self._terms: SimpleQueue[Term] = SimpleQueue()
         self._term: Term | None = None

@@ -249,7 +249,7 @@ class Member:
         if (look.generation, look.holder) != (term.generation, self.me.id) and not self._thread.stopping:
             name = look.name or "another controller"
             self.fence(f"{name} has taken over with generation {look.generation}")
-        elif self._serves:
+        elif self._serves and not look.alone:
             self._look_at_switches()
 
     def _look_at_switches(self) -> None:

@@ -170,7 +170,7 @@ class SwitchEvents:
         changes = diff(program, dump.program)
         event(
             "switch compared",
-            level=link.level(INFO),
+            level=link.connection.level(INFO),
             datapath=dpid_text(link.datapath),
             installed=len(dump.program.flows),
             desired=len(program.flows),
@@ -215,7 +215,7 @@ class SwitchEvents:
         state.installed = desired.rules.get(state.datapath, 0)
         event(
             "switch in sync" if state.in_sync else "switch not in sync",
-            level=link.level(INFO),
+            level=link.connection.level(INFO),
             datapath=dpid_text(state.datapath),
             reason=state.reason or None,
         )

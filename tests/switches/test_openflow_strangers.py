@@ -119,8 +119,8 @@ def test_switches_that_nobody_expects_are_bounded_and_one_host_takes_a_part() ->
 def test_a_switch_that_comes_and_goes_does_not_fill_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(strangers_module, "TOLD_AT_ONCE", 4)
-    monkeypatch.setattr(strangers_module, "TOLD", 0.0)
+    monkeypatch.setattr(strangers_module, "LINES_AT_ONCE", 4)
+    monkeypatch.setattr(strangers_module, "LINES", 0.0)
     caplog.set_level("INFO", LOGGER)
 
     async def play() -> None:

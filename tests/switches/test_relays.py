@@ -300,8 +300,8 @@ def test_each_reason_and_each_end_is_logged_once(caplog: pytest.LogCaptureFixtur
 def test_one_that_comes_and_goes_at_one_that_stands_by_does_not_fill_its_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(strangers, "TOLD_AT_ONCE", 4)
-    monkeypatch.setattr(strangers, "TOLD", 0.0)
+    monkeypatch.setattr(strangers, "LINES_AT_ONCE", 4)
+    monkeypatch.setattr(strangers, "LINES", 0.0)
 
     async def play() -> None:
         async with two() as both:

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.limits import Bucket
-from lark_common.log import failure
+from lark_common.log import DEBUG, failure
 from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.budgets import (
@@ -122,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = Peer.at("?")
         self.tls_name = ""
         self.through = ""
+        # False where switches of its host come and go so often that they would fill the log.
+        self.is_logged = True
         self.closed_because = ""
         self.paused = False
         self._opened = opened
@@ -238,6 +240,10 @@ class Connection(asyncio.BufferedProtocol):
     def last_xid(self) -> int:
         """The transaction id that was given last."""
         return self._xid
+
+    def level(self, level: int) -> int:
+        """The level of a line in the log about this connection's switch that is usually of ``level``."""
+        return level if self.is_logged else DEBUG
 
     def hold(self) -> None:
         """Read nothing more until :meth:`go_on`; a portion that was read is still handled."""

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.limits import Bucket
-from lark_common.log import DEBUG, failure
+from lark_common.log import failure
 from lark_common.runs import Address
 from lark_controller.flows import cookies
 from lark_controller.flows.marker import MARKERS, NO_PROGRAM, Marker, read_marker
@@ -127,8 +127,6 @@ class SwitchLink:
         self._shared = shared or SharedSteps()
         self.requests = newcomer.requests
         self.ready = False
-        # False where switches of its host come and go so often that they would fill the log.
-        self.is_told = True
         self.handler = handler
         self.mastership = newcomer.mastership
         self._applies = Applies(connection, self.mastership.is_proven)
@@ -163,10 +161,6 @@ class SwitchLink:
     def packet_ins_dropped(self) -> int:
         """The number of PacketIns that were dropped, because the switch sent too many."""
         return self._packet_ins.dropped
-
-    def level(self, level: int) -> int:
-        """The level of a line in the log about this switch that is usually of ``level``."""
-        return level if self.is_told else DEBUG
 
     def close(self, reason: str) -> None:
         """Disconnect the switch; ``switch_gone`` follows."""

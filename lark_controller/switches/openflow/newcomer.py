@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.errors import SwitchError
-from lark_common.log import DEBUG
 from lark_controller.switches.openflow import replies, roles, wire
 from lark_controller.switches.openflow.connection import Connection
 from lark_controller.switches.openflow.mastership import Mastership
@@ -43,8 +42,6 @@ class Newcomer:
         self.requests = Requests(connection, room)
         self.mastership = Mastership(connection, self.requests)
         self.datapath = -1
-        # False where switches of its host come and go so often that they would fill the log.
-        self.is_told = True
         self.hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         connection.receive = self._receive
 
@@ -68,10 +65,6 @@ class Newcomer:
         finally:
             # One that this instance leads meanwhile is a switch's.
             self.connection.known = not self.mastership.is_slave
-
-    def level(self, level: int) -> int:
-        """The level of a line in the log about this switch that is usually of ``level``."""
-        return level if self.is_told else DEBUG
 
     def lost(self, reason: str) -> None:
         """Ends everything under way, since the connection is gone."""

@@ -112,12 +112,11 @@ class Relay:
 
     def __init__(self, newcomer: Newcomer, up: Connection) -> None:
         self.datapath = newcomer.datapath
-        self.connection = newcomer.connection
+        self.connection = down = newcomer.connection
+        self.up = up
         self.began = asyncio.get_running_loop().time()
         self._newcomer = newcomer
-        self.up = up
-        self._own = range(OWN_XIDS, newcomer.connection.last_xid + 1)
-        down = newcomer.connection
+        self._own = range(OWN_XIDS, down.last_xid + 1)
         down.known = up.known = True
         down.receive, up.receive = self._from_switch, self._from_active
         # The one is read no faster than the other takes it.
@@ -128,7 +127,7 @@ class Relay:
 
     def lost(self, reason: str) -> None:
         """End the other connection, since the switch's is gone."""
-        level = self._newcomer.level(INFO)
+        level = self.connection.level(INFO)
         event("switch is handed on no longer", level=level, datapath=f"{self.datapath:016x}", reason=reason)
         self._newcomer.lost(reason)
         self.up.close(reason)

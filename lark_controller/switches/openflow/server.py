@@ -172,6 +172,7 @@ class Server:
         if switch is None or connection.through or (switch.tls_name and not connection.tls_name):
             return False
         now = asyncio.get_running_loop().time()
+        # The arrival is the switch's host's, and not that of the instance between.
         self._arrivals.paid(connection.peer, now)
         connection.address, connection.peer = switch.address, Peer.at(switch.host)
         self._arrivals.wait(connection.peer, now)
@@ -344,10 +345,10 @@ class Server:
             self._let_go(holder, _TOO_MANY)
         self.kept[newcomer.datapath] = newcomer
         self._kept_places[newcomer.datapath] = newcomer.connection.peer
-        newcomer.is_told = self._log.tells(newcomer.connection.peer)
+        newcomer.connection.is_logged = self._log.has_line_for(newcomer.connection.peer)
         event(
             "switch is kept",
-            level=newcomer.level(INFO),
+            level=newcomer.connection.level(INFO),
             datapath=_dpid(newcomer.datapath),
             address=newcomer.connection.address,
         )
@@ -387,10 +388,10 @@ class Server:
             self._supersede(link)
             link.begin()
             self.links[link.datapath] = link
-            link.is_told = self._log.tells(connection.peer)
+            connection.is_logged = self._log.has_line_for(connection.peer)
             event(
                 "switch connected",
-                level=link.level(INFO),
+                level=connection.level(INFO),
                 datapath=_dpid(link.datapath),
                 address=connection.address,
                 through=connection.through or None,
@@ -431,7 +432,7 @@ class Server:
         _check_name(older.connection, link)
         event(
             "switch connects while it is connected: if that goes on, two have the same datapath id",
-            level=older.level(WARNING),
+            level=older.connection.level(WARNING),
             datapath=_dpid(link.datapath),
             kept=link.connection.address,
             closed=older.connection.address,
@@ -456,7 +457,7 @@ class Server:
         kept = self.kept.get(holder.datapath)
         if kept is holder:
             del self.kept[kept.datapath], self._kept_places[kept.datapath]
-            level = kept.level(INFO)
+            level = kept.connection.level(INFO)
             event("switch is kept no longer", level=level, datapath=_dpid(kept.datapath), reason=reason)
 
     def _gone(self, link: SwitchLink, reason: str) -> None:
@@ -464,7 +465,7 @@ class Server:
             return
         del self.links[link.datapath]
         link.ready = False
-        level = link.level(INFO if reason in (STOPS, FENCED) else WARNING)
+        level = link.connection.level(INFO if reason in (STOPS, FENCED) else WARNING)
         event("switch gone", level=level, datapath=_dpid(link.datapath), reason=reason)
         try:
             link.handler.switch_gone(link, reason)

@@ -19,10 +19,10 @@ _REASONS: Final = 1000
 _UNEXPECTED_SHARE: Final = 4
 # Seconds between two looks at which of them are expected by now, where there is no place left.
 LOOK_SECONDS: Final = 10.0
-# Switches of one host that are told of in the log when they come and go: so many at once, as of a pool behind one
-# address, then so many a second.
-TOLD_AT_ONCE: Final = 2048
-TOLD: Final = 1.0
+# Lines in the log for switches of one host that come and go: so many at once, as of a pool behind one address, then so
+# many a second.
+LINES_AT_ONCE: Final = 2048
+LINES: Final = 1.0
 
 
 class UnexpectedSwitches:
@@ -65,8 +65,8 @@ class ConnectionLog:
     def __init__(self) -> None:
         self._refused = 0
         self._unfinished: Counter[tuple[str, str]] = Counter()
-        self._told = Buckets(TOLD, TOLD_AT_ONCE)
-        self._untold = 0
+        self._lines = Buckets(LINES, LINES_AT_ONCE)
+        self._left_out = 0
 
     def refused(self) -> None:
         """Log that a connection got no place."""
@@ -87,14 +87,14 @@ class ConnectionLog:
         if _is_logged(times):
             event("no switch", level=WARNING, address=address or peer.host, reason=reason, times=times)
 
-    def tells(self, peer: Peer) -> bool:
+    def has_line_for(self, peer: Peer) -> bool:
         """False for a switch that is left out, since those of its host come and go too often."""
-        if not self._told.take(peer.network):
+        if not self._lines.take(peer.network):
             return True
-        self._untold += 1
-        if _is_logged(self._untold):
+        self._left_out += 1
+        if _is_logged(self._left_out):
             words = "switches come and go too often for the log, which has one a second of a host"
-            event(words, level=WARNING, address=peer.host, times=self._untold)
+            event(words, level=WARNING, address=peer.host, times=self._left_out)
         return False
 
 
