@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from lark_common.log import failure
+
 
 def processor_time() -> float:
     """The processor time of this thread, and of the programs that the process has waited for."""
@@ -54,3 +56,23 @@ class StoppableThread:
     def pause(self, seconds: float) -> bool:
         """Wait so long; True where the thread is stopped meanwhile."""
         return self._stop.wait(seconds)
+
+
+class TurnThread(StoppableThread):
+    """Calls ``turn`` again and again, which returns the seconds until the next call; the first one comes after
+    ``first`` seconds. An unexpected error is logged under ``words``, and the next call comes after ``later`` seconds."""
+
+    def __init__(self, name: str, turn: Callable[[], float], words: str, *, first: float, later: float) -> None:
+        super().__init__(name, self._turns)
+        self._turn = turn
+        self._words = words
+        self._first, self._later = first, later
+
+    def _turns(self) -> None:
+        pause = self._first
+        while not self.pause(pause):
+            try:
+                pause = self._turn()
+            except Exception as error:
+                failure(self._words, error)
+                pause = self._later

@@ -24,6 +24,7 @@ from lark_common import log
 from lark_common.errors import SettingError, StoreError
 from lark_common.signals import Signals
 from lark_common.systemd import Notices, boot_id
+from lark_common.threads import TurnThread
 from lark_controller import __version__
 from lark_controller.api.instances import WORDS, Identity, Term, Why
 from lark_controller.api.metrics import Metrics
@@ -70,6 +71,8 @@ WON: Final = -1
 DRAINED: Final = -2
 # Seconds that a drained controller gives another to take over, before it may be started again.
 _SUCCESSOR_SECONDS: Final = 10.0
+# Seconds in which a thread that asks the active controller ends the question that is under way.
+_ASKING_SECONDS: Final = 5.0
 
 
 def run(settings: Settings) -> int:
@@ -279,9 +282,9 @@ class Service:
         standing = self.member.standing()
         return Seal(standing.key, standing.generation, self.member.me.name)
 
-    def _asking(self) -> tuple[CounterReading | HandingOn, ...]:
+    def _asking(self) -> tuple[TurnThread, ...]:
         """The threads that ask the active instance while this one stands by."""
-        return tuple(each for each in (self._counters, self._handing_on) if each is not None)
+        return tuple(each.thread for each in (self._counters, self._handing_on) if each is not None)
 
     def _moved(self) -> None:
         """Ends what is under way at the active instance: another has the term."""
@@ -390,7 +393,7 @@ class Service:
         elif self._kept is not None:
             self._kept.stop()
         for asking in self._asking():
-            asking.stop()
+            asking.stop(_ASKING_SECONDS)
         self.joined.thread.stop()
         if self._copy is not None:
             self._copy.stop()

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Final
 
-from lark_common.log import failure
-from lark_common.threads import StoppableThread
+from lark_common.threads import TurnThread
 from lark_controller.accounting.shares.messages import (
     LONGEST_ORDER,
     GarbledError,
@@ -39,13 +38,11 @@ LATER: Final = 10.0
 SWITCH_SECONDS: Final = 1.0
 ORDER_SECONDS: Final = 2.0
 _LATELY: Final = 60.0
-# Seconds in which the thread ends what it is at.
-_PATIENCE: Final = 5.0
 
 
 class CounterReading:
-    """Reads on a thread, from :meth:`start` to :meth:`stop`. ``ask`` brings the active instance an answer, and returns
-    its next order; None where there is none to be had."""
+    """Reads on its ``thread``. ``ask`` brings the active instance an answer, and returns its next order; None where
+    there is none to be had."""
 
     def __init__(self, kept: KeptSwitches, ask: Callable[[bytes], bytes | None], metrics: Metrics) -> None:
         self._kept = kept
@@ -55,15 +52,9 @@ class CounterReading:
         self._done: tuple[bytes, float, list[ReadSwitch]] | None = None
         # The times at which it has read, and how many switches.
         self._lately: deque[tuple[float, int]] = deque()
-        self._thread = StoppableThread("lark-counters", self._run)
-
-    def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
-
-    def stop(self, patience: float = _PATIENCE) -> None:
-        """Ask no more, and wait so many seconds for the end of what is under way."""
-        self._thread.stop(patience)
+        # The active instance reads itself what is not answered.
+        words = "counters could not be read for the active controller"
+        self.thread = TurnThread("lark-counters", self.turn, words, first=SOON, later=LATER)
 
     def lately(self) -> int:
         """The number of switches that it has read in the last minute; from any thread."""
@@ -95,16 +86,6 @@ class CounterReading:
         self._done = order.token, began, read
         # A request costs as much as a switch: what is offered meanwhile comes in one.
         return 0.0 if sum(switch.size for switch in order.switches) > LONGEST_ORDER // 2 else SOON
-
-    def _run(self) -> None:
-        pause = SOON
-        while not self._thread.pause(pause):
-            try:
-                pause = self.turn()
-            except Exception as error:
-                # The active instance reads itself what is not answered.
-                failure("counters could not be read for the active controller", error)
-                pause = LATER
 
 
 def _steps(order: Order, began: float, found: Mapping[int, ReadCounters | None]) -> Iterator[ReadSwitch]:

@@ -15,8 +15,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from lark_common.log import failure
-from lark_common.threads import StoppableThread
+from lark_common.threads import TurnThread
 from lark_controller.api.handed_on import LONGEST_QUESTION, MOST
 from lark_controller.switches.openflow.loop_thread import KeptSwitches
 from lark_controller.switches.openflow.relays import Way
@@ -33,7 +32,6 @@ FEW: Final = 64
 AT_ONCE: Final = 256
 _READERS: Final = 64
 _HAND_ON_SECONDS: Final = 60.0
-_PATIENCE: Final = 5.0
 
 Address = tuple[str, int]
 
@@ -67,22 +65,15 @@ class MissedSwitches:
 
 
 class HandingOn:
-    """Asks on a thread of one that stands by, from :meth:`start` to :meth:`stop`, and hands on what is missed. ``ask``
-    brings the active instance a question and returns its answer, None without one; ``url`` is the active one's."""
+    """Asks on the ``thread`` of one that stands by, and hands on what is missed. ``ask`` brings the active instance a
+    question and returns its answer, None without one; ``url`` is the active one's."""
 
     def __init__(self, kept: KeptSwitches, ask: Callable[[bytes], bytes | None], url: Callable[[], str]) -> None:
         self._kept = kept
         self._ask = ask
         self._url = url
-        self._thread = StoppableThread("lark-handing-on", self._run)
-
-    def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
-
-    def stop(self, patience: float = _PATIENCE) -> None:
-        """Ask no more, and wait so many seconds for the end of what is under way."""
-        self._thread.stop(patience)
+        words = "switches could not be handed on to the active controller"
+        self.thread = TurnThread("lark-handing-on", self.turn, words, first=SECONDS, later=LATER)
 
     def turn(self) -> float:
         """Ask once, and hand on what is missed; returns the seconds until the next turn."""
@@ -97,15 +88,6 @@ class HandingOn:
         if found["switches"]:
             self._kept.hand_on(found["switches"], tuple(ways_of(found, url)), _HAND_ON_SECONDS)
         return SECONDS
-
-    def _run(self) -> None:
-        pause = SECONDS
-        while not self._thread.pause(pause):
-            try:
-                pause = self.turn()
-            except Exception as error:
-                failure("switches could not be handed on to the active controller", error)
-                pause = LATER
 
 
 def question_of(datapaths: Iterable[int]) -> bytes:

@@ -212,7 +212,7 @@ def test_the_table_of_threads_has_every_thread_of_the_controller() -> None:
 def _threads(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
-            case ast.Call(func=ast.Name(id="StoppableThread"), args=[name, *_]):
+            case ast.Call(func=ast.Name(id="StoppableThread" | "TurnThread"), args=[name, *_]):
                 yield _begin(name)
             case ast.Call(func=ast.Attribute(attr="Thread"), keywords=keywords):
                 yield from (_begin(each.value) for each in keywords if each.arg == "name")

@@ -14,7 +14,7 @@ SECTION: Final = PAGE.partition("## Threads and locks")[2].partition("\n## ")[0]
 # Modules of lark_common that the controller uses, and the rooms whose locks share a row.
 COMMON: Final = ("log.py", "systemd.py", "limits.py", "turns.py", "exhausted.py")
 LOCKS: Final = {"Lock", "RLock", "Condition"}
-STARTS: Final = {"Thread", "StoppableThread", "ThreadPoolExecutor"}
+STARTS: Final = {"Thread", "StoppableThread", "TurnThread", "ThreadPoolExecutor"}
 ROWS: Final = {
     "lark_controller/rest/": "(in `rest/`)",
     "lark_controller/store/database.py": "SQLite's writer",
