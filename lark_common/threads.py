@@ -60,7 +60,8 @@ class StoppableThread:
 
 class TurnThread(StoppableThread):
     """Calls ``turn`` again and again, which returns the seconds until the next call; the first one comes after
-    ``first`` seconds. An unexpected error is logged under ``words``, and the next call comes after ``later`` seconds."""
+    ``first`` seconds. An unexpected error is logged under ``words``, and the next call comes ``later`` seconds after
+    it."""
 
     def __init__(self, name: str, turn: Callable[[], float], words: str, *, first: float, later: float) -> None:
         super().__init__(name, self._turns)
