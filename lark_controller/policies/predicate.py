@@ -15,6 +15,7 @@ import classad2
 
 from lark_common.classads import evaluation
 from lark_common.classads.text import literal, parse_expression
+from lark_common.classads.written import read_again, tokens
 from lark_common.errors import AdError
 from lark_controller.jobs.job import Facts
 from lark_controller.policies import regexp
@@ -89,7 +90,7 @@ def compiled(text: str) -> Compiled:
         raise AdError("", f"an expression of {len(text)} characters; at most {MAX_LENGTH} are accepted")
     # HTCondor's own text: no comments, and function names without quotes.
     plain = repr(parse_expression(text))
-    evaluation.read_again(plain)
+    read_again(plain)
     found = evaluation.contents(plain)
     refused = evaluation.refused_functions(found.functions, FUNCTIONS)
     if refused:
@@ -114,7 +115,7 @@ def compiled(text: str) -> Compiled:
 
 def _selects_out_of_value(text: str) -> bool:
     """True for ``(A ?: B).c``: HTCondor names it as one attribute, not A and B, so their values would be missing."""
-    parts = evaluation.tokens(text)
+    parts = tokens(text)
     return any(part.kind == "." and before.kind in (")", "]", "}", "string") for before, part in pairwise(parts))
 
 
@@ -125,7 +126,7 @@ def _own(name: str) -> str:
 
 def _with_own_names(text: str) -> str:
     """An expression in HTCondor's own text, with the attributes' names of the small ads."""
-    for part in reversed(evaluation.tokens(text)):
+    for part in reversed(tokens(text)):
         name = part.text.strip("'")
         if part.kind == "name" and (own := _own(name)) != name:
             text = f"{text[: part.start]}'{own}'{text[part.start + len(part.text) :]}"
