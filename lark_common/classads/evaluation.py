@@ -54,8 +54,10 @@ MAX_SPLITS: Final = 2
 _OPERATORS: Final = frozenset({"is", "isnt", "true", "false", "undefined", "error"})
 _OTHER: Final = frozenset({"target", "other"})
 _SCOPES: Final = _OTHER | {"my", "self"}
-# Of the names above those that have a value of HTCondor's own only where the ad has no attribute of that name.
-HIDDEN_NAMES: Final = OWN_NAMES - _SCOPES - {"currenttime"}
+# Of the names above those that have a value of HTCondor's own whatever attributes an ad has, and those that have one
+# only where the ad has no attribute of that name.
+_ALWAYS_OWN: Final = _SCOPES | {"currenttime"}
+HIDDEN_NAMES: Final = OWN_NAMES - _ALWAYS_OWN
 # In place of a scope, before a name that is selected out of something.
 SELECTED: Final = "."
 
@@ -123,9 +125,12 @@ def contents(expression: str) -> Contents:
             references.append(Reference(of, name, splits))
         elif after != "." or part.text.lower() not in _SCOPES:
             references.append(Reference("", name, splits))
-    own = (OWN_NAMES - HIDDEN_NAMES, OWN_NAMES)
-    own_name = next((name for scope, name, _ in references if name.lower() in own[scope == SELECTED]), "")
+    own_name = next((each.name for each in references if _is_own(each)), "")
     return Contents(tuple(functions), tuple(references), has_record, selects, most_splits, own_name, asks_time)
+
+
+def _is_own(reference: Reference) -> bool:
+    return reference.name.lower() in (OWN_NAMES if reference.scope == SELECTED else _ALWAYS_OWN)
 
 
 def _name(part: Token) -> str:
