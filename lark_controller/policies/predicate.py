@@ -6,7 +6,7 @@ Undefined and Error are not true; a number is true unless it is zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -193,13 +193,15 @@ def expression_problem(text: str) -> str:
 def ads_of(facts: Facts, step: Callable[[], None] = _nothing) -> Ads:
     """Ads that hold the facts and nothing else."""
     lengths: dict[str, int] = {}
-    for name, text in (*facts.job, *facts.machine):
-        lengths[_own(name)] = max(lengths.get(_own(name), 0), len(text))
-    return Ads(_ad(facts.job), _ad(facts.machine), lengths, step)
+    return Ads(_ad(facts.job, lengths), _ad(facts.machine, lengths), lengths, step)
 
 
-def _ad(entries: tuple[tuple[str, str], ...]) -> classad2.ClassAd:
-    return classad2.ClassAd("[" + "; ".join(f"'{_own(name)}' = {text}" for name, text in entries) + "]")
+def _ad(facts: Iterable[tuple[str, str]], lengths: dict[str, int]) -> classad2.ClassAd:
+    """An ad of facts, whose lengths are noted."""
+    entries = [(_own(name), text) for name, text in facts]
+    for name, text in entries:
+        lengths[name] = max(lengths.get(name, 0), len(text))
+    return classad2.ClassAd("[" + "; ".join(f"'{name}' = {text}" for name, text in entries) + "]")
 
 
 def value(text: str, ads: Ads) -> Any:
