@@ -259,5 +259,10 @@ def values_met(text: str | None, ads: Ads) -> tuple[tuple[str, str], ...]:
             met.append((name, literal(value(name, ads))))
         except AdError:
             # The bindings report a quoted name ('a b') without its quotes, and then it is no expression.
-            met.append((name, literal(value(".".join(f"'{part}'" for part in name.split(".")), ads))))
+            met.append((name, literal(value(".".join(map(_quoted, name.split("."))), ads))))
     return tuple(met)
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

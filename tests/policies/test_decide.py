@@ -333,6 +333,7 @@ def test_every_job_gets_one_decision(job: dict[str, str], machine: dict[str, str
 
 def test_values_met_of_names_with_blanks_and_of_parts_of_records() -> None:
     assert values_met("'a b' == 1", SOME) == (("a b", "undefined"),)
+    assert values_met("'it\\'s' == 1 || 'a\\\\b;' == 1", SOME) == (("a\\b;", "undefined"), ("it's", "undefined"))
     assert values_met("MY.Owner == 1 && TARGET.Gone.Part == 2", SOME)[-1] == ("TARGET.Gone.Part", "undefined")
 
 
