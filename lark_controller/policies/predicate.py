@@ -258,8 +258,8 @@ def values_met(text: str | None, ads: Ads) -> tuple[tuple[str, str], ...]:
         try:
             met.append((name, literal(value(name, ads))))
         except AdError:
-            # The bindings report a quoted name ('a b') without its quotes, and then it is no expression.
-            met.append((name, literal(value(".".join(map(_quoted, name.split("."))), ads))))
+            # The bindings report a quoted name ('a b', 'a.1') without its quotes where nothing is selected out of it.
+            met.append((name, literal(value(_quoted(name), ads))))
     return tuple(met)
 
 
