@@ -144,11 +144,9 @@ class Tokens:
             self._take(read(self._path) if seen else ())
             log.event("tokens read", file=self._path, tokens=len(self._tokens))
         except SettingError as error:
-            unreadable = isinstance(error, UnreadableError)
-            if not unreadable or self._file.failed(error):
+            if self._file.failed(seen, error, again=isinstance(error, UnreadableError)):
                 log.event("tokens not read, the former stay", level=log.ERROR, file=self._path, error=error)
-            if unreadable:
-                return
+            return
         self._file.done(seen)
 
     def _take(self, tokens: Iterable[Token]) -> None:
