@@ -35,8 +35,12 @@ class Rereading(Generic[Mark]):
         self._seen = mark
         self._trouble = ""
 
-    def failed(self, error: Exception) -> bool:
-        """Note that it could not be read; True unless that is for the reason of the time before, which is logged."""
+    def failed(self, mark: Mark, error: Exception, *, again: bool) -> bool:
+        """Note that a file with this mark could not be used, and is to be read ``again`` even if it does not change;
+        True where that is to be logged: once for each reason while it lasts."""
+        if not again:
+            self.done(mark)
+            return True
         self._rests_until = self._clock() + AGAIN_SECONDS
         before, self._trouble = self._trouble, str(error)
         return self._trouble != before

@@ -10,12 +10,12 @@ attributes alone. So neither time nor memory depends on what somebody wrote.
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, NamedTuple
 
 import classad2
 
-from lark_common.classads.text import MAX_DEPTH, UNQUOTED
+from lark_common.classads.text import MAX_DEPTH
+from lark_common.classads.written import Token, read_again, tokens
 from lark_common.errors import AdError
 
 # Characters of an expression once every attribute it refers to is written out (see :func:`evaluate`).
@@ -51,27 +51,15 @@ SPLITS: Final = frozenset({"split", "splitslotname", "splitusername"})
 # Calls of those within each other, also through attributes.
 MAX_SPLITS: Final = 2
 
-# HTCondor's own text of an expression (repr; str adds blanks, as many as the square of its depth). It has no comments.
-_TOKEN: Final = re.compile(
-    r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|([A-Za-z_][A-Za-z0-9_]*+|\'[^\'\\]*+(?:\\.[^\'\\]*+)*+\')|'
-    r"([0-9][A-Za-z0-9_.]*+)|\s++|(.)",
-    re.DOTALL,
-)
 _OPERATORS: Final = frozenset({"is", "isnt", "true", "false", "undefined", "error"})
 _OTHER: Final = frozenset({"target", "other"})
 _SCOPES: Final = _OTHER | {"my", "self"}
-# Of the names above those that have a value of HTCondor's own only where the ad has no attribute of that name.
-HIDDEN_NAMES: Final = OWN_NAMES - _SCOPES - {"currenttime"}
+# Of the names above those that have a value of HTCondor's own whatever attributes an ad has, and those that have one
+# only where the ad has no attribute of that name.
+_ALWAYS_OWN: Final = _SCOPES | {"currenttime"}
+HIDDEN_NAMES: Final = OWN_NAMES - _ALWAYS_OWN
 # In place of a scope, before a name that is selected out of something.
 SELECTED: Final = "."
-
-
-class Token(NamedTuple):
-    """A part of an expression's text. ``kind``: ``string``, ``name``, ``number``, or the sign itself."""
-
-    kind: str
-    text: str
-    start: int
 
 
 class Reference(NamedTuple):
@@ -97,16 +85,6 @@ class Contents(NamedTuple):
     splits: int
     own_name: str
     asks_time: bool
-
-
-def tokens(text: str) -> list[Token]:
-    """The parts of an expression in HTCondor's own text of it (``repr`` of an ExprTree), without blanks."""
-    kinds = (None, "string", "name", "number", None)
-    return [
-        Token(kinds[found.lastindex] or found.group(), found.group(), found.start())
-        for found in _TOKEN.finditer(text)
-        if found.lastindex is not None
-    ]
 
 
 def contents(expression: str) -> Contents:
@@ -147,9 +125,12 @@ def contents(expression: str) -> Contents:
             references.append(Reference(of, name, splits))
         elif after != "." or part.text.lower() not in _SCOPES:
             references.append(Reference("", name, splits))
-    own = (OWN_NAMES - HIDDEN_NAMES, OWN_NAMES)
-    own_name = next((name for scope, name, _ in references if name.lower() in own[scope == SELECTED]), "")
+    own_name = next((each.name for each in references if _is_own(each)), "")
     return Contents(tuple(functions), tuple(references), has_record, selects, most_splits, own_name, asks_time)
+
+
+def _is_own(reference: Reference) -> bool:
+    return reference.name.lower() in (OWN_NAMES if reference.scope == SELECTED else _ALWAYS_OWN)
 
 
 def _name(part: Token) -> str:
@@ -188,23 +169,6 @@ def evaluated(tree: classad2.ExprTree, ad: classad2.ClassAd, target: classad2.Cl
     except (classad2.ClassAdException, UnicodeDecodeError, SystemError):
         # The bindings raise SystemError for a list with such a text.
         return classad2.Value.Error
-
-
-def read_again(text: str, name: str = "") -> classad2.ExprTree:
-    """The expression that HTCondor's own text of one stands for. Raises AdError where that is another text.
-
-    Behind a scope HTCondor writes a name without its quotes, whatever it has in it: with quotes or comments of their
-    own two such names hide all between them from whoever reads the text, and the name ``true`` is then none.
-    """
-    try:
-        tree = classad2.ExprTree(text)
-        again = repr(tree)
-    except (classad2.ClassAdException, UnicodeDecodeError):
-        tree, again = None, ""
-    # Not by text alone, since of two signs in a row the blank between them gets lost.
-    if again != text and [part.text for part in tokens(again)] != [part.text for part in tokens(text)]:
-        raise AdError(name, UNQUOTED)
-    return tree
 
 
 def moment_problem(found: Contents) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import classad2
 
+from lark_common.classads.written import UNQUOTED, read_again
 from lark_common.errors import AdError
 
 # The parser gives up at some hundred levels and the evaluator at some hundred more; real ads stay below ten.
@@ -59,8 +60,6 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\'[^\'\\]*+(?:\\.[^\'\\]*+)*
 _LONG_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[0-9]{19,}(?![.0-9])")
 # HTCondor reads no text of this time: the number by which its C library returns it is that of an error.
 _UNREADABLE: Final = datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)
-# The reason against an expression that HTCondor writes as another one.
-UNQUOTED: Final = "has a quoted name behind a dot; accepted there are letters, digits and '_', and no word as true"
 _EXPR_JSON = re.compile(r"/Expr\((.*)\)/", re.DOTALL)
 
 
@@ -128,26 +127,12 @@ def _old_expression_problem(expression: str) -> str:
         both = classad2.ClassAd()
     if len(both) != 2:
         return f"{_excerpt(expression)} is not one complete ClassAd expression"
-    return UNQUOTED if "'" in expression and not _is_written_whole(both.lookup("x")) else ""
-
-
-def _is_written_whole(tree: classad2.ExprTree) -> bool:
-    """True where HTCondor's own text of an expression is that of the same one.
-
-    Behind a dot it writes a name without its quotes, whatever it has in it: with ``; Owner = "root"`` in it, the text
-    of an ad would have another owner.
-    """
-    text = repr(tree)
-    try:
-        again = repr(classad2.ExprTree(text))
-    except classad2.ClassAdException:
-        return False
-    return _without_blanks(again) == _without_blanks(text)
-
-
-def _without_blanks(text: str) -> str:
-    # Of two signs in a row HTCondor's text loses the blank between them.
-    return text.replace(" ", "")
+    if "'" in expression:
+        try:
+            read_again(repr(both.lookup("x")))
+        except AdError as error:
+            return error.reason
+    return ""
 
 
 def _excerpt(text: str) -> str:
@@ -327,7 +312,8 @@ def _is_ad_of(text: str, count: int) -> bool:
         again = classad2.ClassAd(text)
     except classad2.ClassAdException:
         return False
-    return len(again) == count and len(_without_blanks(repr(again))) == len(_without_blanks(text))
+    # Of two signs in a row HTCondor's text loses the blank between them.
+    return len(again) == count and len(repr(again).replace(" ", "")) == len(text.replace(" ", ""))
 
 
 def ad_text(ad: classad2.ClassAd) -> str:

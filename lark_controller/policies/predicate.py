@@ -6,7 +6,7 @@ Undefined and Error are not true; a number is true unless it is zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -15,6 +15,7 @@ import classad2
 
 from lark_common.classads import evaluation
 from lark_common.classads.text import literal, parse_expression
+from lark_common.classads.written import read_again, tokens
 from lark_common.errors import AdError
 from lark_controller.jobs.job import Facts
 from lark_controller.policies import regexp
@@ -89,7 +90,7 @@ def compiled(text: str) -> Compiled:
         raise AdError("", f"an expression of {len(text)} characters; at most {MAX_LENGTH} are accepted")
     # HTCondor's own text: no comments, and function names without quotes.
     plain = repr(parse_expression(text))
-    evaluation.read_again(plain)
+    read_again(plain)
     found = evaluation.contents(plain)
     refused = evaluation.refused_functions(found.functions, FUNCTIONS)
     if refused:
@@ -114,7 +115,7 @@ def compiled(text: str) -> Compiled:
 
 def _selects_out_of_value(text: str) -> bool:
     """True for ``(A ?: B).c``: HTCondor names it as one attribute, not A and B, so their values would be missing."""
-    parts = evaluation.tokens(text)
+    parts = tokens(text)
     return any(part.kind == "." and before.kind in (")", "]", "}", "string") for before, part in pairwise(parts))
 
 
@@ -125,7 +126,7 @@ def _own(name: str) -> str:
 
 def _with_own_names(text: str) -> str:
     """An expression in HTCondor's own text, with the attributes' names of the small ads."""
-    for part in reversed(evaluation.tokens(text)):
+    for part in reversed(tokens(text)):
         name = part.text.strip("'")
         if part.kind == "name" and (own := _own(name)) != name:
             text = f"{text[: part.start]}'{own}'{text[part.start + len(part.text) :]}"
@@ -192,13 +193,15 @@ def expression_problem(text: str) -> str:
 def ads_of(facts: Facts, step: Callable[[], None] = _nothing) -> Ads:
     """Ads that hold the facts and nothing else."""
     lengths: dict[str, int] = {}
-    for name, text in (*facts.job, *facts.machine):
-        lengths[_own(name)] = max(lengths.get(_own(name), 0), len(text))
-    return Ads(_ad(facts.job), _ad(facts.machine), lengths, step)
+    return Ads(_ad(facts.job, lengths), _ad(facts.machine, lengths), lengths, step)
 
 
-def _ad(entries: tuple[tuple[str, str], ...]) -> classad2.ClassAd:
-    return classad2.ClassAd("[" + "; ".join(f"'{_own(name)}' = {text}" for name, text in entries) + "]")
+def _ad(facts: Iterable[tuple[str, str]], lengths: dict[str, int]) -> classad2.ClassAd:
+    """An ad of facts, whose lengths are noted."""
+    entries = [(_own(name), text) for name, text in facts]
+    for name, text in entries:
+        lengths[name] = max(lengths.get(name, 0), len(text))
+    return classad2.ClassAd("[" + "; ".join(f"'{name}' = {text}" for name, text in entries) + "]")
 
 
 def value(text: str, ads: Ads) -> Any:
@@ -255,6 +258,11 @@ def values_met(text: str | None, ads: Ads) -> tuple[tuple[str, str], ...]:
         try:
             met.append((name, literal(value(name, ads))))
         except AdError:
-            # The bindings report a quoted name ('a b') without its quotes, and then it is no expression.
-            met.append((name, literal(value(".".join(f"'{part}'" for part in name.split(".")), ads))))
+            # The bindings report a quoted name ('a b', 'a.1') without its quotes where nothing is selected out of it.
+            met.append((name, literal(value(_quoted(name), ads))))
     return tuple(met)
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

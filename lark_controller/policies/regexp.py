@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import classad2
 
-from lark_common.classads.evaluation import Token, tokens
+from lark_common.classads.written import Token, tokens
 from lark_common.errors import AdError
 
 FUNCTIONS: Final = frozenset({"regexp", "regexps", "regexpmember"})

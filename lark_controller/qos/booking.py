@@ -125,7 +125,7 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
 def wan_node(job: Job | None, policy: Policy, topology: Topology) -> str:
     """The WAN that a job's traffic takes: where a rule steers it, else its group's port, else the only one, or
     ``wan``. Raises PathError."""
-    wans = sorted({end for link in topology.spec.links for end in link.ends if is_wan(end)})
+    wans = topology.wans
     if not wans:
         raise PathError("no link of the policy's topology leads to a WAN")
     chosen = None if job is None else _steered(job, policy)

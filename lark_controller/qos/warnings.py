@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from lark_common.errors import PathError
 from lark_controller.policies.cover import Cover
 from lark_controller.policies.model import MAX_GROUPS, HostSpec, Policy, Reserves, SwitchRole, TopologySpec
-from lark_controller.policies.topology import ACCESS, is_wan
+from lark_controller.policies.topology import ACCESS
 from lark_controller.qos.admission import NOTHING, shortages
 from lark_controller.qos.groups import has_queue, notices, shortcomings, told
 from lark_controller.qos.topology import KILO, MAX_RATE, Topology, requested_rate
@@ -80,13 +80,13 @@ def _bandwidth_warnings(policy: Policy) -> tuple[str, ...]:
     spec = policy.topology
     if spec is None:
         return ()
-    whose = _whose(policy)
+    whose, topology = _whose(policy), Topology(spec, {})
     found = []
-    if spec.reserves is Reserves.WAN and not any(is_wan(end) for link in spec.links for end in link.ends):
+    if spec.reserves is Reserves.WAN and not topology.wans:
         found.append(
             f"topology.reserves is wan, and no link of topology.links leads to a WAN: {whose} is refused everywhere"
         )
-    elif spec.reserves is Reserves.WAN and (why := _pathless(spec)):
+    elif spec.reserves is Reserves.WAN and (why := _pathless(topology)):
         found.append(f"{why}: {whose} is refused there")
     if spec.default is None:
         found.append(
@@ -174,10 +174,10 @@ def _workers(spec: TopologySpec) -> list[HostSpec]:
     return [host for host in hosts if not host.addresses]
 
 
-def _pathless(spec: TopologySpec) -> str:
+def _pathless(topology: Topology) -> str:
     """The first host whose switch has no path to any WAN, as a clause."""
-    topology = Topology(spec, {})
-    connected = topology.connected(end for link in spec.links for end in link.ends if is_wan(end))
+    spec = topology.spec
+    connected = topology.connected(topology.wans)
     for host in _workers(spec):
         # A switch that is an end of no link counts as one with hosts that are not named.
         by = host.switch if topology.is_end(host.switch) or spec.default is None else spec.default.switch

@@ -108,8 +108,8 @@ class Tokens:
         self._file = Rereading(seen)
         self._tokens: dict[str, Token] = {}
         self._digest = ""
-        self._take(read(path) if seen else ())
-        if not seen:
+        self._take(() if seen is None else read(path))
+        if seen is None:
             log.event("no tokens", level=log.WARNING, file=path, hint="lark token NAME --scope hook")
 
     def find(self, secret: str) -> Token | None:
@@ -141,14 +141,12 @@ class Tokens:
 
     def _reload(self, seen: tuple[int, ...] | None) -> None:
         try:
-            self._take(read(self._path) if seen else ())
+            self._take(() if seen is None else read(self._path))
             log.event("tokens read", file=self._path, tokens=len(self._tokens))
         except SettingError as error:
-            unreadable = isinstance(error, UnreadableError)
-            if not unreadable or self._file.failed(error):
+            if self._file.failed(seen, error, again=isinstance(error, UnreadableError)):
                 log.event("tokens not read, the former stay", level=log.ERROR, file=self._path, error=error)
-            if unreadable:
-                return
+            return
         self._file.done(seen)
 
     def _take(self, tokens: Iterable[Token]) -> None:
@@ -296,7 +294,7 @@ def _yaml(value: object) -> str:
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """The file's identity, which changes when the file does; None where there is none."""
+    """The file's identity, which changes when the file does; None where there is none, empty where it is not known."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -50,11 +50,9 @@ class RegistryFile:
                 self._registry = parse(file.read(MAX_BYTES + 1).decode("utf-8"))
             event("scitags registry read", path=path, experiments=len(self._registry.experiments))
         except (OSError, UnicodeDecodeError, RegistryError) as error:
-            unreadable = isinstance(error, OSError) and seen != _ABSENT
-            if not unreadable or self._file.failed(error):
+            if self._file.failed(seen, error, again=isinstance(error, OSError) and seen != _ABSENT):
                 event("the scitags registry cannot be read", level=WARNING, path=path, reason=error)
-            if unreadable:
-                return
+            return
         self._file.done(seen)
 
 

@@ -10,7 +10,7 @@ def test_a_change_that_could_not_be_read_is_read_some_seconds_later() -> None:
     file = Rereading("old", lambda: now[0])
     assert not file.is_due("old")
     assert file.is_due("new")
-    assert file.failed(OSError("no descriptor"))
+    assert file.failed("new", OSError("no descriptor"), again=True)
     assert not file.is_due("new")
     now[0] += AGAIN_SECONDS
     assert file.is_due("new")
@@ -20,7 +20,16 @@ def test_a_change_that_could_not_be_read_is_read_some_seconds_later() -> None:
 
 def test_a_file_that_stays_unreadable_is_logged_once_for_each_reason() -> None:
     file = Rereading("old")
-    told = [file.failed(OSError(reason)) for reason in ("denied", "denied", "no descriptor", "denied")]
-    assert told == [True, False, True, True]
+    reasons = ("denied", "denied", "no descriptor", "denied")
+    logged = [file.failed("new", OSError(reason), again=True) for reason in reasons]
+    assert logged == [True, False, True, True]
     file.done("new")
-    assert file.failed(OSError("denied"))
+    assert file.failed("newer", OSError("denied"), again=True)
+
+
+def test_a_file_whose_content_is_bad_is_read_again_when_it_changes_and_each_time_logged() -> None:
+    file = Rereading("old")
+    for mark in ("new", "newer"):
+        assert file.is_due(mark)
+        assert file.failed(mark, ValueError("no tokens"), again=False)
+        assert not file.is_due(mark)

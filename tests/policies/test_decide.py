@@ -333,6 +333,10 @@ def test_every_job_gets_one_decision(job: dict[str, str], machine: dict[str, str
 
 def test_values_met_of_names_with_blanks_and_of_parts_of_records() -> None:
     assert values_met("'a b' == 1", SOME) == (("a b", "undefined"),)
+    names = ("'it\\'s'", "'a\\\\b;'", "'a.1'", "'a b.c'", "'a b'.c", "'it\\'s'.c")
+    met = tuple(values_met(f"{name} == 1", SOME) for name in names)
+    written = ("it's", "a\\b;", "a.1", "a b.c", "'a b'.c", "'it\\'s'.c")
+    assert met == tuple(((name, "undefined"),) for name in written)
     assert values_met("MY.Owner == 1 && TARGET.Gone.Part == 2", SOME)[-1] == ("TARGET.Gone.Part", "undefined")
 
 

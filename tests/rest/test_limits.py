@@ -197,3 +197,18 @@ def test_a_token_taken_away_while_no_descriptor_is_left_is_refused_once_there_is
     with no_descriptors():
         assert tokens.find(TOKENS["read"]) is not None
     assert tokens.find(TOKENS["read"]) is None
+
+
+def test_tokens_stay_good_while_their_file_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rereading, "AGAIN_SECONDS", 0.0)
+    path = write_tokens(tmp_path / "tokens.yaml")
+    tokens = Tokens(path)
+    path.rename(tmp_path / "away")
+    path.symlink_to(path)
+    assert tokens.find(TOKENS["read"]) is not None
+    with pytest.raises(SettingError, match="cannot be read"):
+        Tokens(path)
+    path.unlink()
+    assert tokens.find(TOKENS["read"]) is None
+    (tmp_path / "away").rename(path)
+    assert tokens.find(TOKENS["read"]) is not None

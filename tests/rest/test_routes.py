@@ -20,6 +20,7 @@ from lark_common.errors import (
     UnsupportedError,
 )
 from lark_common.worker_rules import from_json
+from lark_controller.jobs.job import JobState
 from lark_controller.rest.forwarding.questions import PATHS
 from lark_controller.rest.problems import CONTENT_TYPE
 from tests.fixtures.fake_controls import DPID, bearer, post_body
@@ -43,6 +44,19 @@ def assert_problem(answer: Any, status: int, kind: str = "") -> dict[str, Any]:
     assert found["title"]
     assert found["detail"]
     return found
+
+
+@pytest.mark.parametrize(
+    ("state", "over"), [(JobState.ENDED, "has ended"), (JobState.REFUSED, "was refused (no capacity)")]
+)
+def test_nothing_is_explained_for_a_job_that_is_over(api: Api, state: JobState, over: str) -> None:
+    job = api.register()
+    known = api.controls.jobs.known
+    known[job["id"]] = replace(known[job["id"]], state=state, reason="no capacity")
+    for ends in (f"src={job['id']}&dst=192.0.2.1", f"src=192.0.2.1&dst={job['id']}"):
+        problem = assert_problem(api.client.get(f"/v1/explain?{ends}", headers=bearer("read")), 404)
+        words = f"{over}: nothing passes for it; accepted are live jobs and addresses"
+        assert problem["detail"] == f"job {job['cluster']}.{job['proc']} {words}"
 
 
 def test_a_job_has_the_names_that_htcondors_users_have(api: Api) -> None:

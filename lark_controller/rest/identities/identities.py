@@ -173,14 +173,12 @@ class Identities:
                 return
             try:
                 self._take(read(self._path))
-                self._file.done(before)
             except SettingError as error:
-                unreadable = isinstance(error, UnreadableError)
-                for line in str(error).splitlines() if not unreadable or self._file.failed(error) else ():
-                    log.event("issuers not read, the former stay", level=log.ERROR, file=self._path, error=line)
-                if not unreadable:
-                    self._file.done(before)
+                if self._file.failed(before, error, again=isinstance(error, UnreadableError)):
+                    for line in str(error).splitlines():
+                        log.event("issuers not read, the former stay", level=log.ERROR, file=self._path, error=line)
                 return
+            self._file.done(before)
         log.event("issuers read", file=self._path, issuers=" ".join(self._issuers))
 
     def _take(self, issuers: tuple[Issuer, ...]) -> None:

@@ -150,11 +150,9 @@ class KeysFile:
             self._keys = self._read()
             log.event("keys read", file=self._path, keys=len(self._keys))
         except (OSError, ValueError) as error:
-            unreadable = isinstance(error, OSError)
-            if not unreadable or self._file.failed(error):
+            if self._file.failed(now, error, again=isinstance(error, OSError)):
                 log.event("keys not read, the former stay", level=log.ERROR, file=self._path, error=error)
-            if unreadable:
-                return
+            return
         self._file.done(now)
 
     def _read(self) -> KeySet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lark_common.errors import NotFoundError
+from lark_controller.jobs.job import JobState
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.job_words import is_address, job_or_address
@@ -43,10 +44,11 @@ def show(query: dict[str, Any]) -> Any:
 
 
 def _require_live(end: str) -> None:
-    """Raises NotFoundError for a job that has ended, under the name that its user has for it, and for one that is
+    """Raises NotFoundError for a job that is over, under the name that its user has for it, and for one that is
     unknown."""
     if is_address(end):
         return
     job = current().controls.jobs.detail(end).job
     if not job.live:
-        raise NotFoundError(f"job {job.called} has ended: nothing passes for it; accepted are live jobs and addresses")
+        over = f"was refused ({job.reason})" if job.state is JobState.REFUSED else "has ended"
+        raise NotFoundError(f"job {job.called} {over}: nothing passes for it; accepted are live jobs and addresses")
