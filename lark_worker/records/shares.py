@@ -156,10 +156,10 @@ def _read(path: Path, now: float) -> SharedFlow | None:
             {int(number) for number in given["over"]},
             None if doubt is None else (float(doubt[0]), _shares(doubt[1], now)),
         )
+        # A file that a disk has damaged may still be JSON.
+        is_known = bool(_ID.fullmatch(flow.id)) or (not flow.id and len(flow.shares) == 1)
     except (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError):
         return None
-    # A file that a disk has damaged may still be JSON.
-    is_known = bool(_ID.fullmatch(flow.id)) or (not flow.id and len(flow.shares) == 1)
     return flow if receiver and is_known else None
 
 

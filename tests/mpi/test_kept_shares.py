@@ -121,6 +121,8 @@ def test_no_file_stays_of_what_is_over(controller: Controller, tmp_path: Path) -
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"id": 1}', '{"id": "", "whole": true, "shares": [], "over": [], "doubt": null}',
              '{"id": "0a", "whole": true, "shares": [[1, NaN, 60, false]], "over": [], "doubt": null}',
+             '{"id": 10, "whole": true, "shares": [[1, 20, 60, false]], "over": [], "doubt": null}',
+             '{"id": null, "whole": true, "shares": [[1, 20, 60, false]], "over": [], "doubt": null}',
              '{"id": "0a/../b", "whole": true, "shares": [], "over": [], "doubt": null}',
              '{"id": "0a", "whole": true, "shares": [[1, 5]], "over": [], "doubt": null}']
 )  # fmt: skip
