@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Collection
 from contextlib import suppress
@@ -92,26 +93,21 @@ class ShareFiles:
         text = json.dumps(_to_json(flow))
         if self._written.get(flow.ends) == text:
             return
-        path = self._path(flow.ends)
         try:
-            write_atomically(path, text)
+            write_atomically(self._path(flow.ends), text)
             self._written[flow.ends], self._fails = text, False
         except OSError as error:
-            # Each request of a job comes here while the disk is full.
-            if not self._fails:
-                log.failure("shares of a reservation cannot be kept on disk", error, job=flow.ends[0])
-            self._fails = True
-            with suppress(OSError):
-                path.with_suffix(".new").unlink(missing_ok=True)
+            self._failed("shares of a reservation cannot be kept on disk", error, flow.ends)
             self.remove(flow.ends)
 
     def remove(self, ends: Ends) -> None:
         """Forget a flow; nothing happens where there is none."""
         self._written.pop(ends, None)
         try:
-            self._path(ends).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(ends))  # noqa: PTH108  # see _path
         except OSError as error:
-            log.failure("shares of a reservation cannot be removed from disk", error, job=ends[0])
+            self._failed("shares of a reservation cannot be removed from disk", error, ends)
 
     def load(self, jobs: Collection[str], now: float) -> list[SharedFlow]:
         """Every flow of these jobs that can be read, at this time of the monotonic clock; others are removed."""
@@ -129,8 +125,15 @@ class ShareFiles:
                 log.failure("a file of shares cannot be removed", error, path=path)
         return found
 
-    def _path(self, ends: Ends) -> Path:
-        return self._directory / f"{ends[0]}-{ends[1]}.json"
+    def _failed(self, message: str, error: OSError, ends: Ends) -> None:
+        """Log the first of several failures: while the disk is full or read-only, each request of a job has one."""
+        if not self._fails:
+            log.failure(message, error, job=ends[0])
+        self._fails = True
+
+    def _path(self, ends: Ends) -> str:
+        """The name of a flow's file. No Path: a job chooses its receivers, and may choose ever other ones."""
+        return f"{self._directory}/{ends[0]}-{ends[1]}.json"
 
 
 def _to_json(flow: SharedFlow) -> dict[str, Any]:
