@@ -349,9 +349,10 @@ static const char *read_answer(answer *of, size_t length) {
         status = status * 10 + (space_at[i] - '0');
     }
     if (space_at[4] != ' ' && space_at[4] != '\r') return "it gave no answer";
-    of->status = status;
     of->body = (json){(unsigned char *)head + 4, (unsigned char *)of->text + length};
-    return is_object(of->body) ? NULL : "its answer is no JSON object";
+    if (!is_object(of->body)) return "its answer is no JSON object";
+    of->status = status;
+    return NULL;
 }
 
 /* One request; NULL, or what went wrong, with `missing` set where no service is there. */
@@ -359,7 +360,7 @@ static const char *once(const char *request, size_t length, double seconds, answ
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     const char *path = socket_path(), *problem = NULL;
     size_t held = 0, room = 1 << 16;
-    *missing = 0;
+    *missing = out->status = 0;
     if (strlen(path) >= sizeof name.sun_path) {
         *missing = 1;
         return "the socket's path is too long";
@@ -399,8 +400,8 @@ static const char *once(const char *request, size_t length, double seconds, answ
     return problem;
 }
 
-/* Asks until there is an answer that is one, for `patience` seconds; 0 where there is none, and `reason` says why.
- * The answer is to be forgotten. */
+/* Asks until there is an answer that is one, for `patience` seconds; 0 where there is none, and `reason` says why; the
+ * status is 0 then. The answer is to be forgotten. */
 static int ask(const char *method, const char *target, const char *body, double wait, double patience, answer *out,
                char *reason) {
     char request[1024];
@@ -1232,7 +1233,6 @@ static int read_paths(reservation *of, const char *after, double wait, double pa
     char target[VERSION + 64], version[64], word[VERSION];
     snprintf(target, sizeof target, "/v1/paths?after=%s&wait=%lld.%03d", after, (long long)wait,
              (int)((wait - (double)(long long)wait) * 1000));
-    found->status = 0;
     if (!ask("GET", target, "", wait, patience, found, reason)) return 0;
     if (found->status != AWAY) {
         pthread_mutex_lock(&lock);
