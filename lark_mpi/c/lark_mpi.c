@@ -697,24 +697,17 @@ static int enlist(reservation *of) {
     return there;
 }
 
-/* Gives a flow back; where nobody answers, its end does it, and the result is 0. */
-static int give(reservation *of, int job) {
+/* Gives a flow back. Where nobody answers, or nobody `answers` as it is, its end does it, and the result is 0. */
+static int give(reservation *of, int job, int answers) {
     char target[96], reason[TEXT];
     answer found;
     flow was = flow_of(of, job);
     keep(of, job, &(flow){.kbps = 0});
-    if (!was.id[0] || was.lost[0]) return 1;
+    if (!was.id[0] || was.lost[0] || !answers) return answers;
     snprintf(target, sizeof target, "/v1/reservations/%s", was.id);
     if (!ask("DELETE", target, "", 0, RENEWAL_PATIENCE, &found, reason)) return 0;
     forget(&found);
     return found.status != AWAY;
-}
-
-/* The same where nobody `answers` any more: its end does it. */
-static int back(reservation *of, int job, int answers) {
-    if (answers) return give(of, job);
-    keep(of, job, &(flow){.kbps = 0});
-    return 0;
 }
 
 /* A number for a share, by which the service finds that a request is the one of before, whose answer was lost. */
@@ -773,7 +766,8 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     return 1;
 }
 
-/* Sets a rate that is refused to nobody. Where nobody answers, or `answers` is 0, the next renewal sets it. */
+/* Lowers a rate, or makes it steady or not, which is never refused. Where nobody answers, or nobody `answers` as it is,
+ * the next renewal does it, and the result is 0. */
 static int set(reservation *of, int job, long long kbps, int steady, int answers) {
     char reason[TEXT];
     if (answers && take(of, job, kbps, steady, 0, reason)) return 1;
@@ -789,7 +783,7 @@ static void lower(reservation *of, const long long *wanted) {
     for (int job = 0, answers = 1; job < of->jobs; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;
-        if (!wanted[job]) answers = back(of, job, answers);
+        if (!wanted[job]) answers = give(of, job, answers);
         else if ((wanted[job] < made.kbps || of->steady != made.steady) && !made.lost[0])
             answers = set(of, job, wanted[job], of->steady, answers);
     }
@@ -800,14 +794,14 @@ static void undo(reservation *of) {
         flow made = flow_of(of, job), was = of->before[job];
         long long wanted = was.lost[0] ? 0 : was.kbps;
         if (!made.id[0] || (made.kbps == wanted && made.steady == was.steady) || made.lost[0]) continue;
-        if (!wanted) answers = back(of, job, answers);
+        if (!wanted) answers = give(of, job, answers);
         else answers = set(of, job, wanted, was.steady, answers);
     }
 }
 
 static void drop(reservation *of) {
     /* MPI_Finalize is not to wait for each of a thousand flows where nobody answers. */
-    for (int job = 0, answers = 1; of->makes && job < of->jobs; job++) answers = back(of, job, answers);
+    for (int job = 0, answers = 1; of->makes && job < of->jobs; job++) answers = give(of, job, answers);
     pthread_mutex_lock(&lock);
     for (reservation **each = &held; *each; each = &(*each)->next) {
         if (*each == of) {
