@@ -21,8 +21,8 @@ from lark_worker.records.atomic_file import remove, write_atomically
 
 # Shares of one flow; the communicators of an application are far fewer.
 MOST: Final = 64
-# Numbers of those that are over, in multiples of that.
-_OVER: Final = 16
+# Numbers of shares of one flow that are over.
+_MOST_OVER: Final = 16 * MOST
 # Mb/s; less is nothing. A controller rounds up to whole kb/s.
 NOTHING: Final = 0.0005
 
@@ -32,7 +32,7 @@ _ID: Final = re.compile(r"[0-9a-f]{1,32}")
 Ends = tuple[str, str]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Share:
     """A share: Mb/s, the seconds that it was given last, its end by the monotonic clock, and whether the rate is the
     most as well."""
@@ -62,7 +62,7 @@ class SharedFlow:
     def become(self, shares: dict[int, Share]) -> None:
         """Have these shares from now on; others are over."""
         # Where they are many, no share is taken for one of a former run any more.
-        if not self.whole and len(self.over) < _OVER * MOST:
+        if not self.whole and len(self.over) < _MOST_OVER:
             self.over |= self.shares.keys() - shares.keys()
         self.shares = shares
 
@@ -74,7 +74,7 @@ class SharedFlow:
 
     def may_be_unknown(self, number: int) -> bool:
         """True for a share that may be of a former run of the service."""
-        return not self.whole and number not in self.over and len(self.shares) < MOST and len(self.over) < _OVER * MOST
+        return not self.whole and number not in self.over and len(self.shares) < MOST and len(self.over) < _MOST_OVER
 
 
 class ShareFiles:
