@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from lark_mpi.errors import ReservationError
-from lark_mpi.service import AWAY, BUSY, ask, reason
+from lark_mpi.service import AGAIN, AWAY, ask, reason
 
 # Seconds for which a flow stays reserved when nobody renews it.
 LEASE: Final = 300.0
@@ -145,7 +145,7 @@ class Flows:
                 return False
             if answer[0] == NOT_FOUND:
                 self._lose(job, flow, reason(answer))
-            return answer[0] not in (AWAY, BUSY)
+            return answer[0] not in AGAIN
 
     def _take(self, job: str, rate: float, wait: float) -> None:
         with self._asking:

@@ -349,9 +349,10 @@ static const char *read_answer(answer *of, size_t length) {
         status = status * 10 + (space_at[i] - '0');
     }
     if (space_at[4] != ' ' && space_at[4] != '\r') return "it gave no answer";
-    of->status = status;
     of->body = (json){(unsigned char *)head + 4, (unsigned char *)of->text + length};
-    return is_object(of->body) ? NULL : "its answer is no JSON object";
+    if (!is_object(of->body)) return "its answer is no JSON object";
+    of->status = status;
+    return NULL;
 }
 
 /* One request; NULL, or what went wrong, with `missing` set where no service is there. */
@@ -359,7 +360,7 @@ static const char *once(const char *request, size_t length, double seconds, answ
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     const char *path = socket_path(), *problem = NULL;
     size_t held = 0, room = 1 << 16;
-    *missing = 0;
+    *missing = out->status = 0;
     if (strlen(path) >= sizeof name.sun_path) {
         *missing = 1;
         return "the socket's path is too long";
@@ -399,8 +400,8 @@ static const char *once(const char *request, size_t length, double seconds, answ
     return problem;
 }
 
-/* Asks until there is an answer that is one, for `patience` seconds; 0 where there is none, and `reason` says why.
- * The answer is to be forgotten. */
+/* Asks until there is an answer that is one, for `patience` seconds; 0 where there is none, and `reason` says why; the
+ * status is 0 then. The answer is to be forgotten. */
 static int ask(const char *method, const char *target, const char *body, double wait, double patience, answer *out,
                char *reason) {
     char request[1024];
@@ -696,24 +697,17 @@ static int enlist(reservation *of) {
     return there;
 }
 
-/* Gives a flow back; where nobody answers, its end does it, and the result is 0. */
-static int give(reservation *of, int job) {
+/* Gives a flow back. Where nobody answers, or nobody `answers` as it is, its end does it, and the result is 0. */
+static int give(reservation *of, int job, int answers) {
     char target[96], reason[TEXT];
     answer found;
     flow was = flow_of(of, job);
     keep(of, job, &(flow){.kbps = 0});
-    if (!was.id[0] || was.lost[0]) return 1;
+    if (!was.id[0] || was.lost[0] || !answers) return answers;
     snprintf(target, sizeof target, "/v1/reservations/%s", was.id);
     if (!ask("DELETE", target, "", 0, RENEWAL_PATIENCE, &found, reason)) return 0;
     forget(&found);
     return found.status != AWAY;
-}
-
-/* The same where nobody `answers` any more: its end does it. */
-static int back(reservation *of, int job, int answers) {
-    if (answers) return give(of, job);
-    keep(of, job, &(flow){.kbps = 0});
-    return 0;
 }
 
 /* A number for a share, by which the service finds that a request is the one of before, whose answer was lost. */
@@ -772,7 +766,8 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     return 1;
 }
 
-/* Sets a rate that is refused to nobody. Where nobody answers, or `answers` is 0, the next renewal sets it. */
+/* Lowers a rate, or makes it steady or not, which is never refused. Where nobody answers, or nobody `answers` as it is,
+ * the next renewal does it, and the result is 0. */
 static int set(reservation *of, int job, long long kbps, int steady, int answers) {
     char reason[TEXT];
     if (answers && take(of, job, kbps, steady, 0, reason)) return 1;
@@ -788,7 +783,7 @@ static void lower(reservation *of, const long long *wanted) {
     for (int job = 0, answers = 1; job < of->jobs; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;
-        if (!wanted[job]) answers = back(of, job, answers);
+        if (!wanted[job]) answers = give(of, job, answers);
         else if ((wanted[job] < made.kbps || of->steady != made.steady) && !made.lost[0])
             answers = set(of, job, wanted[job], of->steady, answers);
     }
@@ -799,14 +794,14 @@ static void undo(reservation *of) {
         flow made = flow_of(of, job), was = of->before[job];
         long long wanted = was.lost[0] ? 0 : was.kbps;
         if (!made.id[0] || (made.kbps == wanted && made.steady == was.steady) || made.lost[0]) continue;
-        if (!wanted) answers = back(of, job, answers);
+        if (!wanted) answers = give(of, job, answers);
         else answers = set(of, job, wanted, was.steady, answers);
     }
 }
 
 static void drop(reservation *of) {
     /* MPI_Finalize is not to wait for each of a thousand flows where nobody answers. */
-    for (int job = 0, answers = 1; of->makes && job < of->jobs; job++) answers = back(of, job, answers);
+    for (int job = 0, answers = 1; of->makes && job < of->jobs; job++) answers = give(of, job, answers);
     pthread_mutex_lock(&lock);
     for (reservation **each = &held; *each; each = &(*each)->next) {
         if (*each == of) {
@@ -1232,7 +1227,6 @@ static int read_paths(reservation *of, const char *after, double wait, double pa
     char target[VERSION + 64], version[64], word[VERSION];
     snprintf(target, sizeof target, "/v1/paths?after=%s&wait=%lld.%03d", after, (long long)wait,
              (int)((wait - (double)(long long)wait) * 1000));
-    found->status = 0;
     if (!ask("GET", target, "", wait, patience, found, reason)) return 0;
     if (found->status != AWAY) {
         pthread_mutex_lock(&lock);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Collection
 from contextlib import suppress
@@ -20,8 +21,8 @@ from lark_worker.records.atomic_file import remove, write_atomically
 
 # Shares of one flow; the communicators of an application are far fewer.
 MOST: Final = 64
-# Numbers of those that are over, in multiples of that.
-_OVER: Final = 16
+# Numbers of shares of one flow that are over.
+_MOST_OVER: Final = 16 * MOST
 # Mb/s; less is nothing. A controller rounds up to whole kb/s.
 NOTHING: Final = 0.0005
 
@@ -31,7 +32,7 @@ _ID: Final = re.compile(r"[0-9a-f]{1,32}")
 Ends = tuple[str, str]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Share:
     """A share: Mb/s, the seconds that it was given last, its end by the monotonic clock, and whether the rate is the
     most as well."""
@@ -61,7 +62,7 @@ class SharedFlow:
     def become(self, shares: dict[int, Share]) -> None:
         """Have these shares from now on; others are over."""
         # Where they are many, no share is taken for one of a former run any more.
-        if not self.whole and len(self.over) < _OVER * MOST:
+        if not self.whole and len(self.over) < _MOST_OVER:
             self.over |= self.shares.keys() - shares.keys()
         self.shares = shares
 
@@ -73,7 +74,7 @@ class SharedFlow:
 
     def may_be_unknown(self, number: int) -> bool:
         """True for a share that may be of a former run of the service."""
-        return not self.whole and number not in self.over and len(self.shares) < MOST and len(self.over) < _OVER * MOST
+        return not self.whole and number not in self.over and len(self.shares) < MOST and len(self.over) < _MOST_OVER
 
 
 class ShareFiles:
@@ -92,26 +93,21 @@ class ShareFiles:
         text = json.dumps(_to_json(flow))
         if self._written.get(flow.ends) == text:
             return
-        path = self._path(flow.ends)
         try:
-            write_atomically(path, text)
+            write_atomically(self._path(flow.ends), text)
             self._written[flow.ends], self._fails = text, False
         except OSError as error:
-            # Each request of a job comes here while the disk is full.
-            if not self._fails:
-                log.failure("shares of a reservation cannot be kept on disk", error, job=flow.ends[0])
-            self._fails = True
-            with suppress(OSError):
-                path.with_suffix(".new").unlink(missing_ok=True)
+            self._failed("shares of a reservation cannot be kept on disk", error, flow.ends)
             self.remove(flow.ends)
 
     def remove(self, ends: Ends) -> None:
         """Forget a flow; nothing happens where there is none."""
         self._written.pop(ends, None)
         try:
-            self._path(ends).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(ends))  # noqa: PTH108  # see _path
         except OSError as error:
-            log.failure("shares of a reservation cannot be removed from disk", error, job=ends[0])
+            self._failed("shares of a reservation cannot be removed from disk", error, ends)
 
     def load(self, jobs: Collection[str], now: float) -> list[SharedFlow]:
         """Every flow of these jobs that can be read, at this time of the monotonic clock; others are removed."""
@@ -129,8 +125,15 @@ class ShareFiles:
                 log.failure("a file of shares cannot be removed", error, path=path)
         return found
 
-    def _path(self, ends: Ends) -> Path:
-        return self._directory / f"{ends[0]}-{ends[1]}.json"
+    def _failed(self, message: str, error: OSError, ends: Ends) -> None:
+        """Log the first of several failures: while the disk is full or read-only, each request of a job has one."""
+        if not self._fails:
+            log.failure(message, error, job=ends[0])
+        self._fails = True
+
+    def _path(self, ends: Ends) -> str:
+        """The name of a flow's file. No Path: a job chooses its receivers, and may choose ever other ones."""
+        return f"{self._directory}/{ends[0]}-{ends[1]}.json"
 
 
 def _to_json(flow: SharedFlow) -> dict[str, Any]:
@@ -156,10 +159,10 @@ def _read(path: Path, now: float) -> SharedFlow | None:
             {int(number) for number in given["over"]},
             None if doubt is None else (float(doubt[0]), _shares(doubt[1], now)),
         )
+        # A file that a disk has damaged may still be JSON.
+        is_known = bool(_ID.fullmatch(flow.id)) or (not flow.id and len(flow.shares) == 1)
     except (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError):
         return None
-    # A file that a disk has damaged may still be JSON.
-    is_known = bool(_ID.fullmatch(flow.id)) or (not flow.id and len(flow.shares) == 1)
     return flow if receiver and is_known else None
 
 

@@ -175,10 +175,10 @@ class Fireflies:
             pause = max(SECONDS, spent * (1 - SHARE) / SHARE)
 
     def _round(self, revision: str | None) -> float:
-        """Do what is due; answers the processor time that it has taken.
+        """Do what is due; returns the processor time that it has taken.
 
-        The time of the controller's answer, and that for which others had the processor, is not this thread's: a job
-        may be over before its mark is requested by a thread that rests for many times as long.
+        Waits for the controller, and for the processor, are not in it: with them the thread would rest so long that a
+        job is over before its mark is requested.
         """
         own = time.thread_time()
         if revision:
@@ -186,11 +186,8 @@ class Fireflies:
             self._look()
             self._send()
         spent = time.thread_time() - own
-        began, own = time.monotonic(), processor_time()
-        self._label()
-        self._label_own()
-        # Programs are run for that; where others of the service's end meanwhile, theirs is in it too.
-        return spent + min(time.monotonic() - began, processor_time() - own)
+        # Programs are run for that.
+        return spent + processor_time(self._label) + processor_time(self._label_own)
 
     def _ask(self, revision: str) -> None:
         """Learn the marks of jobs that are new, or of all by another revision."""

@@ -186,10 +186,8 @@ class Transfers:
                 # The time for which others had the processor is none of this thread's: on a worker that is busy, looks
                 # would be so far apart that whole transfers pass in between.
                 spent = time.thread_time() - own
-                looked, own = time.monotonic(), processor_time()
-                self._enforce()
-                # Programs are run for that; where others of the service's end meanwhile, theirs is in it too.
-                spent += min(time.monotonic() - looked, processor_time() - own)
+                # Programs are run for that.
+                spent += processor_time(self._enforce)
                 if began - written >= WRITE_SECONDS:
                     written = began
                     with self._lock:

@@ -46,9 +46,18 @@ def test_every_rank_is_told_of_a_change_and_of_none_before(mpi: str, language: s
     assert len(standin.requests) - asked <= 4 * 4 + 4
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'HTTP/1.1 429 Too Many Requests\r\n\r\n{"detail": "This job asks too often"}',
+        # A service that ends while it answers.
+        b'HTTP/1.1 200 OK\r\n\r\n{"version": "',
+    ],
+    ids=["busy", "cut off"],
+)
 @pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
-def test_a_job_that_asks_too_often_is_told_of_nothing_and_its_ranks_go_on(
-    mpi: str, language: str, folder: Path
+def test_ranks_that_are_turned_away_or_get_half_an_answer_are_told_of_nothing_and_go_on(
+    mpi: str, language: str, answer: bytes, folder: Path
 ) -> None:
     standin = Standin(folder, ["one", "two"])
     process = start(
@@ -56,8 +65,7 @@ def test_a_job_that_asks_too_often_is_told_of_nothing_and_its_ranks_go_on(
     )
     eventually(lambda: (folder / "busy").exists() or process.poll() is not None, 60)
     asked = len(standin.requests)
-    refusal = b'HTTP/1.1 429 Too Many Requests\r\n\r\n{"detail": "This job asks too often"}'
-    standin.instead = lambda job, method, path: refusal if path == "/v1/paths" else None
+    standin.instead = lambda job, method, path: answer if path == "/v1/paths" else None
     (folder / "busy seen").touch()
     eventually(lambda: (folder / "free").exists() or process.poll() is not None, 60)
     asks = len(standin.requests) - asked

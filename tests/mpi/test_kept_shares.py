@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +123,8 @@ def test_no_file_stays_of_what_is_over(controller: Controller, tmp_path: Path) -
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"id": 1}', '{"id": "", "whole": true, "shares": [], "over": [], "doubt": null}',
              '{"id": "0a", "whole": true, "shares": [[1, NaN, 60, false]], "over": [], "doubt": null}',
+             '{"id": 10, "whole": true, "shares": [[1, 20, 60, false]], "over": [], "doubt": null}',
+             '{"id": null, "whole": true, "shares": [[1, 20, 60, false]], "over": [], "doubt": null}',
              '{"id": "0a/../b", "whole": true, "shares": [], "over": [], "doubt": null}',
              '{"id": "0a", "whole": true, "shares": [[1, 5]], "over": [], "doubt": null}']
 )  # fmt: skip
@@ -225,15 +229,48 @@ def test_a_full_disk_is_told_once(
 ) -> None:
     shares = started(controller, tmp_path)
 
-    def full(path: Path, _text: str) -> None:
-        path.with_suffix(".new").touch()
+    def full(_fd: int, _mode: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_atomically", full)
+        # When the new file is there already.
+        patch.setattr(os, "fchmod", full)
         for peer in (PEER, OTHER):
             shares.reserve(JOB, wish(20, peer), 0)
         assert list((tmp_path / "shares").iterdir()) == []
     assert [record.message for record in caplog.records].count("shares of a reservation cannot be kept on disk") == 1
     shares.reserve(JOB, wish(20), 0)
     assert file_of(tmp_path).exists()
+
+
+def test_a_disk_that_has_become_read_only_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "read-only", str(folder)], check=True)
+    try:
+        kept = files.ShareFiles(folder)
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        for number in range(3):
+            kept.write(files.SharedFlow((JOB.id, PEER), "0a", whole=True, over={number}))
+            kept.remove((JOB.id, OTHER))
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+    assert [record.message for record in caplog.records] == ["shares of a reservation cannot be kept on disk"]
+
+
+def test_the_receivers_that_a_job_names_are_not_interned(
+    controller: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12.0 to 3.12.6 keep each interned text for ever, such as the parts of a ``Path``."""
+    shares = started(controller, tmp_path)
+    interned: list[str] = []
+
+    def intern(text: str) -> str:
+        interned.append(text)
+        return text
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "intern", intern)
+        shares.release(JOB, shares.reserve(JOB, wish(20), 0)[1]["id"])
+        assert shares.reserve(JOB, wish(1000, OTHER), 0)[0] == 409
+    assert [text for text in interned if PEER in text or OTHER in text] == []
