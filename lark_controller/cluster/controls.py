@@ -8,10 +8,10 @@ from lark_controller.api.controls import ActiveControls
 from lark_controller.api.counters import CounterControls
 from lark_controller.api.drops import DropControls
 from lark_controller.api.external import ExternalControls
-from lark_controller.api.handed_on import MissedSwitchControls
 from lark_controller.api.health import HealthControls, Readiness
 from lark_controller.api.instances import InstanceControls
 from lark_controller.api.jobs import JobControls
+from lark_controller.api.missed_switches import MissedSwitchControls
 from lark_controller.api.policy import PolicyControls
 from lark_controller.api.reservations import ReservationControls
 from lark_controller.api.switches import SwitchControls

@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lark_common.threads import TurnThread
-from lark_controller.api.handed_on import LONGEST_QUESTION, MOST
+from lark_controller.api.missed_switches import LONGEST_QUESTION, MOST
 from lark_controller.switches.openflow.loop_thread import KeptSwitches
 from lark_controller.switches.openflow.relays import Way
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lark_controller.accounting.shares.messages import LONGEST_ANSWER, GarbledError
-from lark_controller.api.handed_on import LONGEST_QUESTION
 from lark_controller.api.instances import Standing
+from lark_controller.api.missed_switches import LONGEST_QUESTION
 from lark_controller.rest.forwarding import questions as counters
 from lark_controller.rest.forwarding.origin import HEADER, Head, Origin, sealed
 from lark_controller.rest.forwarding.questions import (

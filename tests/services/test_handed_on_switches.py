@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lark_controller.api.handed_on import MOST
+from lark_controller.api.missed_switches import MOST
 from lark_controller.services.handed_on_switches import (
     AT_ONCE,
     FEW,

@@ -7,8 +7,8 @@ from typing import Any, Final
 from flask import Response, request
 
 from lark_controller.accounting.shares.messages import LONGEST_ANSWER
-from lark_controller.api.handed_on import LONGEST_QUESTION
 from lark_controller.api.instances import Instance, Instances
+from lark_controller.api.missed_switches import LONGEST_QUESTION
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import read
 from lark_controller.rest.context import actor, current

@@ -10,7 +10,7 @@ LONGEST_QUESTION: Final = 8 * MOST
 
 
 class MissedSwitchControls(Protocol):
-    """The switches that the active instance misses, by the word of those that stand by. Thread-safe."""
+    """The switches that those which stand by are connected to, and the active instance is not. Thread-safe."""
 
     def exchange(self, reader: str, question: bytes) -> bytes:
         """Take the switches that an instance keeps, and answer those that it is to hand on; either is as
