@@ -361,6 +361,24 @@ def test_its_own_way_takes_the_place_and_what_did_not_last_is_not_tried_at_once(
     scenario(play)
 
 
+def test_what_lasted_is_tried_again_at_once() -> None:
+    async def play() -> None:
+        async with two() as both:
+            fake = FakeSwitch(1, {})
+            await kept(both, fake)
+            await both.hand_on(1)
+            relay = both.standby.relays.find(1)
+            assert relay is not None
+            relay.began -= relays.AGAIN_SECONDS
+            (await both.recorder.link(1)).close("enough")
+            await until(lambda: both.standby.relays.count == 0)
+            await kept(both, fake.another())
+            await both.hand_on(1)
+            assert both.standby.relays.count == 1
+
+    scenario(play)
+
+
 def test_a_takeover_and_another_term_end_it_and_the_switch_comes_again() -> None:
     async def play() -> None:
         async with two() as both:
