@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.fleet import Mastered, edge_ports, port_infos
+from bench.fleet import Mastered
 from fake_switch.switch import FakeNetwork
-from lark_controller.switches.openflow import roles
-from tests.cluster.test_kept_switches import begin, in_sync, instances
+from tests.cluster.test_kept_switches import begin, connected_to_both, instances
 from tests.cluster.test_processes import Instance, until
 
 __all__ = ["instances"]
@@ -55,11 +54,7 @@ def both(instances: tuple[Instance, Instance]) -> Iterator[tuple[Instance, Insta
         each.environ["LARK_COUNTER_SECONDS"] = "0.5"
     begin(a, b)
     with FakeNetwork() as network:
-        edge = Mastered(1, port_infos(edge_ports(8)))
-        more = edge.another()
-        network.call(edge.connect("127.0.0.1", a.openflow))
-        network.call(more.connect("127.0.0.1", b.openflow))
-        until(lambda: in_sync(a) and edge.masters.role(more) == roles.SLAVE)
+        edge, more = connected_to_both(network, a, b)
         status, body = a.ask("/v1/jobs?wait=10", "POST", ADS)
         assert status == 201, body
         edge.busy = more.busy = True

@@ -75,6 +75,16 @@ def in_sync(instance: Instance) -> bool:
     return status == 200 and any(each["in_sync"] for each in body["switches"]) and instance.is_active()
 
 
+def connected_to_both(network: FakeNetwork, a: Instance, b: Instance) -> tuple[Mastered, Mastered]:
+    """A switch's connections to ``a``, which is its master and has it in sync, and to ``b``, which keeps it."""
+    edge = Mastered(1, port_infos(edge_ports(8)))
+    more = edge.another()
+    network.call(edge.connect("127.0.0.1", a.openflow))
+    network.call(more.connect("127.0.0.1", b.openflow))
+    until(lambda: in_sync(a) and edge.masters.role(more) == roles.SLAVE)
+    return edge, more
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_connection_that_stands_is_led_and_nothing_is_changed(
     instances: tuple[Instance, Instance], end: signal.Signals
@@ -82,11 +92,7 @@ def test_the_connection_that_stands_is_led_and_nothing_is_changed(
     a, b = instances
     begin(a, b)
     with FakeNetwork() as network:
-        edge = Mastered(1, port_infos(edge_ports(8)))
-        more = edge.another()
-        network.call(edge.connect("127.0.0.1", a.openflow))
-        network.call(more.connect("127.0.0.1", b.openflow))
-        until(lambda: in_sync(a) and edge.masters.role(more) == roles.SLAVE)
+        edge, more = connected_to_both(network, a, b)
         until(lambda: (shown := metrics(b)).get("lark_switches_kept") == 1 and "lark_switches_connected" not in shown)
         # What is shown of the pool is the active one's.
         until(lambda: (metrics(a).get("lark_switches_kept"), metrics(a).get("lark_switches_connected")) == (0, 1))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.fleet import Mastered, edge_ports, port_infos
 from fake_switch.switch import FakeNetwork
 from lark_controller.cli.run import HANDED_OVER
-from lark_controller.switches.openflow import roles
 from tests.cluster.test_counters_of_standby import ADS
-from tests.cluster.test_kept_switches import begin, in_sync, instances
+from tests.cluster.test_kept_switches import begin, connected_to_both, in_sync, instances
 from tests.cluster.test_processes import Instance, until
 
 __all__ = ["instances"]
@@ -22,11 +20,7 @@ def test_a_switch_that_the_active_one_has_lost_gets_the_other_as_its_master(
     a, b = instances
     begin(a, b)
     with FakeNetwork() as network:
-        edge = Mastered(1, port_infos(edge_ports(8)))
-        more = edge.another()
-        network.call(edge.connect("127.0.0.1", a.openflow))
-        network.call(more.connect("127.0.0.1", b.openflow))
-        until(lambda: in_sync(a) and edge.masters.role(more) == roles.SLAVE)
+        edge, more = connected_to_both(network, a, b)
         # It is expected from now on.
         status, body = a.ask("/v1/jobs?wait=10", "POST", ADS)
         assert (status, body["state"]) == (201, "enforced")

@@ -271,6 +271,16 @@ class Asked:
             assert self.turns.acquire(timeout=60)
 
 
+class Kept:
+    """Twenty switches that one keeps, and how often it has counted them."""
+
+    count = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.count += 1
+        return iter(range(20))
+
+
 def test_switches_that_nobody_reaches_move_no_term(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cores that are down, and a pool of idle workers at the other one."""
     monkeypatch.setattr(reach, "LOST_SECONDS", 0.0)
@@ -295,10 +305,16 @@ def test_one_that_got_the_term_by_a_hand_over_keeps_it_for_a_while(url: str, mon
     b.member.join()
     a.leave(Why.DRAINED)
     assert b.won.get(timeout=20).why is Why.DRAINED
-    c, expected = One("c", url, reached=range(20)), Asked()
+    kept, expected = Kept(), Asked()
+    c = One("c", url, reached=kept)
     c.member.join()
     b.member.serves(expected)
-    expected.pass_by(b, reach.READINGS + 5)
+    for _ in range(reach.READINGS + 10):
+        expected.pass_by(b, 1)
+        # The other one reads what it is asked for meanwhile, and would answer.
+        before = kept.count
+        c.member.look_now()
+        until(lambda: kept.count > before)  # noqa: B023  # waited for at once
     assert (b.drained, c.member._look.away) == ([], ())
     b.member._settled_at = 0.0
     until(lambda: b.drained)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,21 +22,42 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+class Ranks:
+    """One of the programs on four ranks of two jobs, with the stand-in that answers them."""
+
+    def __init__(self, mpi: str, language: str, folder: Path, program: str) -> None:
+        self.standin = Standin(folder, ["one", "two"])
+        self._folder = folder
+        command = python(program) if language == "python" else c(mpi, program)
+        self._process = start(mpi, folder, self.standin.sockets, command)
+
+    def wait_for(self, step: str) -> None:
+        """Wait until the ranks have come to a step, or have ended."""
+        eventually(lambda: (self._folder / step).exists() or self._process.poll() is not None, 60)
+
+    def go_on(self, step: str) -> None:
+        """Let the ranks go on behind a step."""
+        (self._folder / f"{step} seen").touch()
+
+    def finish(self) -> list[Any]:
+        """What each rank has told at its end, which must be a good one."""
+        outcome = finish(self._process, self._folder)
+        self.standin.close()
+        assert outcome.status == 0, outcome.output
+        assert sorted(outcome.told) == [0, 1, 2, 3]
+        return list(outcome.told.values())
+
+
 @pytest.mark.parametrize("language", ["python", "c"])
 @pytest.mark.parametrize("mpi", MPIS)
 def test_every_rank_is_told_of_a_change_and_of_none_before(mpi: str, language: str, folder: Path) -> None:
-    standin = Standin(folder, ["one", "two"])
-    process = start(
-        mpi, folder, standin.sockets, (python if language == "python" else lambda name: c(mpi, name))("adapts")
-    )
-    eventually(lambda: (folder / "waiting").exists() or process.poll() is not None, 60)
+    ranks = Ranks(mpi, language, folder, "adapts")
+    standin = ranks.standin
+    ranks.wait_for("waiting")
     asked = len(standin.requests)
     standin.counts = mpi == "mpich"
     standin.capacity = 50.0
-    outcome = finish(process, folder)
-    standin.close()
-    assert outcome.status == 0, outcome.output
-    for seen in outcome.told.values():
+    for seen in ranks.finish():
         ((job, before),) = seen["before"].items()
         assert (seen["idle"], seen["changed"]) == (False, True)
         # Of 100 Mb/s, then 50, one stream of 1 MB/s has 8.365.
@@ -59,59 +81,46 @@ def test_every_rank_is_told_of_a_change_and_of_none_before(mpi: str, language: s
 def test_ranks_that_are_turned_away_or_get_half_an_answer_are_told_of_nothing_and_go_on(
     mpi: str, language: str, answer: bytes, folder: Path
 ) -> None:
-    standin = Standin(folder, ["one", "two"])
-    process = start(
-        mpi, folder, standin.sockets, (python if language == "python" else lambda name: c(mpi, name))("busy")
-    )
-    eventually(lambda: (folder / "busy").exists() or process.poll() is not None, 60)
+    ranks = Ranks(mpi, language, folder, "busy")
+    standin = ranks.standin
+    ranks.wait_for("busy")
     asked = len(standin.requests)
     standin.instead = lambda job, method, path: answer if path == "/v1/paths" else None
-    (folder / "busy seen").touch()
-    eventually(lambda: (folder / "free").exists() or process.poll() is not None, 60)
+    ranks.go_on("busy")
+    ranks.wait_for("free")
     asks = len(standin.requests) - asked
     standin.instead = lambda job, method, path: None
-    (folder / "free seen").touch()
-    outcome = finish(process, folder)
-    standin.close()
-    assert outcome.status == 0, outcome.output
-    assert asks >= 4
-    assert list(outcome.told.values()) == [{"changed": False}] * 4
+    ranks.go_on("free")
+    assert ranks.finish() == [{"changed": False}] * 4
     # Two or three each, and not one after the other.
-    assert asks <= 4 * 3
+    assert 4 <= asks <= 4 * 3
 
 
 @pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
 def test_ranks_go_on_while_the_worker_service_starts_anew_and_learn_where_it_stays_away(
     mpi: str, language: str, folder: Path
 ) -> None:
-    standin = Standin(folder, ["one", "two"])
-    process = start(
-        mpi, folder, standin.sockets, (python if language == "python" else lambda name: c(mpi, name))("away")
-    )
-
-    def await_step(name: str) -> None:
-        eventually(lambda: (folder / name).exists() or process.poll() is not None, 60)
+    ranks = Ranks(mpi, language, folder, "away")
 
     def move(source: str, target: str) -> None:
-        for path in standin.sockets:
+        for path in ranks.standin.sockets:
             path.with_suffix(source).rename(path.with_suffix(target))
 
     # Without its socket, as a service that has ended; what is reserved stays so meanwhile.
-    for step, source, target in (("away", ".sock", ".away"), ("gone", ".sock", ".away")):
-        await_step(step)
-        move(source, target)
-        (folder / f"{step} seen").touch()
-        if step == "away":
-            await_step("coming")
-            (folder / "coming seen").touch()
-            move(target, source)
-    await_step("end")
+    ranks.wait_for("away")
+    move(".sock", ".away")
+    ranks.go_on("away")
+    ranks.wait_for("coming")
+    # They may ask before it is back.
+    ranks.go_on("coming")
     move(".away", ".sock")
-    (folder / "end seen").touch()
-    outcome = finish(process, folder)
-    standin.close()
-    assert outcome.status == 0, outcome.output
-    for seen in outcome.told.values():
+    ranks.wait_for("gone")
+    move(".sock", ".away")
+    ranks.go_on("gone")
+    ranks.wait_for("end")
+    move(".away", ".sock")
+    ranks.go_on("end")
+    for seen in ranks.finish():
         assert (seen["changed"], list(seen["after"].values())) == (False, [[1000, 10955]])
         assert seen["over"].startswith("the worker service cannot be asked: ")
         assert seen["over"].endswith(".sock is not there")

@@ -117,6 +117,29 @@ def test_foreign_changes_are_found_behind_a_comparison_without_a_difference(
         assert work.of(controller) == (0, 0, 0)
 
 
+def test_a_switch_that_holds_again_what_it_held_before_a_job_is_set_right(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(monkeypatch)
+    with running(tmp_path) as controller:
+        edge = with_jobs(network, controller)
+        assert work.of(controller)[0] == 0
+        before = dict(edge.flows)
+        post(controller, 3, "alice", port="p3")
+        settled(controller)
+        held = dict(edge.flows)
+
+        async def set_back() -> None:
+            edge.flows.clear()
+            edge.flows.update(before)
+
+        network.call(set_back())
+        assert work.of(controller)[0] > 0
+        settled(controller)
+        assert edge.flows.keys() == held.keys()
+        assert work.of(controller)[0] == 0
+
+
 def test_foreign_meters_are_found(tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch)
     with running(tmp_path) as controller:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -114,7 +115,9 @@ class SlowToReact(Recorder):
         return len(self.packets) > count
 
 
-def test_packet_ins_that_are_answered_take_a_part_of_the_loop_alone() -> None:
+def assert_a_part(feed: Callable[[SlowToReact, FakeSwitch, Callable[[], bool]], Awaitable[None]]) -> None:
+    """Feed such a handler until it is enough, and hold it to its part of the loop's time."""
+
     async def play() -> None:
         recorder = SlowToReact()
         async with serving(recorder) as server:
@@ -122,29 +125,29 @@ def test_packet_ins_that_are_answered_take_a_part_of_the_loop_alone() -> None:
             await connected(server, recorder, fake)
             loop = asyncio.get_running_loop()
             began = loop.time()
-            fake.send_raw(switchside.packet_in(0, QUIET) * 1000)
-            await recorder.until(lambda: loop.time() - began > 1.5 and len(recorder.packets) > 50)
+            await feed(recorder, fake, lambda: loop.time() - began > 1.5 and len(recorder.packets) > 50)
             # Half of the time at most, and by far: so much at once, and a fifth of the time since.
             assert 0.005 * len(recorder.packets) < 0.35 + 0.25 * (loop.time() - began)
 
     scenario(play)
 
 
-def test_single_packet_ins_that_take_long_are_paid_for_too() -> None:
-    async def play() -> None:
-        recorder = SlowToReact()
-        async with serving(recorder) as server:
-            fake = FakeSwitch(1)
-            await connected(server, recorder, fake)
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            while loop.time() - began < 1.5 or len(recorder.packets) <= 50:
-                count = len(recorder.packets)
-                fake.send_raw(switchside.packet_in(0, PacketIn(7, 2, 1, count, 0, bytes(60))))
-                await recorder.until(partial(recorder.has_more, count))
-            assert 0.005 * len(recorder.packets) < 0.35 + 0.25 * (loop.time() - began)
+def test_packet_ins_that_are_answered_take_a_part_of_the_loop_alone() -> None:
+    async def feed(recorder: SlowToReact, fake: FakeSwitch, is_enough: Callable[[], bool]) -> None:
+        fake.send_raw(switchside.packet_in(0, QUIET) * 1000)
+        await recorder.until(is_enough)
 
-    scenario(play)
+    assert_a_part(feed)
+
+
+def test_single_packet_ins_that_take_long_are_paid_for_too() -> None:
+    async def feed(recorder: SlowToReact, fake: FakeSwitch, is_enough: Callable[[], bool]) -> None:
+        while not is_enough():
+            count = len(recorder.packets)
+            fake.send_raw(switchside.packet_in(0, PacketIn(7, 2, 1, count, 0, bytes(60))))
+            await recorder.until(partial(recorder.has_more, count))
+
+    assert_a_part(feed)
 
 
 def test_switches_beyond_their_time_share_what_is_left() -> None:
