@@ -403,6 +403,25 @@ def test_a_takeover_and_another_term_end_it_and_the_switch_comes_again() -> None
     scenario(play)
 
 
+def test_a_switch_whose_counters_are_being_read_is_handed_on_afterwards() -> None:
+    async def play() -> None:
+        async with two() as both:
+            fake = StoredSwitch(1, {})
+            await kept(both, fake)
+            fake.stall()
+            until_then = asyncio.get_running_loop().time() + 60.0
+            reading = asyncio.ensure_future(both.standby.read_counters((1,), 0, 0, 30.0, until_then))
+            await until(lambda: both.standby.kept[1].connection.known)
+            await both.hand_on(1)
+            assert both.standby.relays.count == 0
+            fake.resume()
+            assert set(await reading) == {1}
+            await both.hand_on(1)
+            await both.recorder.link(1)
+
+    scenario(play)
+
+
 def test_nothing_is_handed_on_without_the_terms_key_and_the_switch_stays_kept() -> None:
     async def play() -> None:
         async with two() as both:
