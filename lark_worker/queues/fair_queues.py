@@ -19,7 +19,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,10 +44,12 @@ FRAMES: Final = 2 * 1514
 # Bytes a second. Up to this ceiling (175 Mb/s) joined packets are taken apart: one of 64 KiB takes 10 ms at 50 Mb/s, a
 # ping waits for it whatever the order in the leaf. Above, it waits less than 3 ms, and taking apart costs more.
 SPLIT: Final = 21_845_333
-# Seconds that a class sends in its turn, at its guaranteed rate; and the fewest bytes of a turn, since HTB
-# lets a class send a whole packet in each, and packets come joined together.
-TURN: Final = 0.004
-LEAST_TURN: Final = 8192
+# Seconds that a class sends in its turn, at its guaranteed rate. HTB lets a class send a whole packet in each turn, so
+# in shorter ones than the longest packet takes all classes get the same; what is left over is waited for longer, the
+# longer turns are.
+TURNS: Final = (0.004, 0.008, 0.016)
+# Bytes of the longest packet: joined ones of TCP; two frames where a leaf takes them apart.
+JOINED: Final = 65_536
 MOST_TURN: Final = 16_000_000
 # Seconds in which changes are gathered, and between two comparisons without a notice from the kernel.
 GATHER: Final = 0.02
@@ -236,8 +238,7 @@ def attach_leaves(found: Iterable[tc.HtbClass]) -> tuple[int, str]:
     """Give a device's classes leaves and quanta where they lack them; returns how many leaves, and what failed."""
     leaves = [htb for htb in found if htb.parent != tc.TC_H_ROOT]
     attached, trouble = 0, ""
-    for htb in leaves:
-        quantum = quantum_of(htb.rate)
+    for htb, quantum in zip(leaves, quanta([(htb.rate, htb.ceiling) for htb in leaves]), strict=True):
         try:
             if len(leaves) > 1 and htb.quantum != quantum:
                 tc.set_quantum(htb, quantum)
@@ -263,9 +264,16 @@ def codel_target(ceiling: int) -> int:
     return max(TARGET, FRAMES * 1_000_000 // max(ceiling, 1))
 
 
-def quantum_of(rate: int) -> int:
-    """The quantum of a class that is guaranteed ``rate`` bytes a second, in bytes."""
-    return min(max(round(rate * TURN), LEAST_TURN), MOST_TURN)
+def quanta(rates: Sequence[tuple[int, int]]) -> list[int]:
+    """The quantum of each of a device's classes (bytes), by their guarantees and ceilings (bytes a second).
+
+    They are in proportion to the guarantees, for turns of 4, 8 or 16 ms: the shortest in which each class that may have
+    more than its guarantee sends its longest packet. A quantum is two frames at least.
+    """
+    borrowers = [(rate, most) for rate, most in rates if most > rate]
+    least = max(((FRAMES if most <= SPLIT else JOINED) / max(rate, 1) for rate, most in borrowers), default=0.0)
+    turn = next((turn for turn in TURNS if turn >= least), TURNS[-1])
+    return [min(max(round(rate * turn), FRAMES), MOST_TURN) for rate, _ in rates]
 
 
 def marked_ports(database: str) -> dict[str, Port]:

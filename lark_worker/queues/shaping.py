@@ -356,7 +356,7 @@ def _class_line(device: str, minor: int, share: Share) -> str:
     burst = max(share.burst // 8, _FRAME)
     return (
         f"class replace dev {device} parent {parent} classid {HANDLE:x}:{minor:x} htb rate {8 * _bytes(share.least)}bit"
-        f" ceil {8 * _bytes(share.most)}bit burst {burst} cburst {burst} quantum {fair_queues.LEAST_TURN}"
+        f" ceil {8 * _bytes(share.most)}bit burst {burst} cburst {burst} quantum {fair_queues.FRAMES}"
     )
 
 

@@ -19,27 +19,53 @@ from lark_worker.errors import NetworkError
 from lark_worker.queues import tc
 from lark_worker.queues.fair_queues import (
     DROPPED,
-    LEAST_TURN,
+    FRAMES,
+    JOINED,
     MARK,
     MOST_TURN,
     SPLIT,
     TARGET,
-    TURN,
+    TURNS,
     WAITED,
     FairQueues,
     Port,
     attach_leaves,
     codel_target,
     marked_ports,
-    quantum_of,
+    quanta,
 )
 from tests.fixtures.service import wait
 
+RATE = 125_000
 
-def test_turns_follow_guarantees_within_bounds() -> None:
-    assert quantum_of(75_000_000) == 6 * quantum_of(12_500_000) == 300_000
-    assert (quantum_of(187), quantum_of(10**12)) == (LEAST_TURN, MOST_TURN)
-    assert quantum_of(10_000_000) == 10_000_000 * TURN
+
+@pytest.mark.parametrize(
+    ("rates", "ceiling", "turn"),
+    [
+        # Packets are taken apart: two frames fit into 4 ms from 6.1 Mb/s on.
+        ((60, 10), 100, 0.004),
+        ((60, 5), 100, 0.008),
+        # They are not: 64 KiB take 4 ms at 131 Mb/s, 16 at 33.
+        ((600, 200), 1000, 0.004),
+        ((600, 100), 1000, 0.008),
+        ((600, 40), 1000, 0.016),
+    ],
+)
+def test_what_is_left_is_shared_in_proportion_whatever_the_packets(
+    rates: tuple[int, ...], ceiling: int, turn: float
+) -> None:
+    found = quanta([(rate * RATE, ceiling * RATE) for rate in rates])
+    assert found == [round(rate * RATE * turn) for rate in rates]
+    assert min(found) >= (FRAMES if ceiling * RATE <= SPLIT else JOINED)
+
+
+def test_turns_have_bounds() -> None:
+    # So little that no turn holds two frames; so much that a turn would be some megabytes.
+    assert quanta([(187, SPLIT), (10**12, SPLIT)]) == [FRAMES, MOST_TURN]
+    assert quanta([(RATE, 1000 * RATE), (100 * RATE, 1000 * RATE)]) == [FRAMES, round(100 * RATE * TURNS[-1])]
+    # A class that gets no more than its guarantee takes no turns.
+    assert quanta([(RATE, RATE), (100 * RATE, 150 * RATE)]) == [FRAMES, round(100 * RATE * TURNS[0])]
+    assert quanta([]) == []
 
 
 def test_a_slow_queue_may_hold_two_frames() -> None:
@@ -49,9 +75,8 @@ def test_a_slow_queue_may_hold_two_frames() -> None:
 
 
 def leaf(number: int, ceiling: int, handle: int = 0) -> tc.HtbClass:
-    return tc.HtbClass(
-        7, 0x10000 + number, 0x1FFFE, handle, ceiling, ceiling, quantum_of(ceiling), tc.Backlog(0, 0), b""
-    )
+    quantum = quanta([(ceiling, ceiling)])[0]
+    return tc.HtbClass(7, 0x10000 + number, 0x1FFFE, handle, ceiling, ceiling, quantum, tc.Backlog(0, 0), b"")
 
 
 def attached(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> dict[int, str]:
@@ -151,7 +176,7 @@ def test_a_quantum_is_set_and_nothing_else_changes(port: str) -> None:
     }  # fmt: skip
     attach_leaves(tc.classes(index(port)))
     after = shown(port)
-    assert (quantum(port, "1:1"), quantum(port, "1:3")) == (3_000_000, 50_000)
+    assert (quantum(port, "1:1"), quantum(port, "1:3")) == (6_000_000, 100_000)
     assert before.keys() == after.keys()
     for name, words in before.items():
         assert re.sub(r"quantum \d+", "", words) == re.sub(r"quantum \d+", "", after[name])
@@ -240,7 +265,7 @@ def test_the_units_command_does_it_with_the_units_capabilities_and_ends_when_it_
         env={**os.environ, "LARK_WORKER_OVS_DATABASE": f"unix:{ovs.database_socket}"},
     )
     try:
-        wait(lambda: quantum(port, "1:6") == 50_000)
+        wait(lambda: quantum(port, "1:6") == 100_000)
         running.terminate()
         assert running.wait(20) == 0
     finally:
@@ -268,10 +293,10 @@ def test_ports_with_queues_of_the_controllers_are_looked_after_and_no_others(
     leaves = FairQueues(database)
     leaves.start()
     try:
-        wait(lambda: quantum(port, "1:6") == 50_000)
+        wait(lambda: (quantum(port, "1:1"), quantum(port, "1:6")) == (600_000, 100_000))
         queue = ovs.vsctl("get", "qos", ovs.vsctl("get", "port", port, "qos").strip(), "queues:5").strip()
         ovs.vsctl("set", "queue", queue, "other_config:min-rate=200000000")
-        wait(lambda: quantum(port, "1:6") == 100_000)
+        wait(lambda: (quantum(port, "1:1"), quantum(port, "1:6")) == (300_000, 100_000))
     finally:
         leaves.stop()
         untouched = quantum(other, "1:6")
