@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
@@ -33,6 +34,18 @@ def number(global_job_id: str) -> str:
     """CLUSTER.PROC, the job's name for HTCondor's users; the whole GlobalJobId where it has none."""
     parts = global_job_id.split("#")
     return parts[1] if len(parts) > 1 else global_job_id
+
+
+def names(jobs: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    """The names of jobs that are shown together, by id: CLUSTER.PROC, with the access point where two have it. Each job
+    is given by id, CLUSTER.PROC and GlobalJobId."""
+    found = [(job_id, called, access_point(global_job_id)) for job_id, called, global_job_id in jobs]
+    points: dict[str, set[str]] = {}
+    for _, called, point in found:
+        points.setdefault(called, set()).add(point)
+    return {
+        job_id: f"{point}#{called}" if point and len(points[called]) > 1 else called for job_id, called, point in found
+    }
 
 
 class RunKey(NamedTuple):

@@ -357,7 +357,7 @@ def _htcondor(settings: Settings, condor: HTCondor) -> Iterator[Finding]:
 
 
 def _way_in() -> Iterator[Finding]:
-    """Whoever runs a job may start lark-enter by sudo."""
+    """The account that runs a job may start lark-enter by sudo."""
     try:
         allowed = re.findall(r"NOPASSWD: (\S*/lark-enter)", run(["sudo", "-n", "-l", "-U", "nobody"]))
     except NetworkError as error:

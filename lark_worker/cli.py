@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -22,7 +22,7 @@ from argcomplete.shell_integration import shellcode
 
 from lark_common import log
 from lark_common.errors import LarkError, SettingError
-from lark_common.runs import access_point, number
+from lark_common.runs import names, number
 from lark_common.signals import Signals
 from lark_common.systemd import Notices
 from lark_worker import checks, set_up
@@ -124,12 +124,10 @@ def show_jobs(settings: Settings, *, as_json: bool = False) -> int:
     if as_json:
         print(json.dumps(document["jobs"]))
         return 0
-    points: dict[str, set[str]] = {}
-    for job in document["jobs"]:
-        points.setdefault(number(job["global_job_id"]), set()).add(access_point(job["global_job_id"]))
+    called = names((job["id"], number(job["global_job_id"]), job["global_job_id"]) for job in document["jobs"])
     head = ("JOB", "SLOT", "OWNER", "STATE", "ADDRESSES", "NAMESPACE")
     rows = [
-        (_called(job["global_job_id"], points), job["slot"], job["owner"], job["state"],
+        (called[job["id"]], job["slot"], job["owner"], job["state"],
          " ".join(job["addresses"]) or "-", job["namespace"])
         for job in document["jobs"]
     ]  # fmt: skip
@@ -137,12 +135,6 @@ def show_jobs(settings: Settings, *, as_json: bool = False) -> int:
     for row in [head, *rows] if rows else []:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
-
-
-def _called(global_job_id: str, points: Mapping[str, Collection[str]]) -> str:
-    """CLUSTER.PROC, with the access point where jobs of several have it."""
-    called = number(global_job_id)
-    return f"{access_point(global_job_id)}#{called}" if len(points[called]) > 1 else called
 
 
 def show_status(settings: Settings, *, as_json: bool = False) -> int:

@@ -122,7 +122,7 @@ class Agent(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def address_string(self) -> str:
-        """Whoever asks through a Unix socket has no address."""
+        """A caller through a Unix socket has no address."""
         return "-"
 
 

@@ -59,6 +59,7 @@ from lark_controller.accounting.readings import (
 )
 from lark_controller.accounting.shares.steps import Step, is_sound, set_state, state_of
 from lark_controller.accounting.shown import Shown
+from lark_controller.accounting.unwritten import Unwritten
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs.job import Job
 
@@ -74,10 +75,7 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._accounts: dict[int, Account] = {}
-        self._changed: dict[int, None] = {}
-        self._closed: dict[int, None] = {}
-        # Accounts with a counter that began anew since their entry was made: what is stored of it is too much.
-        self._anew: set[int] = set()
+        self._unwritten = Unwritten()
         self._shown = Shown()
         self._departed = Departed()
         # The jobs that are over and whose last counters are on their way, by datapath and port name.
@@ -152,7 +150,7 @@ class Ledger:
             self._moved(number, account, before, last)
             if first and account.started:
                 # The port's counters when the job came must outlive this process.
-                self._changed[number] = None
+                self._unwritten.note(number)
 
     def states(self, numbers: Iterable[int]) -> list[bytes | None]:
         """The states of these jobs' accounts, from which another may calculate the step to the next reading; None of
@@ -229,7 +227,7 @@ class Ledger:
                 return False
             held = account.opened()[HELD:DROPS]
             if report.new_within is not None and account.started and account.unchanged_until(at - report.new_within):
-                self._changed[number] = None
+                self._unwritten.note(number)
             before, first, last = account.sums, not account.started, account.last
             # The worker made the port for this job.
             self._read_port(account, at, report.port, 0.0)
@@ -240,7 +238,7 @@ class Ledger:
                 old = account.numbers[offset : offset + len(counts)]
                 new = counted(old, counts)
                 if any(map(lt, counts, old)):
-                    self._must_be_written(number)
+                    self._unwritten.begin_anew(number)
                 account.numbers[offset : offset + len(counts)] = array("Q", counts)
                 for place, value in zip(places, new, strict=True):
                     add_to(account.numbers, HELD_FOR.get(place, place), value)
@@ -301,7 +299,7 @@ class Ledger:
             self._shown.rated(account, IDLE, account.treatment)
             self._shown.forget(number)
             account.final, account.at = True, max(account.at, at)
-            self._changed[number] = self._closed[number] = None
+            self._unwritten.close(number)
             if self._leaving.get(account.port) is account:
                 del self._leaving[account.port]
             self._departed.keep(account)
@@ -378,14 +376,14 @@ class Ledger:
         Jobs of few hosts and many users are few sums; with every host's jobs in every part they would be many.
         """
         with self._lock:
-            numbers = list(self._changed)
+            numbers = list(self._unwritten.changed)
         known = [(account.host, number) for number in numbers if (account := self._accounts.get(number))]
         return [number for _, number in sorted(known)]
 
     def ended(self) -> list[int]:
         """The numbers of the accounts that are closed and not written yet."""
         with self._lock:
-            return [number for number in self._closed if number in self._accounts]
+            return [number for number in self._unwritten.closed if number in self._accounts]
 
     def entries(self, numbers: Iterable[int]) -> list[Entry]:
         """The entries to write of some accounts. Those that are not there any more are left out."""
@@ -393,7 +391,7 @@ class Ledger:
         while part := list(islice(rest, _AT_ONCE)):
             with self._lock:
                 found += [entry_of(number, known) for number in part if (known := self._accounts.get(number))]
-                self._anew.difference_update(part)
+                self._unwritten.took(part)
         return found
 
     def wrote(self, entries: Iterable[Entry]) -> None:
@@ -402,24 +400,13 @@ class Ledger:
         while part := list(islice(rest, _AT_ONCE)):
             with self._lock:
                 for entry in part:
-                    self._wrote(entry)
+                    if (account := self._accounts.get(entry.number)) is None:
+                        continue
+                    self._unwritten.wrote(account, entry)
+                    if entry.final and account.final:
+                        del self._accounts[entry.number]
 
     # inside; the caller holds the lock
-
-    def _wrote(self, entry: Entry) -> None:
-        account = self._accounts.get(entry.number)
-        if account is None:
-            return
-        if account.numbers is not ZEROS:
-            account.numbers[SUMS:PORT] = array("Q", entry.usage)
-        account.unwritten = entry.at
-        if entry.final and account.final:
-            del self._accounts[entry.number]
-            self._closed.pop(entry.number, None)
-            self._anew.discard(entry.number)
-        same = account.usage == entry.usage and account.peak == entry.peak
-        if same and entry.final == account.final and entry.number not in self._anew:
-            self._changed.pop(entry.number, None)
 
     def _take(self, number: int, before: bytes, made: Step) -> bool:
         account = self._accounts.get(number)
@@ -431,7 +418,7 @@ class Ledger:
         sums, last, peak, dropped = account.sums, account.last, account.peak, tuple(account.numbers[DROPS:PEAK])
         set_state(account, made)
         if account.peak != peak:
-            self._changed[number] = None
+            self._unwritten.note(number)
         self._shown.show(account, Rate(*made.rate[:4], *account.rate[4:]), made.at - last, dropped)
         self._moved(number, account, sums, last)
         return True
@@ -440,7 +427,7 @@ class Ledger:
         # A port that was there long before the job has counted another job's until now.
         own = account.started or age is None or age <= at - account.created + MADE_FOR_IT
         if read_port(account.numbers, port, counts=own):
-            self._must_be_written(account.number)
+            self._unwritten.begin_anew(account.number)
         account.started = True
 
     def _begin_anew(self, number: int, account: Account, kind: int) -> None:
@@ -448,22 +435,16 @@ class Ledger:
         place = FLOWS + 2 * kind
         if any(account.numbers[place : place + 2]):
             account.numbers[place] = account.numbers[place + 1] = 0
-            self._must_be_written(number)
+            self._unwritten.begin_anew(number)
 
     def _stay(self, account: Account) -> None:
         """Keep the account of a job that is there: one that its lease has ended may come back at any time."""
         if account.final:
             self._departed.reopen(account)
-            self._closed.pop(account.number, None)
-            self._changed[account.number] = None
+            self._unwritten.reopen(account.number)
         elif self._leaving.get(account.port) is account:
             del self._leaving[account.port]
             account.stays = True
-
-    def _must_be_written(self, number: int) -> None:
-        """A counter began anew: a controller that goes on from its last reading would count nothing up to that."""
-        self._changed[number] = None
-        self._anew.add(number)
 
     def _idle(self, number: int, account: Account, at: float) -> None:
         """As :meth:`_timed`, where the reading is the one before: so are most of a large pool."""
@@ -486,7 +467,7 @@ class Ledger:
         """Go on with the stretch of highest rates by a reading; returns the seconds since the one before."""
         last, restored, account.at, account.restored = account.last, account.restored, at, False
         if keep_highest(account.numbers, account.numbers if restored else before, at if restored else last, at):
-            self._changed[number] = None
+            self._unwritten.note(number)
         return at - last
 
     def _moved(self, number: int, account: Account, before: array[int], last: float | None = None) -> None:
@@ -496,5 +477,5 @@ class Ledger:
             return
         if before == account.numbers[SUMS:PORT]:
             account.unwritten = account.last if last is None else last
-        self._changed[number] = None
+        self._unwritten.note(number)
         self._shown.moved(account.treatment, now, before)

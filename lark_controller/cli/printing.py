@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lark_common.log import printable_json
+from lark_common.runs import names
 from lark_controller.cli import decision_words
 
 Answer = Mapping[str, Any]
@@ -47,9 +48,9 @@ def mistake(found: Answer, source: str) -> str:
 
 def jobs(found: Sequence[Answer]) -> None:
     """A table of jobs."""
-    names = _names(found)
+    called = _names(found)
     rows = [
-        (names[job["id"]], _job_state(job), job["owner"], job["group"], job["host"], _addresses(job), job["reason"])
+        (called[job["id"]], _job_state(job), job["owner"], job["group"], job["host"], _addresses(job), job["reason"])
         for job in found
     ]
     table(("JOB", "STATE", "OWNER", "GROUP", "HOST", "ADDRESSES", "REASON"), rows)
@@ -67,24 +68,12 @@ def _job_state(job: Answer) -> str:
 
 
 def _names(found: Sequence[Answer]) -> dict[str, str]:
-    """The names of jobs in one table, by id: CLUSTER.PROC, with the access point where two have it."""
-    points: dict[str, set[str]] = {}
-    for job in found:
-        points.setdefault(_number(job), set()).add(_access_point(job))
-    return {job["id"]: _number(job) if len(points[_number(job)]) == 1 else _full_name(job) for job in found}
+    """The names of jobs in one table, by id."""
+    return names((job["id"], _number(job), str(job["global_job_id"])) for job in found)
 
 
 def _number(job: Answer) -> str:
     return f"{job['cluster']}.{job['proc']}"
-
-
-def _access_point(job: Answer) -> str:
-    point, mark, _ = str(job["global_job_id"]).partition("#")
-    return point if mark else ""
-
-
-def _full_name(job: Answer) -> str:
-    return f"{_access_point(job)}#{_number(job)}"
 
 
 def job(found: Answer) -> None:
@@ -405,9 +394,9 @@ def plan(found: Answer, jobs: bool = False, flows: bool = False) -> None:
 
 def _planned_jobs(found: Answer) -> None:
     named = [{**change, "id": change["job_id"]} for change in found["jobs"]]
-    names = _names(named)
+    called = _names(named)
     for change in named:
-        print(clean(f"job {names[change['id']]} ({change['owner']}): {'; '.join(change['changes'])}"))
+        print(clean(f"job {called[change['id']]} ({change['owner']}): {'; '.join(change['changes'])}"))
     if found["jobs_changed"] > len(named):
         print(f"… and {_several(found['jobs_changed'] - len(named), 'job')} more")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from lark_common.errors import AmbiguousError, Candidate, NotFoundError
+from lark_common.runs import names
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.progress import as_now
 from lark_controller.services.node_patterns import node_of
@@ -88,22 +89,13 @@ def chosen(jobs: Iterable[Job]) -> list[Job]:
 
 
 def names_of(jobs: Iterable[Called]) -> dict[str, str]:
-    """The names of jobs that are shown together, by id: CLUSTER.PROC, with the access point where two have it."""
-    found = list(jobs)
-    points: dict[tuple[int, int], set[str]] = {}
-    for each in found:
-        points.setdefault((each.cluster, each.proc), set()).add(each.global_job_id.partition("#")[0])
-    names = {}
-    for each in found:
-        number = f"{each.cluster}.{each.proc}"
-        point, mark, _ = each.global_job_id.partition("#")
-        names[each.id] = f"{point}#{number}" if mark and len(points[each.cluster, each.proc]) > 1 else number
-    return names
+    """The names of jobs that are shown together, by id."""
+    return names((each.id, f"{each.cluster}.{each.proc}", each.global_job_id) for each in jobs)
 
 
 def live_names(jobs: Iterable[Job]) -> dict[str, str]:
     """:func:`names_of` for jobs as they are held in memory."""
-    return names_of(Called(job.id, job.cluster, job.proc, job.run.global_job_id) for job in jobs)
+    return names((job.id, job.called, job.run.global_job_id) for job in jobs)
 
 
 def full_name(job: Job) -> str:

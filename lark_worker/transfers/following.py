@@ -32,6 +32,9 @@ BUSY_SECONDS: Final = 0.05
 # after so many seconds all the same.
 SHARE: Final = 0.1
 SOON_SECONDS: Final = 0.5
+# Looks after the last process that moved files has gone: it may have ended with connections of which the first look
+# still has no notice.
+LAST_LOOKS: Final = 2
 # Seconds between two writes of the accounts, and until the kernel is asked again after it had no answer.
 WRITE_SECONDS: Final = 2.0
 AGAIN_SECONDS: Final = 30.0
@@ -64,6 +67,7 @@ class Transfers:
         self._lock = threading.Condition()
         self._book = Book()
         self._begun = self._done = 0
+        self._looks_left = 0
         self._changed = False
         self._wake = threading.Event()
         # The treatment of each starter's transfers, by the controller's last answer.
@@ -204,7 +208,7 @@ class Transfers:
             pause = max(BUSY_SECONDS if busy else IDLE_SECONDS, rest)
 
     def _look(self) -> bool:
-        """Look once; True while files are moved."""
+        """Look once; True while files are moved, and for :data:`LAST_LOOKS` more."""
         with self._lock:
             self._begun += 1
             if self._sockets is None:
@@ -213,8 +217,11 @@ class Transfers:
             starters, movers = self._starters.look(at)
             # Before the list, so that what ends meanwhile is in the list or in the next look's ends.
             ended = self._sockets.ended()
-            busy = bool(movers) or len(self._book) > 0
+            if movers or len(self._book) > 0:
+                self._looks_left = 1 + LAST_LOOKS
+            busy = self._looks_left > 0
             if busy:
+                self._looks_left -= 1
                 there = self._sockets.open()
                 before = len(self._book)
                 near = {each.inode for each in there if each.remote.is_loopback or each.remote == each.local}

@@ -78,7 +78,7 @@ class Fault:
 
     @property
     def end(self) -> float:
-        """When it is over."""
+        """The time at which it is over."""
         return self.at + self.seconds
 
 

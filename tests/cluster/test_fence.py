@@ -258,7 +258,7 @@ def test_tables_are_not_changed_by_hand_under_a_controller_that_uses_them(
 
 @pytest.mark.parametrize("guarded", [True, False])
 def test_many_writers_and_takeovers(url: str, guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is committed was written in the term that was the present one at its commit."""
+    """Each write that is committed is of the term that was the present one at its commit."""
     writers, takeovers = 4, 12
     if not guarded:
         monkeypatch.setattr(Database, "_check_term", lambda *_: None)

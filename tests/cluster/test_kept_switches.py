@@ -153,11 +153,11 @@ def flows(ovs: OpenVSwitch, bridge: str) -> dict[str, float]:
 
 
 def standing(ovs: OpenVSwitch) -> list[str]:
-    """Whether each controller is connected, and its role, as the switch shows them."""
+    """The controllers that are connected, and the role of each, as the switch shows them."""
     shown = ovs.vsctl("--format=csv", "--no-headings", "--columns=is_connected,role", "list", "controller")
     return sorted(line.replace(",", " ") for line in shown.split())
 
 
 def connections(ovs: OpenVSwitch, instance: Instance) -> int:
-    """How often the switch has connected to an instance."""
+    """The number of times that the switch has connected to an instance."""
     return len(re.findall(rf"tcp:127\.0\.0\.1:{instance.openflow}: connected$", ovs.log(), re.MULTILINE))

@@ -1,4 +1,4 @@
-"""When the active instance hands over since another has its switches: the rule alone."""
+"""The rule by which the active instance hands over, since another has its switches; nothing else runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an instance that stands by takes over: the rules alone."""
+"""The rules by which an instance that stands by takes over; nothing else runs."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ LOOKS = st.builds(
 
 @given(st.lists(st.tuples(st.floats(0.0, 4.0), st.none() | LOOKS), max_size=40))
 def test_no_holder_is_followed_without_evidence(steps: list[tuple[float, Look | None]]) -> None:
-    """Whatever the readings: the last ones, in a row, have one beat of one holder, and are as many and as long as the
-    reason asks."""
+    """The last readings, in a row, have one beat of one holder, and are as many and as long as the reason asks; those
+    before them may be any."""
     now, readings = 0.0, []
     for pause, look in steps:
         now += pause

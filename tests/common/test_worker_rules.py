@@ -331,7 +331,7 @@ def test_a_new_policy_reaches_the_workers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["nat", "bridge"])
 def test_jobs_of_a_worker_that_does_not_follow_are_not_shown_as_enforced(tmp_path: Path, kind: str) -> None:
-    """What a new policy decides does not hold where the worker service is gone: the rules of before stay there."""
+    """A new policy does not hold where the worker service is gone: the rules of before stay there."""
     with ruling(tmp_path) as controller:
         job, other = post(controller, 1, kind).job, post(controller, 2, kind).job
 

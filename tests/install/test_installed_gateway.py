@@ -211,7 +211,7 @@ def pings(machine: Machine) -> bool:
 
 
 def test_the_keys_of_the_site_reach_nobody_else(site: Site) -> None:
-    """What the pages copy is its owner's alone."""
+    """The files that the pages copy are their owner's alone."""
     modes = site[GATEWAY].run("stat -c '%a %U %n' /etc/lark/worker.token /etc/lark/ca.pem").stdout.split("\n")
     assert modes[:2] == ["600 root /etc/lark/worker.token", "644 root /etc/lark/ca.pem"]
     assert not Path(f"/proc/{site['controller'].leader}/root/root/gateway1.token").exists()

@@ -187,7 +187,7 @@ def test_no_address_twice_and_no_block_shared(steps: list[tuple[object, ...]]) -
     )
 )
 def test_blocks_that_double_belong_to_one_tenant_each(steps: list[tuple[str, int, int]]) -> None:
-    """Whatever starts and ends in what order: no two tenants' blocks have an address in common."""
+    """No two tenants' blocks have an address in common, in whatever order jobs start and end."""
     networks: list[Network] = [ip_network("10.64.0.0/21")]
     space = BlockAllocator(networks, (29, 125))
     live: dict[Address, tuple[Network, str]] = {}

@@ -108,8 +108,8 @@ def wait_until_whole(lab: Lab, machine: str, *ports: int) -> None:
 
 
 def followed(lab: Lab) -> str:
-    """What the worker has followed and sent, by its own count, and the connections that it was to follow;
-    and what interfaces on the way have dropped."""
+    """The worker's own counts of what it followed and sent, the connections that it was to follow, and the packets that
+    interfaces on the way have dropped."""
     ask = f"curl -s http://127.0.0.1:{METRICS_PORT}/metrics | grep -E '^lark_worker_(firefly|transfer)'; ss -tinHO"
     dropped = "for each in /sys/class/net/*; do echo $each $(cat $each/statistics/*dropped); done"
     scripts = [(WORKER, ask), *((each, dropped) for each in (WORKER, "core", "gateway-wan", COLLECTOR))]

@@ -40,7 +40,7 @@ class Ranks:
         (self._folder / f"{step} seen").touch()
 
     def finish(self) -> list[Any]:
-        """What each rank has told at its end, which must be a good one."""
+        """The answer of each rank at its end, which must be a good one."""
         outcome = finish(self._process, self._folder)
         self.standin.close()
         assert outcome.status == 0, outcome.output

@@ -88,7 +88,7 @@ def test_the_commands_of_the_page_make_it_for_both_mpis_out_of_one_checkout(tmp_
 
 
 def test_python_with_both_mpis_out_of_one_environment(tmp_path: Path) -> None:
-    """What MPICH needs stands where mpi4py does not look by itself: it looks into the environment's ``lib`` first."""
+    """MPICH's library stands where mpi4py does not look by itself: it looks into the environment's ``lib`` first."""
     (tmp_path / "ring.py").write_text(example("python"))
     page = Page(PAGE.name, {"$HOME/lark": f"{tmp_path}/lark"})
     subprocess.run(["sh", "-ec", 2 * page.block("mkdir -p")], check=True)

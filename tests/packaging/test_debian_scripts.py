@@ -27,14 +27,14 @@ class Machine:
         self.path = path
 
     def run(self, *words: str | Path) -> str:
-        """What a program says in there, both streams as one; fails where it does."""
+        """The output of a program in there, both streams as one; fails where it does."""
         command = ["chroot", str(self.path), *map(str, words)]
         done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
     def dpkg(self, *words: str | Path) -> str:
-        """What dpkg says. What other packages would do about new files is left out, as is what ours depend on."""
+        """The output of dpkg, without the triggers of other packages, and without what ours depend on."""
         return self.run("dpkg", "--no-triggers", "--force-depends", *words)
 
     def install(self, packages: list[Path]) -> None:
@@ -49,7 +49,7 @@ class Machine:
         return self.run("stat", "-Lc", "%a %U %G", name).strip()
 
     def calls(self) -> int:
-        """How often HTCondor was told to read its configuration again."""
+        """The number of times that HTCondor was told to read its configuration again."""
         return len((self.path / CALLS).read_text().splitlines())
 
 

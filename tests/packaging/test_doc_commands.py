@@ -73,7 +73,7 @@ def named(page: Path) -> list[list[str]]:
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What the parser answers; empty where it takes the command."""
+    """The answer of the parser; empty where it takes the command."""
     try:
         PROGRAMS[words[0]]().parse_args(words[1:])
     except SystemExit as ended:

@@ -108,6 +108,11 @@ def test_the_rooms_are_drawn_and_a_posted_ad_needs_few_files() -> None:
     drawn = set(re.findall(r"│ ([a-z]+) ", page.split("```")[1]))
     rooms = {path.stem for path in (ROOT / "lark_controller").iterdir() if path.suffix in ("", ".py")}
     assert drawn >= rooms - {"__init__", "__pycache__"}
+    shared = {path.name for path in (ROOT / "lark_common").glob("[a-z]*.py")}
+    assert not shared - set(re.findall(r"`([a-z_]+\.py)`", page.split("## The files of both")[1].split("##")[0]))
+    folders = {path.relative_to(ROOT).parts[0] for path in tracked() if path.parent != ROOT}
+    folders = {each for each in folders if each[0] != "." and not each.startswith("lark_")} - {"docs"}
+    assert folders == {each for each in folders if f"`{each}/`" in page.split("## The other folders")[1]}
     way = page.split("## A posted ad")[1].split("The barrier's reply")[0]
     assert 0 < len(set(re.findall(r"`([\w/]+\.py):", way))) <= 10
 
@@ -164,7 +169,7 @@ def test_no_large_or_binary_file_is_in_the_tree() -> None:
 
 def test_docstrings_begin_with_a_verb_or_a_name() -> None:
     """No clause stands for the thing: "What a switch holds" is "The flows of a switch"."""
-    clause = re.compile(r"(?:What|Who|Whose|Whom|Whether|Which|When|Where|Why|How)\b")
+    clause = re.compile(r"(?:What|Whatever|Who|Whoever|Whose|Whom|Whether|Which|When|Where|Why|How)\b")
     for package in (
         "lark_common",
         "lark_controller",
@@ -175,6 +180,7 @@ def test_docstrings_begin_with_a_verb_or_a_name() -> None:
         "demo",
         "bench",
         "experiments",
+        "tests",
     ):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -292,7 +292,7 @@ def test_a_long_value_of_a_slice_is_kept_as_its_hash() -> None:
 
 
 def test_one_decision_is_made_in_many_steps() -> None:
-    """Whoever may read may have a policy of thousands of rules planned, in steps between which others work."""
+    """A policy of thousands of rules may be planned by each user that may read: in steps, between which others work."""
     rules = "".join(f"  - block: {{when: 'regexp(\"b{number}\", Owner)'}}\n" for number in range(100))
     rules += f"  - block: {{when: 'regexpMember(\"c\", {{{', '.join(['Owner'] * 250)}}})'}}\n"
     steps: list[None] = []

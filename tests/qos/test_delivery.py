@@ -1,4 +1,4 @@
-"""When a guarantee counts as missed: less delivered, and more to send."""
+"""A guarantee counts as missed where less was delivered and there was more to send."""
 
 from __future__ import annotations
 

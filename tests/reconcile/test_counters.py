@@ -148,7 +148,7 @@ def test_a_flow_that_goes_while_its_answer_is_under_way_counts_once(reading: str
 def test_a_round_takes_longer_where_readings_would_take_too_much_of_the_loop(
     monkeypatch: pytest.MonkeyPatch, decoding: float
 ) -> None:
-    """What the pauses leave for others follows from what the readings took, decoding included."""
+    """The pauses between readings follow from the time that the readings took, decoding included."""
     ledger, spent, pauses, rounds = Ledger(), 0.0, list[float](), 3
     placed = [
         Placed(

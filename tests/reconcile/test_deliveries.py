@@ -1,4 +1,4 @@
-"""What reserved flows deliver is read at switches while somebody asks, and taken from workers' reports."""
+"""The delivery of reserved flows is read at switches while somebody asks, and taken from workers' reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong in a body is told of in an answer that does not grow with it."""
+"""The answer that names the mistakes of a body does not grow with it."""
 
 from __future__ import annotations
 

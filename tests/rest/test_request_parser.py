@@ -1,4 +1,4 @@
-"""What a stranger sends as a request costs no more than linear in its length; requests are read as waitress does."""
+"""A stranger's request costs no more than linear in its length; requests are read as waitress does."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_what_is_no_request_is_refused(head: bytes) -> None:
     ],
 )
 def test_a_body_whose_end_a_proxy_may_find_elsewhere_is_refused(head: bytes) -> None:
-    """Whoever sends the next request by the proxy's connection would have it appended to what is left of this one."""
+    """The next request by the proxy's connection, another caller's, would be appended to what is left of this one."""
     first, *_ = requests_of([head + b"\r\n\r\n5\r\nabcde\r\n0\r\n\r\n"])
     assert first.error is not None
     assert first.error.code == 400

@@ -144,7 +144,7 @@ def test_a_clock_that_jumps_or_a_machine_that_stood_still_ends_no_job(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ahead = [0.0]
-    with kept_up(tmp_path, clock=lambda: time.time() + ahead[0], lease=2.0) as (store, upkeep):
+    with kept_up(tmp_path, clock=lambda: time.time() + ahead[0], lease=8.0) as (store, upkeep):
         job = put(store, a_run(1, lease_until=time.time() + 20)).job
         registration = upkeep._registration
         registration.use(load(POLICY), needed_attributes(load(POLICY)), store.runs.loaded(0.0))
@@ -204,6 +204,7 @@ def test_a_controller_without_switches_rests(tmp_path: Path) -> None:
     with kept_up(tmp_path, datapaths=none):
         began = time.monotonic()
         threading.Event().wait(1.5)
+        until(lambda: len(asked) >= 2)
         took = time.monotonic() - began
     # Without a pause they were many thousands.
-    assert 2 <= len(asked) <= took / GATHER + 3
+    assert len(asked) <= took / GATHER + 3

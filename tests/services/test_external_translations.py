@@ -1,4 +1,4 @@
-"""What gateways are told of translations: what has changed since, whatever came between, and at once."""
+"""Gateways are told of the translations that have changed since, whatever came between, and at once."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_without_full_checks_a_marker_stands_for_nothing(tmp_path: Path, network
 
 
 def test_a_marker_is_gone_before_the_first_change(tmp_path: Path, network: FakeNetwork) -> None:
-    """Whatever ends the connection on the way, a switch that holds a part of a change has no marker."""
+    """A switch that holds a part of a change has no marker, whatever ends the connection on the way."""
     edge = with_jobs(tmp_path, network)
     order: list[bool] = []
 

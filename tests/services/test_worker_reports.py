@@ -1,4 +1,4 @@
-"""What a worker's token may write into the controller's log by reports of its queues."""
+"""The lines of the controller's log that a worker's token may cause by reports of its queues."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import threading
 import time
@@ -68,6 +69,23 @@ def test_os_ken_starts_no_thread_and_no_listener_of_its_own() -> None:
     assert app_manager.AppManager.get_instance().applications == {}
     openflow.start()  # and it can be started again
     openflow.stop()
+
+
+def test_a_call_after_the_end_is_refused_and_nothing_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    async def work() -> None:
+        """Do nothing."""
+
+    openflow = OpenFlow(OPTIONS, Recorder())
+    openflow.start()
+    openflow.stop()
+    # Other tests may have left warnings, too.
+    gc.collect()
+    recwarn.clear()
+    for each in (lambda: None, work()):
+        with pytest.raises(RuntimeError):
+            openflow.call(each)
+    gc.collect()
+    assert not [warning for warning in recwarn if "never awaited" in str(warning.message)]
 
 
 def test_without_descriptors_nothing_is_accepted_and_little_is_logged(caplog: pytest.LogCaptureFixture) -> None:

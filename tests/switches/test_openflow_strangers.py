@@ -1,4 +1,4 @@
-"""Whoever reaches the OpenFlow port and is no switch, or one that does not read, makes the controller keep little."""
+"""The controller keeps little of programs that reach the OpenFlow port and are no switches, or do not read."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ class Pool:
         return [port for port in self.ovs.vsctl("list-ports", self.bridge).split() if port.startswith(self.prefix)]
 
     def leftovers(self) -> list[str]:
-        """Whatever has this worker's names: ports, devices, namespaces."""
+        """The ports, devices and namespaces that have this worker's names."""
         devices = [path.name for path in Path("/sys/class/net").iterdir()]
         folders = [path.name for folder in ("/run/netns", "/etc/netns") for path in _listed(Path(folder))]
         return [name for name in (*self.ports(), *devices, *folders) if name.startswith(self.prefix)]

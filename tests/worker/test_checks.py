@@ -336,7 +336,7 @@ def test_jobs_are_listed_by_the_names_that_htcondors_users_have(
     # Two access points may have one number.
     of_seven = {"slot": "s", "owner": "bob", "state": "pending", "addresses": [], "namespace": "n"}
     ids = ("one.example#7.0#1", "two.example#7.0#2", "two.example#8.0#3")
-    answer = {"jobs": [{"global_job_id": each, **of_seven} for each in ids]}
+    answer = {"jobs": [{"id": each, "global_job_id": each, **of_seven} for each in ids]}
     monkeypatch.setattr(cli, "_ask", lambda settings, path: answer)
     assert cli.main(["jobs"]) == 0
     named = [line.split()[0] for line in capsys.readouterr().out.splitlines()]

@@ -198,7 +198,7 @@ def test_a_lease_that_is_refused_at_renewal_is_lost_at_once() -> None:
 
 
 def test_a_server_changes_a_jobs_address_twice_a_minute_at_most() -> None:
-    """Whatever times it names: each change is one of the job's network, and a registration."""
+    """A server may name any times: each change is one of the job's network, and a registration."""
     client, now = a_client(), 0.0
     changes: list[float] = []
     (out,) = client.start(now)

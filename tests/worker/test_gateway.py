@@ -395,20 +395,20 @@ def test_it_is_told_of_a_change_at_once_whatever_the_controller_has_done_before(
             pauses.append(pause)
             return len(pauses) == times
 
-        inside(site.gateway.namespace, lambda: site.program.repeat(over, 9.0))
-        assert [wait for _, wait in site.told.asked[-times:]] == [9.0] * times
+        inside(site.gateway.namespace, lambda: site.program.repeat(over, 60.0))
+        assert [wait for _, wait in site.told.asked[-times:]] == [60.0] * times
         return pauses
 
     # The first answer comes at once, with or without addresses: the next question is the one that the controller holds.
     site.told.before = {}
     first, second = asked(2)
     assert first < 0.1
-    assert second > 8.0
+    assert second > 30.0
     # A change is taken up at once, and the rest of the time is the controller's.
     site.told.give(FIRST, "10.64.0.1", "tcp/80")
     changed, same = asked(2)
     assert changed < 0.1
-    assert same > 8.0
+    assert same > 30.0
     # One that is away may be back soon.
     site.told.away = True
     (away,) = asked(1)
@@ -418,7 +418,7 @@ def test_it_is_told_of_a_change_at_once_whatever_the_controller_has_done_before(
     again, always = asked(2)
     assert again < 0.1
     # One that does so each time is not asked without a pause.
-    assert always > 8.0
+    assert always > 30.0
 
 
 def test_what_the_kernel_has_is_confirmed_and_nothing_else(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

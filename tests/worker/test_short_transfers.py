@@ -5,6 +5,7 @@ What is done is counted, and not timed.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from ipaddress import ip_network
@@ -21,8 +22,10 @@ from lark_worker.records.records import Record
 from lark_worker.transfers import enforcement
 from lark_worker.transfers.book import MOST_OF_STARTER, Book
 from lark_worker.transfers.fireflies import Fireflies
+from lark_worker.transfers.following import Transfers
 from lark_worker.transfers.inet_diag import Connection
 from lark_worker.transfers.reports import TransferReports
+from lark_worker.transfers.sockets import Sockets
 from tests.fixtures.service import wait
 from tests.worker.test_transfer_book import NEAR, ONE
 from tests.worker.test_transfers import Site, serving
@@ -103,6 +106,36 @@ def test_a_report_has_one_row_however_many_connections_there_were(
     assert len(link.posts) <= 2
     assert all(list(post) == ["a"] for post in link.posts)
     assert len(transactions) <= looks + 1
+
+
+def test_connections_that_end_with_their_copy_between_two_looks_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This test looks, and nobody else does.
+    monkeypatch.setattr(Transfers, "_run", lambda _: None)
+    made = Site(tmp_path)
+    starter, go, over = made.starter(), tmp_path / "go", list[Connection]()
+    with contextlib.closing(made), serving(size=1000) as server, contextlib.closing(Sockets()) as notices:
+        server.release.set()
+        starter.do(
+            f"def many():\\n while not os.path.exists({str(go)!r}): time.sleep(0.01)\\n"
+            f" [move('127.0.0.1', {server.port}, 1000, 0, True).close() for _ in range(20)]\\n"
+        )
+        starter.do("copied = os.fork() or (many(), os._exit(0))")
+        wait(made.transfers._look)
+        go.touch()
+        starter.do("os.waitpid(copied, 0)")
+
+        def both_ends_are_noticed() -> bool:
+            over.extend(each for each in notices.ended() if server.port in each.ports)
+            return len(over) == 40
+
+        wait(both_ends_are_noticed)
+        assert made.transfers._look()
+        made.transfers._look()
+        assert made.transfers.missed.unseen == 40
+        # Now nothing is moved.
+        assert not made.transfers._look()
 
 
 def test_holders_are_looked_for_once_a_look_and_no_more_connections_are_followed_than_the_limit() -> None:

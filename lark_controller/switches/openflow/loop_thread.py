@@ -314,7 +314,8 @@ class OpenFlow:
     def call(self, work: Coroutine[Any, Any, Any] | Callable[[], Any]) -> Future[Any]:
         """Run a function or a coroutine on the loop's thread, from any other thread, after all that was handed over.
 
-        Where a function returns an awaitable, the future ends with what that ends with.
+        Where a function returns an awaitable, the future ends with what that ends with. Raises RuntimeError where the
+        loop has ended.
         """
         coroutine = work if inspect.iscoroutine(work) else _called(cast(Callable[[], Any], work))
         turn: Future[None] = Future()
@@ -323,7 +324,14 @@ class OpenFlow:
             await asyncio.wrap_future(turn)
             return await coroutine
 
-        found = asyncio.run_coroutine_threadsafe(in_turn(), self.loop)
+        waiting = in_turn()
+        try:
+            found = asyncio.run_coroutine_threadsafe(waiting, self.loop)
+        except RuntimeError:
+            # Python would warn of coroutines that nobody has begun.
+            waiting.close()
+            coroutine.close()
+            raise
         self._handed_over.call(partial(_begin, turn))
         return found
 
