@@ -20,6 +20,7 @@ from experiments import (
     lark_transfers,
     lark_wan,
     page,
+    qos_allocation,
     qos_applications,
     qos_framework,
     rates,
@@ -48,6 +49,7 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "qos-framework": qos_framework.run,
     "qos-full-links": full_links.run,
     "superfacility": superfacility.run,
+    "qos-allocation": qos_allocation.run,
     "qos-applications": qos_applications.run,
 }
 # Those at the machine's own rate.

@@ -20,7 +20,7 @@ MOST: Final = 0.7e6
 KEYS, PASSES = 107_000, 12.0
 LIGHT_KEYS = 262_144
 # LAMMPS: cells across the bar, and in all of it; eight atoms in each.
-WIDTH, CELLS = 10.0, 25_920
+WIDTH, CELLS = 15.0, 24_000
 LIGHT_WIDTH, LIGHT_CELLS = 15.0, 6_250
 # Atoms see no further than a cell, and each rank has two along the bar at least.
 LEAST_WIDTH, LEAST_LENGTH = 4, 8
