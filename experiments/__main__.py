@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from experiments import (
+    adaptive,
     calibration,
     full_links,
     lark_host,
@@ -51,6 +52,7 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "superfacility": superfacility.run,
     "qos-allocation": qos_allocation.run,
     "qos-applications": qos_applications.run,
+    "qos-adaptive": adaptive.run,
 }
 # Those at the machine's own rate.
 UNSCALED: Final = frozenset({"superfacility"})

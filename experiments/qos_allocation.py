@@ -34,7 +34,8 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "LAMMPS": ("",),
     "POV-Ray": ("",),
 }
-# The parts of HPC Challenge whose knee cannot be among the rates: they are there to measure the network.
+# Parts of HPC Challenge that are there to measure the network: they compute hardly anything for a byte, whatever their
+# input, and have their knee beyond what can be reserved.
 OF_NETWORK: Final = frozenset({"PTRANS", "FFT"})
 # The allocations to try, as parts of the most. RandomAccess looks for small messages most of the time, whatever its
 # input: its knee is at lower ones.
@@ -177,9 +178,9 @@ def against_allocation(times: Measured, options: Options) -> Result:
             "Sort, LAMMPS and POV-Ray are chosen so that the knee lies among the rates: Integer Sort puts its keys "
             "into buckets several times in a round, LAMMPS's bar is long and thin, and the pictures are sent "
             "uncompressed. What HPC Challenge's parts compute for a byte is theirs. RandomAccess looks for small "
-            "messages all the time, so lower rates are tried with it. PTRANS and FFT compute hardly anything, "
-            "whatever their size: no input brings their knee among rates that links of this lab carry. By the "
-            "paper's two numbers of Integer Sort at 5 and 8 MB/s its knee is at about 50 MB/s, beyond its most, too. "
+            "messages all the time, so lower rates are tried with it. PTRANS and FFT compute hardly anything for a "
+            "byte, whatever their size, so their knee is beyond what can be reserved. By the paper's two numbers of "
+            "Integer Sort at 5 and 8 MB/s its knee is at about 50 MB/s, beyond its most, too. "
             "HPC Challenge's b_eff is not run: it computes nothing, and sends 4 GB, hours at these rates.",
             "The knee is the rate at which communicating takes as long as computing, by the curve of computing + bytes "
             f"/ rate that is nearest to the points: {'; '.join(knees)}.",

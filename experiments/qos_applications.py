@@ -1,5 +1,4 @@
-"""The QoS framework's figures with applications beside others: MPI programs of others, an integer sort, and one that
-adapts.
+"""The QoS framework's figures with applications beside others: MPI programs of others, and an integer sort.
 
 As :mod:`experiments.qos_allocation` has them alone.
 """
@@ -11,14 +10,14 @@ from functools import partial
 from typing import Final
 
 from experiments import paper
-from experiments.adaptive import adapting, frames, setting
+from experiments.adaptive import setting
 from experiments.applications import PACKAGES
 from experiments.beside import Kept
 from experiments.cluster import Played
 from experiments.measured import Measured, NotMeasuredError, figures, measure
 from experiments.nodes import Run
 from experiments.options import Options
-from experiments.qos_framework import MEGABITS, WITHIN, requested, scale
+from experiments.qos_framework import FRAMES, MEGABITS, WITHIN, requested, scale
 from experiments.result import Check, Point, Result, Series
 from experiments.sizes import NODES, arguments, of_link
 
@@ -44,7 +43,7 @@ LITTLE: Final = (
 
 
 def run(options: Options) -> tuple[Result, ...]:
-    """Figures 12 and 13 with applications, what a floor costs, and an application that adapts."""
+    """Figures 12 and 13 with applications, and what a floor costs."""
     return tuple(results(measure(requested(NODES, runs(options), REPEATED, options), PACKAGES, SECONDS), options))
 
 
@@ -60,7 +59,6 @@ def runs(options: Options) -> Iterator[Run]:
             yield _light(_alone(name, rate), (name,), (of_link(rate, limit) * unit,), most)
         named, given = zip(*together, strict=True)
         yield _light(_called(together), named, tuple(of_link(rate, limit) * unit for rate in given), most)
-    yield from frames(options, limit, unit)
 
 
 def _accompanied(name: str, noise: int, limit: float, unit: float) -> Iterator[Run]:
@@ -82,7 +80,7 @@ def _light(
 ) -> Run:
     """A run of programs that compute little, since they share the processor with what is beside them."""
     given = tuple(arguments(name, most, light=True) for name in names)
-    return Run(called, rates, noise, names, given, floor=floor)  # fmt: skip
+    return Run(called, rates, noise, names, given, floor=floor, frames=FRAMES)
 
 
 def _beside(name: str, kind: str, noise: int) -> str:
@@ -128,7 +126,7 @@ def results(times: Measured, options: Options) -> Iterator[Result]:
     ]
     if at_once(options):
         made.append(partial(together, times, options))
-    return figures("qos-applications", [*made, partial(adapting, times, options)])
+    return figures("qos-applications", made)
 
 
 def _point(x: float, kept: Kept[Played], application: int = 0) -> Point:

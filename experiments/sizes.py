@@ -1,8 +1,9 @@
 """The sizes of the programs' inputs, for links of any rate. Pure.
 
 What a program sends is in proportion to the links, so that it takes as long at every scale, and what it computes is
-the same. Where time against allocation is measured, communicating at the greatest rate takes four tenths of computing,
-on a processor of 2025. Where programs stand beside others on the network, they compute as little as they can.
+the same. Where time against allocation is measured, communicating takes as long as computing at a rate between the
+least and the greatest, on a processor of 2025. Where programs stand beside others on the network, they compute as
+little as they can.
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments import adaptive, paper, qos_allocation, qos_applications
+from experiments import adaptive, cluster, paper, qos_allocation, qos_applications
+from experiments import nodes as cluster_nodes
 from experiments.applications import PROGRAMS, Application, hpcc_seconds, ranks
 from experiments.beside import Kept, Meanwhile, Taken, keep
 from experiments.cluster import Played, of_json
 from experiments.job_sockets import Job, job_socket
 from experiments.measured import Measured
-from experiments.nodes import Request, frozen
+from experiments.nodes import Request, Run, frozen
 from experiments.options import Options
 from experiments.qos_framework import MEGABITS, scale
 from experiments.result import Check, Point, Result, read
@@ -177,16 +178,48 @@ def test_a_request_and_what_was_played_survive_json() -> None:
 
 @pytest.mark.parametrize("options", [Options(), QUICK])
 def test_what_runs_at_the_same_time_can_be_reserved_and_has_names_of_its_own(options: Options) -> None:
-    made = [*qos_allocation.runs(options), *qos_applications.runs(options)]
+    made = runs(options)
     unit = MEGABITS * scale(NODES, options)
     for each in made:
-        # All share the first node's link, which flows come in by and go out by.
-        flows = [3 if each.to_first and each.delay(number) else 6 for number in range(len(each.rates))]
+        # All share a node's link, which flows come in by and go out by.
+        flows = [1 if each.late and each.delay(number) else 6 for number in range(len(each.rates))]
         held = sum((rate or 0.0) / unit * number for rate, number in zip(each.rates, flows, strict=True))
         assert held <= paper.LINK_MBYTES * 1.000001 - (3 * adaptive.FRAMES_FLOOR if each.delays else 0)
     assert all(len(each.rates) == len(each.programs) for each in made)
     named = {each.name: each for each in made}
     assert all(named[each.name] == each for each in made)
+
+
+def test_ranks_that_begin_later_are_on_their_own_nodes_and_reserve_to_the_first_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, begun = list[tuple[str, str]](), list[list[str]]()
+
+    class Begun:
+        def __init__(self, name: str, nodes: list[str], *_: object) -> None:
+            begun.append(nodes)
+
+        def wait(self) -> dict[str, float]:
+            return {}
+
+        def shown(self) -> tuple[()]:
+            return ()
+
+        def end(self) -> None:
+            pass
+
+    def ask(method: str, path: str, body: dict[str, str] | None = None) -> dict[str, str]:
+        asked.extend([(body["source"], body["destination"])] if body else [])
+        return {"id": "1"}
+
+    monkeypatch.setattr(cluster, "Application", Begun)
+    monkeypatch.setattr(cluster_nodes, "ask", ask)
+    one = Run("a", (None, 5.0), programs=("x", "y"), delays=(0.0, 0.01), late=(2, 1, 3))
+    request = Request(4, 1.0, True, 1, 1, 1, (one,), 1.0)
+    for application in (0, 1):
+        cluster._program(request, one, application, 0.0)
+    assert begun == [["a0n0", "a0n1", "a0n2", "a0n3"], ["a1n2", "a1n1", "a1n3"]]
+    assert asked == [(f"10.64.1.{source}", "10.64.1.3") for source in (2, 4)]
 
 
 def test_a_knee_is_where_communicating_takes_as_long_as_computing() -> None:
@@ -231,13 +264,17 @@ def kept(*seconds: float, parts: tuple[str, ...] = ("",), meanwhile: Meanwhile =
     return keep([Taken(Played(seconds, (), found), meanwhile)])
 
 
+def runs(options: Options) -> list[Run]:
+    return [*qos_allocation.runs(options), *qos_applications.runs(options), *adaptive.runs(options)]
+
+
 def times(
     options: Options, seconds: Callable[[float, str], float], meanwhile: Meanwhile = FINE
 ) -> dict[str, Kept[Played]]:
     """Measurements of every run: the seconds of each application by what it has reserved and the run's name."""
     found = {}
     unit = MEGABITS * scale(NODES, options)
-    for each in (*qos_allocation.runs(options), *qos_applications.runs(options)):
+    for each in runs(options):
         took = [seconds((rate or 0.0) / unit, each.name) for rate in each.rates]
         parts = qos_allocation.PARTS.get(each.programs[0], ("",))
         found[each.name] = kept(*took, parts=parts, meanwhile=meanwhile)
@@ -259,9 +296,9 @@ def expected(rate: float, name: str) -> float:
 
 
 def figures(measured: Measured, options: Options) -> dict[str, Result]:
-    """The figures of both experiments, by name."""
+    """The figures of all three experiments, by name."""
     made = (qos_allocation.against_allocation(measured, options), *qos_applications.results(measured, options))
-    return {each.name: each for each in made}
+    return {each.name: each for each in (*made, adaptive.adapting(measured, options))}
 
 
 def verdicts(found: Result) -> list[str]:
@@ -293,12 +330,10 @@ def test_figures_are_made_of_what_was_measured_and_name_what_was_not() -> None:
     options = Options()
     every = times(options, expected)
     failing = {"LAMMPS 7", "POV-Ray, reserved, noise 2", "integer sort, floor, noise 3", "POV-Ray, light 20"}
-    failing |= {f"hpcc {rate:g}" for rate in qos_allocation.rates("hpcc", options)[1:]} | {"frames, adapting"}
+    failing |= {f"hpcc {rate:g}" for rate in qos_allocation.rates("hpcc", options)[1:]}
     assert failing <= every.keys()
     kept = {name: each for name, each in every.items() if name not in failing}
     found = figures(Measured(kept, dict.fromkeys(failing, "it broke")), options)
-    # The frames of one are nothing without the other's.
-    assert set(found) == {"qos-applications-8", "qos-applications-12", "qos-applications-floor", "qos-applications-13"}
     assert {verdict for each in found.values() for verdict in verdicts(each)} == {"met"}
     names = {each.name: len(each.points) for each in found["qos-applications-8"].series}
     assert names == {"integer sort": 4, "hpcc's RandomAccess": 4, "LAMMPS": 3, "POV-Ray": 4}
@@ -315,6 +350,9 @@ def test_figures_are_made_of_what_was_measured_and_name_what_was_not() -> None:
     ]  # fmt: skip
     with pytest.raises(LabError, match="no figure was measured"):
         list(qos_applications.results(Measured({}, dict.fromkeys(every, "it broke")), options))
+    # The frames of one are nothing without the other's.
+    with pytest.raises(LabError, match="frames, adapting: it broke"):
+        adaptive.adapting(Measured({"frames": every["frames"]}, {"frames, adapting": "it broke"}), options)
     with pytest.raises(LabError, match="nothing of integer sort, hpcc"):
         qos_allocation.against_allocation(Measured({}), options)
 
