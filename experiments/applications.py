@@ -47,16 +47,19 @@ SETTINGS = {
     "PRTE_MCA_hwloc_default_binding_policy": "none",
 }
 AGENT_SETTINGS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
-# The ends of sections of HPC Challenge that are the last ones to be looked at. RandomAccess is its first one; those
-# behind FFT send 4 GB, and factor a matrix.
+# The last lines of HPC Challenge that are looked at. RandomAccess is its first section; behind FFT's it sends 4 GB
+# (b_eff), and factors a matrix. The last one of these lines follows b_eff's first message of 2 MB.
 RANDOM_ACCESS_END = "End of MPIRandomAccess section."
 HPCC_END = "End of MPIFFT section."
+B_EFF_END = "max time :                             30.000000 secs"
 HPCC_OUTPUT = "hpccoutf.txt"
 # Parts of HPC Challenge: section, and the line of its time.
 HPCC_PARTS = {
     "PTRANS": ("PTRANS", r"^WALL .* (\S+) PASSED"),
     "RandomAccess": ("MPIRandomAccess", r"^Real time used = (\S+) seconds"),
     "FFT": ("MPIFFT", r"^Computing: +(\S+)"),
+    # In milliseconds.
+    "b_eff": ("LatencyBandwidth", r"^Message Length: 2000000\nLatency +min / avg / max: +\S+ / +(\S+) /"),
 }
 # The numbers of updates that RandomAccess made, and that it makes where it has the time.
 UPDATES = (r"Number of updates EXECUTED", r"Default number of updates \(RECOMMENDED\)")
@@ -94,12 +97,17 @@ def _hpcc(_printed: str, folder: Path) -> dict[str, float]:
     return {name: hpcc_seconds(text, name) for name in ("PTRANS", "FFT")}
 
 
+def _with_b_eff(printed: str, folder: Path) -> dict[str, float]:
+    milliseconds = hpcc_seconds((folder / HPCC_OUTPUT).read_text(), "b_eff")
+    return {**_hpcc(printed, folder), "b_eff": milliseconds / 1000}
+
+
 def _random_access(_printed: str, folder: Path) -> dict[str, float]:
     return {"": hpcc_seconds((folder / HPCC_OUTPUT).read_text(), "RandomAccess")}
 
 
 def hpcc_seconds(text: str, name: str) -> float:
-    """The seconds of a part of HPC Challenge, of which PTRANS transposes several times. Raises LabError where it is
+    """The time of a part of HPC Challenge, in its unit; PTRANS transposes several times. Raises LabError where it is
     missing."""
     section, line = HPCC_PARTS[name]
     part = text.partition(f"Begin of {section} section.")[2].partition(f"End of {section} section.")[0]
@@ -122,6 +130,7 @@ PROGRAMS: Mapping[str, Program] = {
     "POV-Ray": Program((_PYTHON, "render.py", "scene.pov"), ("render.py", "waiting.py", "scene.pov"), _own),
     "LAMMPS": Program(("lmp", "-in", "silicon.lammps", "-log", "none"), ("silicon.lammps",), _lammps),
     "hpcc": Program(("hpcc",), ("hpccinf.txt",), _hpcc, HPCC_OUTPUT, HPCC_END),
+    "hpcc with b_eff": Program(("hpcc",), ("hpccinf.txt",), _with_b_eff, HPCC_OUTPUT, B_EFF_END),
     "hpcc's RandomAccess": Program(("hpcc",), ("hpccinf.txt",), _random_access, HPCC_OUTPUT, RANDOM_ACCESS_END),
     "frames": Program((_PYTHON, "frames.py"), ("frames.py", "waiting.py"), _own, calm=True),
     "frames, adapting": Program((_PYTHON, "frames.py", "--adapt"), ("frames.py", "waiting.py"), _own, calm=True),
