@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from experiments import (
+    adaptive,
     calibration,
     full_links,
     lark_host,
@@ -20,6 +21,7 @@ from experiments import (
     lark_transfers,
     lark_wan,
     page,
+    qos_allocation,
     qos_applications,
     qos_framework,
     rates,
@@ -48,7 +50,9 @@ EXPERIMENTS: Final[dict[str, Callable[[Options], tuple[Result, ...]]]] = {
     "qos-framework": qos_framework.run,
     "qos-full-links": full_links.run,
     "superfacility": superfacility.run,
+    "qos-allocation": qos_allocation.run,
     "qos-applications": qos_applications.run,
+    "qos-adaptive": adaptive.run,
 }
 # Those at the machine's own rate.
 UNSCALED: Final = frozenset({"superfacility"})

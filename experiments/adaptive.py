@@ -8,31 +8,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from experiments import paper
+from experiments.applications import PACKAGES
 from experiments.cluster import Played
-from experiments.measured import Measured
+from experiments.measured import Measured, measure
 from experiments.nodes import Run
 from experiments.options import Options
-from experiments.qos_framework import scale
+from experiments.qos_framework import MEGABITS, requested, scale
 from experiments.result import TIME, Check, Point, Result, Series
 from experiments.sizes import NODES, of_link
 
+# No run is repeated after the first number of seconds, and all have ended at the second.
+REPEATED: Final = 600
+SECONDS: Final = 1800
 # Frames of the program that adapts: a second, for how many seconds; MB/s that each rank sends at most and reserves.
 FRAMES: Final = 10.0
 FRAMES_SECONDS: Final = 18.0
 FRAMES_MOST: Final = 50.0
 FRAMES_FLOOR: Final = 2.0
-# The application that comes in its way: from when to when, and what it reserves for a flow and sends, MB/s.
+# The application that comes in its way: from when to when, on which nodes, the receiver first, and what it reserves and
+# sends, MB/s. The sender's own queue has what is left of its link for frames; no queue would keep down the best effort
+# that several senders have towards one node.
 LOAD_FROM: Final = 6.0
 LOAD_SECONDS: Final = 8.0
-LOAD: Final = 45.0
+LOAD_NODES: Final = (2, 1)
+LOAD: Final = 180.0
 # Seconds after a change that do not count: the news, and frames that are under way.
 SETTLED: Final = 2.0
 # Of its frame rate, what counts as kept.
 KEPT: Final = 0.9
 
 
-def frames(options: Options, limit: float, unit: float) -> Iterator[Run]:
+def run(options: Options) -> tuple[Result, ...]:
+    """The figure of the application that adapts."""
+    return (adapting(measure(requested(NODES, runs(options), REPEATED, options), PACKAGES, SECONDS), options),)
+
+
+def runs(options: Options) -> Iterator[Run]:
     """The program that adapts, and the same that does not; another application begins beside each."""
+    limit, unit = paper.flow_limit(NODES, options.rates.link_mbytes), MEGABITS * scale(NODES, options)
     megabyte = 1e6 * scale(NODES, options)
     shown = (
         *("--rate", f"{FRAMES:g}", "--seconds", f"{FRAMES_SECONDS:g}"),
@@ -45,11 +59,14 @@ def frames(options: Options, limit: float, unit: float) -> Iterator[Run]:
     for name in ("frames", "frames, adapting"):
         both = (name, "frames")
         reserved_later = (None, load * unit)
-        yield Run(name, reserved_later, programs=both, arguments=(shown, sent), delays=(0.0, LOAD_FROM), to_first=True)
+        delays = (0.0, LOAD_FROM)
+        yield Run(name, reserved_later, programs=both, arguments=(shown, sent), delays=delays, late=LOAD_NODES)
 
 
 def adapting(times: Measured, options: Options) -> Result:
     """A program that sends fewer bytes when best effort falls, beside the same that does not."""
+    limit = paper.flow_limit(NODES, options.rates.link_mbytes)
+    load = of_link(LOAD, limit)
     series, least, told = [], {}, []
     for name, called in (("frames, adapting", "adapts"), ("frames", "does not adapt")):
         kept = times[name]
@@ -80,7 +97,9 @@ def adapting(times: Measured, options: Options) -> Result:
         setting=setting(options),
         notes=(
             f"Three ranks send their parts of {FRAMES:g} frames a second to the fourth. After {LOAD_FROM:g} s, for "
-            f"{LOAD_SECONDS:g} s, another application sends what it has reserved, {LOAD:g} MB/s a flow. The one that "
+            f"{LOAD_SECONDS:g} s, another application sends what it has reserved, {load:g} MB/s, from one of the three "
+            f"to another one: their links have {options.rates.link_mbytes - load:g} MB/s left then for parts of "
+            f"{of_link(FRAMES_MOST, limit):g} MB/s. The one that "
             "adapts reserves a floor with lark_mpi, waits for changes of what is free, and makes its frames as large "
             f"as pass in time. A frame went {'; '.join(told)}.",
             "The picture shows one measurement of each; the aims are judged by all.",

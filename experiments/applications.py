@@ -47,9 +47,20 @@ SETTINGS = {
     "PRTE_MCA_hwloc_default_binding_policy": "none",
 }
 AGENT_SETTINGS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
-# The end of the last section of HPC Challenge that is looked at. The next ones send 4 GB, and factor a matrix.
+# The last lines of HPC Challenge that are looked at. RandomAccess is its first section; behind FFT's it sends 4 GB
+# (b_eff), and factors a matrix. The last one of these lines follows b_eff's first message of 2 MB.
+RANDOM_ACCESS_END = "End of MPIRandomAccess section."
 HPCC_END = "End of MPIFFT section."
+B_EFF_END = "max time :                             30.000000 secs"
 HPCC_OUTPUT = "hpccoutf.txt"
+# Parts of HPC Challenge: section, and the line of its time.
+HPCC_PARTS = {
+    "PTRANS": ("PTRANS", r"^WALL .* (\S+) PASSED"),
+    "RandomAccess": ("MPIRandomAccess", r"^Real time used = (\S+) seconds"),
+    "FFT": ("MPIFFT", r"^Computing: +(\S+)"),
+    # In milliseconds.
+    "b_eff": ("LatencyBandwidth", r"^Message Length: 2000000\nLatency +min / avg / max: +\S+ / +(\S+) /"),
+}
 # The numbers of updates that RandomAccess made, and that it makes where it has the time.
 UPDATES = (r"Number of updates EXECUTED", r"Default number of updates \(RECOMMENDED\)")
 
@@ -82,24 +93,28 @@ def _lammps(printed: str, _folder: Path) -> dict[str, float]:
 
 
 def _hpcc(_printed: str, folder: Path) -> dict[str, float]:
-    return hpcc_seconds((folder / HPCC_OUTPUT).read_text())
+    text = (folder / HPCC_OUTPUT).read_text()
+    return {name: hpcc_seconds(text, name) for name in ("PTRANS", "FFT")}
 
 
-def hpcc_seconds(text: str) -> dict[str, float]:
-    """The seconds of three parts of HPC Challenge, of which PTRANS transposes several times. Raises LabError where one
-    is missing."""
-    found = {}
-    for name, section, line in (
-        ("PTRANS", "PTRANS", r"^WALL .* (\S+) PASSED"),
-        ("RandomAccess", "MPIRandomAccess", r"^Real time used = (\S+) seconds"),
-        ("FFT", "MPIFFT", r"^Computing: +(\S+)"),
-    ):
-        part = text.partition(f"Begin of {section} section.")[2].partition(f"End of {section} section.")[0]
-        times = re.findall(line, part, flags=re.MULTILINE)
-        if not times:
-            raise LabError(f"hpcc printed no time of {section}: {part[-500:]}")
-        found[name] = round(sum(map(float, times)) * _left_out(part), 6)
-    return found
+def _with_b_eff(printed: str, folder: Path) -> dict[str, float]:
+    milliseconds = hpcc_seconds((folder / HPCC_OUTPUT).read_text(), "b_eff")
+    return {**_hpcc(printed, folder), "b_eff": milliseconds / 1000}
+
+
+def _random_access(_printed: str, folder: Path) -> dict[str, float]:
+    return {"": hpcc_seconds((folder / HPCC_OUTPUT).read_text(), "RandomAccess")}
+
+
+def hpcc_seconds(text: str, name: str) -> float:
+    """The time of a part of HPC Challenge, in its unit; PTRANS transposes several times. Raises LabError where it is
+    missing."""
+    section, line = HPCC_PARTS[name]
+    part = text.partition(f"Begin of {section} section.")[2].partition(f"End of {section} section.")[0]
+    times = re.findall(line, part, flags=re.MULTILINE)
+    if not times:
+        raise LabError(f"hpcc printed no time of {section}: {part[-500:]}")
+    return round(sum(map(float, times)) * _left_out(part), 6)
 
 
 def _left_out(part: str) -> float:
@@ -115,6 +130,8 @@ PROGRAMS: Mapping[str, Program] = {
     "POV-Ray": Program((_PYTHON, "render.py", "scene.pov"), ("render.py", "waiting.py", "scene.pov"), _own),
     "LAMMPS": Program(("lmp", "-in", "silicon.lammps", "-log", "none"), ("silicon.lammps",), _lammps),
     "hpcc": Program(("hpcc",), ("hpccinf.txt",), _hpcc, HPCC_OUTPUT, HPCC_END),
+    "hpcc with b_eff": Program(("hpcc",), ("hpccinf.txt",), _with_b_eff, HPCC_OUTPUT, B_EFF_END),
+    "hpcc's RandomAccess": Program(("hpcc",), ("hpccinf.txt",), _random_access, HPCC_OUTPUT, RANDOM_ACCESS_END),
     "frames": Program((_PYTHON, "frames.py"), ("frames.py", "waiting.py"), _own, calm=True),
     "frames, adapting": Program((_PYTHON, "frames.py", "--adapt"), ("frames.py", "waiting.py"), _own, calm=True),
 }

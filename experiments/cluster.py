@@ -138,7 +138,7 @@ def play(request: Request, one: Run, noise: int) -> Played:
     made = []
     for application, rate in enumerate(one.rates):
         if rate is not None and not one.delay(application):
-            made += reserve(application, request.nodes, rate, floor=one.floor)
+            made += reserve(application, range(request.nodes), rate, floor=one.floor)
     try:
         with background(noise, one.background):
             missed = _losses(request, one)
@@ -184,13 +184,14 @@ def _program(request: Request, one: Run, application: int, began: float) -> tupl
     """The seconds of an application's parts and the frames that it has shown; one that begins later reserves then."""
     delay, rate = one.delay(application), one.rates[application]
     time.sleep(max(0.0, began + delay - time.monotonic()))
-    made = []
+    late = one.late if delay else ()
+    made, nodes = [], late or range(request.nodes)
     if rate is not None and delay:
-        made = reserve(application, request.nodes, rate, floor=one.floor, to_first=one.to_first)
+        made = reserve(application, nodes, rate, floor=one.floor, to_first=bool(late))
     try:
-        nodes = [Member(application, node).name for node in range(request.nodes)]
+        names = [Member(application, node).name for node in nodes]
         arguments = one.arguments[application] if one.arguments else ()
-        program = Application(one.programs[application], nodes, STATE / f"work{application}", STATE, arguments)
+        program = Application(one.programs[application], names, STATE / f"work{application}", STATE, arguments)
         try:
             return program.wait(), program.shown()
         finally:

@@ -47,10 +47,10 @@ class Run:
     """Applications that run at the same time. ``rates`` has what each reserves for every flow, Mb/s; None: nothing.
 
     ``programs`` are theirs with their ``arguments``, exchanges where there are none; each begins ``delays`` seconds
-    later. ``floor``: what they reserve is not the most as well; ``to_first``: those that begin later reserve flows to
-    the first node alone. ``background`` flows send all the time from the first
-    node, unreserved. Cables carry ``wider`` times their rate meanwhile, and hold back ``frames`` for each flow of a
-    link at least.
+    later. ``floor``: what they reserve is not the most as well. Those that begin later have their ranks on the nodes
+    ``late`` alone, where they are given, and reserve flows to the first of these. ``background`` flows send all the
+    time from the first node, unreserved. Cables carry ``wider`` times their rate meanwhile, and hold back ``frames``
+    for each flow of a link at least.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Run:
     arguments: tuple[tuple[str, ...], ...] = ()
     delays: tuple[float, ...] = ()
     floor: bool = False
-    to_first: bool = False
+    late: tuple[int, ...] = ()
     wider: float = 1.0
     frames: int = 0
 
@@ -333,11 +333,12 @@ def add_job(member: Member) -> Job:
     return Job(str(answer["id"]), host(member.node), member.address)
 
 
-def reserve(application: int, nodes: int, rate: float, *, floor: bool, to_first: bool = False) -> list[str]:
-    """Reserve every flow of an application; answers the reservations' ids. Raises LabError where one is refused."""
+def reserve(application: int, nodes: Sequence[int], rate: float, *, floor: bool, to_first: bool = False) -> list[str]:
+    """Reserve every flow of an application, or those to its first node; answers the reservations' ids. Raises LabError
+    where one is refused."""
     made = []
-    for source in range(nodes):
-        for target in range(1 if to_first else nodes):
+    for source in nodes:
+        for target in nodes[: 1 if to_first else None]:
             if source != target:
                 ends = {"source": Member(application, source), "destination": Member(application, target)}
                 # Steady is as in the paper: time against what is allocated, and not against what is free besides.

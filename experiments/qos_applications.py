@@ -1,7 +1,6 @@
-"""The QoS framework's figures with applications: MPI programs of others, an integer sort, and one that adapts.
+"""The QoS framework's figures with applications beside others: MPI programs of others, and an integer sort.
 
-On the four nodes of :mod:`experiments.cluster`, with one rank on each, as :mod:`experiments.qos_framework` has its
-exchange. Rates are the paper's MB/s a flow, times the scale.
+As :mod:`experiments.qos_allocation` has them alone.
 """
 
 from __future__ import annotations
@@ -11,32 +10,21 @@ from functools import partial
 from typing import Final
 
 from experiments import paper
-from experiments.adaptive import adapting, frames, setting
+from experiments.adaptive import setting
 from experiments.applications import PACKAGES
 from experiments.beside import Kept
 from experiments.cluster import Played
 from experiments.measured import Measured, NotMeasuredError, figures, measure
 from experiments.nodes import Run
 from experiments.options import Options
-from experiments.qos_framework import MEGABITS, WITHIN, requested, scale
+from experiments.qos_framework import FRAMES, MEGABITS, WITHIN, requested, scale
 from experiments.result import Check, Point, Result, Series
 from experiments.sizes import NODES, arguments, of_link
 
-# All runs take half an hour where every measurement is sound. None is repeated after the first number of seconds, and
-# all have ended at the second.
-REPEATED: Final = 2400
-SECONDS: Final = 7200
-# Programs, and the parts of each that have a time of their own.
-PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "integer sort": ("",),
-    "hpcc": ("PTRANS", "RandomAccess", "FFT"),
-    "LAMMPS": ("",),
-    "POV-Ray": ("",),
-}
-# Programs whose inputs decide how much is computed for each byte, and parts of HPC Challenge that are there to measure
-# the network. Its RandomAccess waits for small messages most of the time.
-BALANCED: Final = frozenset({"integer sort", "LAMMPS", "POV-Ray"})
-OF_NETWORK: Final = frozenset({"PTRANS", "FFT"})
+# All runs take a quarter of an hour where every measurement is sound. None is repeated after the first number of
+# seconds, and all have ended at the second.
+REPEATED: Final = 1500
+SECONDS: Final = 5400
 # Background flows beside programs; these reserve a floor as well.
 NOISES: Final[Mapping[str, tuple[int, ...]]] = {"integer sort": (3,), "LAMMPS": (3,), "POV-Ray": (2, 3)}
 # Programs at the same time with what each reserves for a flow, MB/s; 5 and 8 are the paper's. Ranks of LAMMPS ask for
@@ -55,26 +43,14 @@ LITTLE: Final = (
 
 
 def run(options: Options) -> tuple[Result, ...]:
-    """Figures 8, 12 and 13 with applications, what a floor costs, and an application that adapts."""
-    limit = paper.flow_limit(NODES, options.rates.link_mbytes)
-    unit = MEGABITS * scale(NODES, options)
-    tried = rates(options)
-    request = requested(NODES, runs(options, tried, limit, unit), REPEATED, options)
-    return tuple(results(measure(request, PACKAGES, SECONDS), tried, options))
+    """Figures 12 and 13 with applications, and what a floor costs."""
+    return tuple(results(measure(requested(NODES, runs(options), REPEATED, options), PACKAGES, SECONDS), options))
 
 
-def rates(options: Options) -> tuple[float, ...]:
-    """The allocations to try, MB/s a flow."""
-    limit = paper.flow_limit(NODES, options.rates.link_mbytes)
-    return tuple(round(limit * part, 2) for part in ((0.2, 0.5, 1.0) if options.quick else (0.2, 0.4, 0.7, 1.0)))
-
-
-def runs(options: Options, tried: Sequence[float], limit: float, unit: float) -> Iterator[Run]:
+def runs(options: Options) -> Iterator[Run]:
     """All runs; those of one name are the same."""
+    limit, unit = paper.flow_limit(NODES, options.rates.link_mbytes), MEGABITS * scale(NODES, options)
     most = limit * unit * 1e6 / MEGABITS
-    for name in programs(options):
-        for rate in tried:
-            yield Run(f"{name} {rate:g}", (rate * unit,), programs=(name,), arguments=(arguments(name, most),))
     for name in accompanied(options):
         for noise in (0, *noises(name, options)):
             yield from _accompanied(name, noise, limit, unit)
@@ -83,7 +59,6 @@ def runs(options: Options, tried: Sequence[float], limit: float, unit: float) ->
             yield _light(_alone(name, rate), (name,), (of_link(rate, limit) * unit,), most)
         named, given = zip(*together, strict=True)
         yield _light(_called(together), named, tuple(of_link(rate, limit) * unit for rate in given), most)
-    yield from frames(options, limit, unit)
 
 
 def _accompanied(name: str, noise: int, limit: float, unit: float) -> Iterator[Run]:
@@ -105,7 +80,7 @@ def _light(
 ) -> Run:
     """A run of programs that compute little, since they share the processor with what is beside them."""
     given = tuple(arguments(name, most, light=True) for name in names)
-    return Run(called, rates, noise, names, given, floor=floor)  # fmt: skip
+    return Run(called, rates, noise, names, given, floor=floor, frames=FRAMES)
 
 
 def _beside(name: str, kind: str, noise: int) -> str:
@@ -118,14 +93,9 @@ def _alone(name: str, rate: float) -> str:
     return f"{name}, light {rate:g}"
 
 
-def programs(options: Options) -> tuple[str, ...]:
-    """The programs to run."""
-    return tuple(PARTS)[: 1 if options.quick else None]
-
-
 def accompanied(options: Options) -> tuple[str, ...]:
-    """The programs that run beside background flows, too."""
-    return tuple(name for name in programs(options) if name in NOISES)
+    """The programs that run beside background flows."""
+    return tuple(NOISES)[: 1 if options.quick else None]
 
 
 def noises(name: str, options: Options) -> tuple[int, ...]:
@@ -147,136 +117,26 @@ def _called(together: Sequence[tuple[str, float]]) -> str:
     return "at once " + ", ".join(f"{name} {rate:g}" for name, rate in together)
 
 
-def results(times: Measured, tried: Sequence[float], options: Options) -> Iterator[Result]:
+def results(times: Measured, options: Options) -> Iterator[Result]:
     """The results of what was measured; a run of which nothing was is left out of them."""
     limit = paper.flow_limit(NODES, options.rates.link_mbytes)
     made: list[Callable[[], Result]] = [
-        partial(against_allocation, times, tried, options),
         partial(with_background, times, limit, options),
         partial(floors, times, options),
     ]
     if at_once(options):
         made.append(partial(together, times, options))
-    return figures("qos-applications", [*made, partial(adapting, times, options)])
+    return figures("qos-applications", made)
 
 
-def _held(
-    aim: str, values: Sequence[tuple[float, bool]], met: Callable[[float], bool], shown: str = "{} to {} of it"
-) -> tuple[Check, ...]:
-    """An aim that is held to values, where there are any."""
-    return (Check.of(aim, values, met, shown),) if values else ()
-
-
-def parts(options: Options) -> Iterator[tuple[str, str]]:
-    """Each program with each of its parts."""
-    for name in programs(options):
-        for part in PARTS[name]:
-            yield name, part
-
-
-def _shown(name: str, part: str) -> str:
-    return f"{name}'s {part}" if part else name
-
-
-def _point(x: float, kept: Kept[Played], part: str, application: int = 0) -> Point:
-    return Point.judged(x, kept, lambda played: played.parts[application][part])
-
-
-def knee(points: Sequence[Point]) -> tuple[float, float]:
-    """The seconds of computing and the rate at which communicating takes as long: by least squares of ``computing +
-    volume / rate``. The rate is 0 where there is no communicating, and without end where there is no computing."""
-    xs, ys = [1 / point.x for point in points], [point.y for point in points]
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread = sum((x - mean_x) ** 2 for x in xs)
-    volume = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-    computing = mean_y - volume * mean_x
-    if volume <= 0:
-        return mean_y, 0.0
-    return max(computing, 0.0), volume / computing if computing > 0 else float("inf")
-
-
-def _knee(computing: float, rate: float) -> str:
-    """The knee in words."""
-    if not computing:
-        return "none, it communicates alone"
-    return f"{rate:.3g} MB/s ({computing:.2g} s of computing)" if rate else "none, it computes alone"
-
-
-def against_allocation(times: Measured, tried: Sequence[float], options: Options) -> Result:
-    """Figures 8 and 9: the more is reserved the sooner a program ends, up to where it computes most of the time."""
-    series, falls, told = [], [], []
-    balanced: list[tuple[float, bool]] = []
-    network: list[tuple[float, bool]] = []
-    for name, part in parts(options):
-        names = {rate: f"{name} {rate:g}" for rate in tried}
-        points = tuple(_point(rate, times[run], part) for rate, run in names.items() if times.has(run))
-        if len(points) < 2:
-            # One point has no knee.
-            continue
-        mark = any(point.marked for point in points)
-        series.append(Series(_shown(name, part), points))
-        falls.append((points[-1].y / points[0].y, mark))
-        computing, rate = knee(points)
-        if name in BALANCED:
-            balanced.append((rate / tried[-1], mark))
-        elif part in OF_NETWORK:
-            network.append((rate / tried[-1], mark))
-        told.append(f"{_shown(name, part)} {_knee(computing, rate)}")
-    if not series:
-        raise NotMeasuredError(f"nothing of {', '.join(programs(options))} at two rates")
-    alone = all(rate == float("inf") for rate, _ in network)
-    return Result(
-        name="qos-applications-8",
-        title=f"Applications on {NODES} nodes: time against allocation",
-        source="QoS framework, Fig. 8",
-        x_label="reserved for each flow, MB/s (of the paper's links)",
-        y_label="time, s",
-        series=tuple(series),
-        checks=(
-            *_held(
-                "every program is faster with the most than with the least", falls, lambda found: found < 1 - WITHIN
-            ),
-            *_held(
-                "programs whose input decides how much they compute for a byte have a knee, from which on they compute "
-                "longer than they communicate",
-                balanced,
-                lambda found: tried[0] / tried[-1] <= found <= 1,
-                "at {} to {} of the most that can be reserved",
-            ),
-            *_held(
-                "HPC Challenge's PTRANS and FFT, which measure the network, communicate longer at every rate",
-                network,
-                lambda found: found > 1,
-                "they communicate alone" if alone else "they would not from {} to {} of the most on",
-            ),
-        ),
-        setting=setting(options),
-        notes=(
-            "Integer Sort is ours, in the shape of NAS IS; PTRANS, RandomAccess and FFT are HPC Challenge's, LAMMPS "
-            "moves a bar of 207,000 atoms of silicon, POV-Ray renders a fourth of each picture on each node: all of "
-            "Debian. Links are slower here than the paper's and processors are not, so the inputs of Integer Sort, "
-            "LAMMPS and POV-Ray are chosen so that the knee lies among the rates: Integer Sort puts its keys into "
-            "buckets several times in a round, LAMMPS's bar is long and thin, and the pictures are sent uncompressed. "
-            "What HPC Challenge's parts compute for a byte is theirs: PTRANS and FFT hardly anything, and RandomAccess "
-            "waits for small messages. By the paper's two numbers of Integer Sort at 5 and 8 MB/s its knee is at "
-            "about 50 MB/s, beyond its most, too. HPC Challenge's b_eff is not run: it sends 4 GB, hours at these "
-            "rates.",
-            "The knee is the rate at which communicating takes as long as computing, by the curve of computing + bytes "
-            f"/ rate that is nearest to the points: {'; '.join(told)}.",
-            "The ranks share the lab's processor, so they compute one after the other. The paper's text has one such "
-            f"rate, of a program that is not run here: {paper.ISOSURFACE_MBYTES:g} MB/s are sufficient for extracting "
-            "isosurfaces on four nodes.",
-            *times.missing(*(f"{name} {rate:g}" for name in programs(options) for rate in tried)),
-        ),
-        beside=times.beside(*(f"{name} {rate:g}" for name in programs(options) for rate in tried)),
-    )
+def _point(x: float, kept: Kept[Played], application: int = 0) -> Point:
+    return Point.judged(x, kept, lambda played: played.seconds[application])
 
 
 def with_background(times: Measured, limit: float, options: Options) -> Result:
     """Figure 12: flows that send all the time beside a program."""
     places, alone, kept, free, off, worse = [], [], [], [], [], []
     for name in accompanied(options):
-        (part,) = PARTS[name]
         single, nothing = _beside(name, "reserved", 0), _beside(name, "free", 0)
         for noise in noises(name, options):
             held, without = _beside(name, "reserved", noise), _beside(name, "free", noise)
@@ -284,10 +144,10 @@ def with_background(times: Measured, limit: float, options: Options) -> Result:
                 continue
             places.append(f"{name},\n{noise} flows")
             x = len(places)
-            alone.append(_point(x, times[single], part))
-            kept.append(_point(x, times[held], part))
-            free.append(_point(x, times[without], part))
-            unreserved = _point(x, times[nothing], part)
+            alone.append(_point(x, times[single]))
+            kept.append(_point(x, times[held]))
+            free.append(_point(x, times[without]))
+            unreserved = _point(x, times[nothing])
             off.append((kept[-1].y / alone[-1].y, kept[-1].marked or alone[-1].marked))
             worse.append((free[-1].y / unreserved.y, free[-1].marked or unreserved.marked))
     names = [f"{name}, {kind}," for name in accompanied(options) for kind in ("reserved", "free")]
@@ -332,15 +192,14 @@ def floors(times: Measured, options: Options) -> Result:
     """Programs that reserve a floor are not worse off than those that reserve nothing, alone and beside others."""
     places, floor, free, off = [], [], [], []
     for name in accompanied(options):
-        (part,) = PARTS[name]
         for noise in (0, *noises(name, options)[-1:]):
             given, nothing = _beside(name, "floor", noise), _beside(name, "free", noise)
             if not times.has(given, nothing):
                 continue
             places.append(f"{name},\n{noise} flows")
             x = len(places)
-            floor.append(_point(x, times[given], part))
-            free.append(_point(x, times[nothing], part))
+            floor.append(_point(x, times[given]))
+            free.append(_point(x, times[nothing]))
             off.append((floor[-1].y / free[-1].y, floor[-1].marked or free[-1].marked))
     names = [f"{name}, {kind}," for name in accompanied(options) for kind in ("floor", "free")]
     if not places:
@@ -379,11 +238,10 @@ def together(times: Measured, options: Options) -> Result:
         for number, (name, rate) in enumerate(each):
             if not times.has(_alone(name, rate), _called(each)):
                 continue
-            (part,) = PARTS[name]
             places.append(f"{name} {rate:g}\nof {len(each)}")
             x = len(places)
-            alone.append(_point(x, times[_alone(name, rate)], part))
-            joint.append(_point(x, times[_called(each)], part, number))
+            alone.append(_point(x, times[_alone(name, rate)]))
+            joint.append(_point(x, times[_called(each)], number))
             off.append((joint[-1].y / alone[-1].y, joint[-1].marked or alone[-1].marked))
     names = [_called(each) for each in at_once(options)]
     names += [_alone(name, rate) for each in at_once(options) for name, rate in each]

@@ -1,8 +1,9 @@
 """The sizes of the programs' inputs, for links of any rate. Pure.
 
 What a program sends is in proportion to the links, so that it takes as long at every scale, and what it computes is
-the same. Where time against allocation is measured, communicating at the greatest rate takes four tenths of computing,
-on a processor of 2025. Where programs stand beside others on the network, they compute as little as they can.
+the same. Where time against allocation is measured, communicating takes as long as computing at a rate between the
+least and the greatest, on a processor of 2025. Where programs stand beside others on the network, they compute as
+little as they can.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MOST: Final = 0.7e6
 KEYS, PASSES = 107_000, 12.0
 LIGHT_KEYS = 262_144
 # LAMMPS: cells across the bar, and in all of it; eight atoms in each.
-WIDTH, CELLS = 10.0, 25_920
+WIDTH, CELLS = 15.0, 24_000
 LIGHT_WIDTH, LIGHT_CELLS = 15.0, 6_250
 # Atoms see no further than a cell, and each rank has two along the bar at least.
 LEAST_WIDTH, LEAST_LENGTH = 4, 8

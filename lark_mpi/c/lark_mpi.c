@@ -518,13 +518,14 @@ typedef struct reservation {
     char version[VERSION]; /* of the paths as they were read last */
     place *places; /* of each job */
     flow *flows, *before;
-    struct reservation *next;
+    int readers, over; /* threads that read it, of which the last one frees it once it is over */
+    struct reservation *next, *other; /* of those that are held, and of all */
 } reservation;
 
-/* Guards the list, and the flows in it. */
+/* Guards the lists, and the flows in them. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake, idle = PTHREAD_COND_INITIALIZER;
-static reservation *held;
+static reservation *held, *all;
 static pthread_t thread;
 static int running, stopping;
 /* The flow that is being renewed, or empty. */
@@ -830,6 +831,28 @@ static void destroy(reservation *of) {
     free(of);
 }
 
+/* The communicator's reservation, which is there until leave; NULL where it has none. */
+static int enter(MPI_Comm comm, reservation **of) {
+    reservation *each;
+    int there;
+    TRY(MPI_Comm_get_attr(comm, keyval, of, &there));
+    pthread_mutex_lock(&lock);
+    /* Another thread may have released it since. */
+    for (each = there ? all : NULL; each && each != *of;) each = each->other;
+    if (each) each->readers++;
+    pthread_mutex_unlock(&lock);
+    *of = each;
+    return LARK_MPI_OK;
+}
+
+static void leave(reservation *of) {
+    if (!of) return;
+    pthread_mutex_lock(&lock);
+    int last = !--of->readers && of->over;
+    pthread_mutex_unlock(&lock);
+    if (last) destroy(of);
+}
+
 /* True in a child of the process: what is reserved is its parent's, and the lock may be another thread's that is not
  * there. */
 static int in_child(void) { return owner && owner != getpid(); }
@@ -837,8 +860,15 @@ static int in_child(void) { return owner && owner != getpid(); }
 static int gone(MPI_Comm comm, int key, void *attribute, void *unused) {
     (void)comm, (void)key, (void)unused;
     if (in_child()) return MPI_SUCCESS;
-    drop(attribute);
-    destroy(attribute);
+    reservation *of = attribute, **each = &all;
+    drop(of);
+    pthread_mutex_lock(&lock);
+    while (*each != of) each = &(*each)->other;
+    *each = of->other;
+    of->over = 1;
+    int last = !of->readers;
+    pthread_mutex_unlock(&lock);
+    if (last) destroy(of);
     return MPI_SUCCESS;
 }
 
@@ -1051,6 +1081,10 @@ static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int 
             free(found);
             return NULL;
         }
+        pthread_mutex_lock(&lock);
+        found->other = all;
+        all = found;
+        pthread_mutex_unlock(&lock);
     }
     if (!found->jobs && jobs) {
         free(found->places), free(found->flows), free(found->before);
@@ -1181,9 +1215,9 @@ int lark_mpi_reserve(MPI_Comm comm, const lark_mpi_wish *wish, lark_mpi_status *
 int lark_mpi_reserved(MPI_Comm comm, lark_mpi_status *status, int *found) {
     reservation *held_here;
     *found = 0;
-    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
-    TRY(MPI_Comm_get_attr(comm, keyval, &held_here, found));
-    if (*found) *status = held_here->status;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &held_here)) return LARK_MPI_FAILED;
+    if (held_here) *status = held_here->status, *found = 1;
+    leave(held_here);
     return LARK_MPI_OK;
 }
 
@@ -1280,35 +1314,35 @@ int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, ch
     reservation *of;
     answer found = {.text = NULL};
     json list;
-    int there;
+    int result = LARK_MPI_OK;
     *count = 0;
     *reason = '\0';
-    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
-    TRY(MPI_Comm_get_attr(comm, keyval, &of, &there));
-    for (int job = 0, jobs = there ? jobs_of(of) : 0; job < jobs; job++) {
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return LARK_MPI_FAILED;
+    for (int job = 0, jobs = of ? jobs_of(of) : 0; job < jobs && !result; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;
-        if (!found.text && !read_paths(of, "", 0, PATIENCE, &found, &list, reason)) return LARK_MPI_REFUSED;
+        if (!found.text && !read_paths(of, "", 0, PATIENCE, &found, &list, reason)) {
+            result = LARK_MPI_REFUSED;
+            continue;
+        }
         if (*count < most) read_path(of, job, &made, list, &paths[*count]);
         ++*count;
     }
+    leave(of);
     forget(&found);
-    return LARK_MPI_OK;
+    return result;
 }
 
-int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) {
-    reservation *of;
+/* Waits for other paths of a reservation; NULL is none. */
+static int await_change(reservation *of, double seconds, int *changed, char *reason) {
     answer found;
     json list;
     char before[VERSION], after[VERSION];
     /* NaN is no time; more than a hundred years are no end. */
     double end = now() + (seconds > 0 ? seconds < 3.2e9 ? seconds : 3.2e9 : 0);
-    int there, any = 0;
-    *changed = 0;
-    *reason = '\0';
-    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID) return LARK_MPI_FAILED;
-    TRY(MPI_Comm_get_attr(comm, keyval, &of, &there));
-    for (int job = 0, jobs = there ? jobs_of(of) : 0; job < jobs; job++) any |= flow_of(of, job).id[0] != '\0';
+    int any = 0;
+    for (int job = 0, jobs = of ? jobs_of(of) : 0; job < jobs; job++) any |= flow_of(of, job).id[0] != '\0';
+
     if (!any) {
         for (double left; (left = end - now()) > 0;) rest(left);
         return LARK_MPI_OK;
@@ -1340,9 +1374,24 @@ int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) 
     }
 }
 
+int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) {
+    reservation *of;
+    *changed = 0;
+    *reason = '\0';
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return LARK_MPI_FAILED;
+    int result = await_change(of, seconds, changed, reason);
+    leave(of);
+    return result;
+}
+
 /* MPI's profiling interface: setting this library's attribute asks, all others are MPI's. */
 int MPI_Comm_set_attr(MPI_Comm comm, int key, void *attribute_value) {
     reservation *made;
     if (keyval == MPI_KEYVAL_INVALID || key != keyval) return PMPI_Comm_set_attr(comm, key, attribute_value);
     return request(comm, attribute_value, &made) == LARK_MPI_FAILED ? MPI_ERR_OTHER : MPI_SUCCESS;
+}
+
+/* Its name in MPI-1, which is deprecated, and may be a macro some day. */
+int (MPI_Attr_put)(MPI_Comm comm, int key, void *attribute_value) {
+    return MPI_Comm_set_attr(comm, key, attribute_value);
 }

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from experiments import adaptive, paper, qos_applications, sizes
+from experiments import adaptive, cluster, paper, qos_allocation, qos_applications
+from experiments import nodes as cluster_nodes
 from experiments.applications import PROGRAMS, Application, hpcc_seconds, ranks
 from experiments.beside import Kept, Meanwhile, Taken, keep
 from experiments.cluster import Played, of_json
 from experiments.job_sockets import Job, job_socket
 from experiments.measured import Measured
-from experiments.nodes import Request, frozen
+from experiments.nodes import Request, Run, frozen
 from experiments.options import Options
+from experiments.qos_framework import MEGABITS, scale
 from experiments.result import Check, Point, Result, read
+from experiments.sizes import NODES
 from lab.namespaces import Net
 from lab.run import LabError, run
 from lark_mpi import service
@@ -31,7 +34,6 @@ __all__ = ["served"]
 FINE = Meanwhile(1.0, 0.0, 0.5, 0.4)
 LATE = Meanwhile(0.8, 0.3, 1.0, 0.9)
 QUICK = Options(quick=True)
-LIMIT = paper.flow_limit(sizes.NODES)
 
 
 @pytest.fixture
@@ -130,15 +132,38 @@ Begin of MPIFFT section.
 Generation time:     0.000
 Computing:     0.016
 End of MPIFFT section.
+Begin of LatencyBandwidth section.
+Message Length: 8
+Latency   min / avg / max:   0.015515 /   0.015974 /   0.020315 msecs
+max time :                             10.000000 secs
+Message Length: 2000000
+Latency   min / avg / max: 7464.519201 / 7464.519201 / 7464.519201 msecs
+Bandwidth min / avg / max:      0.268 /      0.268 /      0.268 MByte/s
+MPI_Wtime granularity is ok.
+message size:                            2000000
+max time :                             30.000000 secs
 """
 
 
 def test_the_seconds_of_hpcc_are_those_of_its_sections() -> None:
-    assert hpcc_seconds(HPCC) == {"PTRANS": 0.55, "RandomAccess": 2.80709, "FFT": 0.016}
+    found = {name: hpcc_seconds(HPCC, name) for name in ("PTRANS", "RandomAccess", "FFT")}
+    assert found == {"PTRANS": 0.55, "RandomAccess": 2.80709, "FFT": 0.016}
     with pytest.raises(LabError, match="no time of MPIFFT"):
-        hpcc_seconds(HPCC.replace("Computing", "Nothing"))
+        hpcc_seconds(HPCC.replace("Computing", "Nothing"), "FFT")
     # It makes fewer updates where it has no time for all.
-    assert hpcc_seconds(HPCC.replace("EXECUTED = 262144", "EXECUTED = 65536"))["RandomAccess"] == 4 * 2.80709
+    assert hpcc_seconds(HPCC.replace("EXECUTED = 262144", "EXECUTED = 65536"), "RandomAccess") == 4 * 2.80709
+
+
+def test_parts_of_hpcc_are_read_from_its_file(tmp_path: Path) -> None:
+    (tmp_path / "hpccoutf.txt").write_text(HPCC)
+    expected = {
+        "hpcc": {"PTRANS": 0.55, "FFT": 0.016},
+        "hpcc with b_eff": {"PTRANS": 0.55, "FFT": 0.016, "b_eff": 7.464519201},
+        "hpcc's RandomAccess": {"": 2.80709},
+    }
+    assert {name: PROGRAMS[name].read("", tmp_path) for name in expected} == expected
+    # Each is ended behind what is looked at.
+    assert [HPCC.count(PROGRAMS[name].until) for name in expected] == [1, 1, 1]
 
 
 def test_a_program_that_prints_no_times_fails_with_its_output(tmp_path: Path) -> None:
@@ -167,23 +192,85 @@ def test_a_request_and_what_was_played_survive_json() -> None:
 
 @pytest.mark.parametrize("options", [Options(), QUICK])
 def test_what_runs_at_the_same_time_can_be_reserved_and_has_names_of_its_own(options: Options) -> None:
-    made = list(qos_applications.runs(options, qos_applications.rates(options), LIMIT, 1.0))
+    made = runs(options)
+    unit = MEGABITS * scale(NODES, options)
     for each in made:
-        # All share the first node's link, which flows come in by and go out by.
-        flows = [3 if each.to_first and each.delay(number) else 6 for number in range(len(each.rates))]
-        held = sum((rate or 0.0) * number for rate, number in zip(each.rates, flows, strict=True))
-        assert held <= paper.LINK_MBYTES - (3 * adaptive.FRAMES_FLOOR if each.delays else 0)
+        # All share a node's link, which flows come in by and go out by.
+        flows = [1 if each.late and each.delay(number) else 6 for number in range(len(each.rates))]
+        held = sum((rate or 0.0) / unit * number for rate, number in zip(each.rates, flows, strict=True))
+        assert held <= paper.LINK_MBYTES * 1.000001 - (3 * adaptive.FRAMES_FLOOR if each.delays else 0)
     assert all(len(each.rates) == len(each.programs) for each in made)
     named = {each.name: each for each in made}
     assert all(named[each.name] == each for each in made)
 
 
+def test_ranks_that_begin_later_are_on_their_own_nodes_and_reserve_to_the_first_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, begun = list[tuple[str, str]](), list[list[str]]()
+
+    class Begun:
+        def __init__(self, name: str, nodes: list[str], *_: object) -> None:
+            begun.append(nodes)
+
+        def wait(self) -> dict[str, float]:
+            return {}
+
+        def shown(self) -> tuple[()]:
+            return ()
+
+        def end(self) -> None:
+            pass
+
+    def ask(method: str, path: str, body: dict[str, str] | None = None) -> dict[str, str]:
+        asked.extend([(body["source"], body["destination"])] if body else [])
+        return {"id": "1"}
+
+    monkeypatch.setattr(cluster, "Application", Begun)
+    monkeypatch.setattr(cluster_nodes, "ask", ask)
+    one = Run("a", (None, 5.0), programs=("x", "y"), delays=(0.0, 0.01), late=(2, 1, 3))
+    request = Request(4, 1.0, True, 1, 1, 1, (one,), 1.0)
+    for application in (0, 1):
+        cluster._program(request, one, application, 0.0)
+    assert begun == [["a0n0", "a0n1", "a0n2", "a0n3"], ["a1n2", "a1n1", "a1n3"]]
+    assert asked == [(f"10.64.1.{source}", "10.64.1.3") for source in (2, 4)]
+
+
 def test_a_knee_is_where_communicating_takes_as_long_as_computing() -> None:
     points = [Point(rate, 0.5 + 10 / rate) for rate in (5.0, 10.0, 20.0, 40.0)]
-    computing, rate = qos_applications.knee(points)
+    computing, rate = qos_allocation.knee(points)
     assert (round(computing, 6), round(rate, 6)) == (0.5, 20.0)
-    assert qos_applications.knee([Point(rate, 10 / rate) for rate in (5.0, 10.0, 20.0)])[1] > 1e6
-    assert qos_applications.knee([Point(5.0, 1.0), Point(10.0, 1.0)]) == (1.0, 0.0)
+    assert qos_allocation.knee([Point(rate, 10 / rate) for rate in (5.0, 10.0, 20.0)])[1] > 1e6
+    assert qos_allocation.knee([Point(5.0, 1.0), Point(10.0, 1.0)]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        # Half a second of computing, and a knee at 20, 2 and 200.
+        ([2.5, 1.5, 1.0, 0.75], "20 MB/s (0.5 s of computing; within 10% of its least time from 40 MB/s on)"),
+        (
+            [0.7, 0.6, 0.55, 0.525],
+            "2 MB/s, below these rates (0.5 s of computing; within 10% of its least time from 20 MB/s on)",
+        ),
+        (
+            [20.5, 10.5, 5.5, 3.0],
+            "200 MB/s, beyond these rates (0.5 s of computing; within 10% of its least time from 40 MB/s on)",
+        ),
+        ([1.0, 1.0, 1.0, 1.0], "none, it computes alone"),
+        ([20.0, 9.9, 4.8, 2.2], "none, it communicates alone up to 40 MB/s"),
+        # The first point alone has it communicate alone.
+        (
+            [24.0, 10.5, 5.5, 3.0],
+            "none, it communicates alone up to 40 MB/s, and without one of its points to 200 MB/s at least",
+        ),
+    ],
+)
+def test_a_knee_in_words(times: list[float], said: str) -> None:
+    assert (
+        qos_allocation.told([Point(rate, each) for rate, each in zip((5.0, 10.0, 20.0, 40.0), times, strict=True)])
+        == said
+    )
 
 
 def kept(*seconds: float, parts: tuple[str, ...] = ("",), meanwhile: Meanwhile = FINE) -> Kept[Played]:
@@ -191,14 +278,21 @@ def kept(*seconds: float, parts: tuple[str, ...] = ("",), meanwhile: Meanwhile =
     return keep([Taken(Played(seconds, (), found), meanwhile)])
 
 
+def runs(options: Options) -> list[Run]:
+    return [*qos_allocation.runs(options), *qos_applications.runs(options), *adaptive.runs(options)]
+
+
 def times(
     options: Options, seconds: Callable[[float, str], float], meanwhile: Meanwhile = FINE
 ) -> dict[str, Kept[Played]]:
     """Measurements of every run: the seconds of each application by what it has reserved and the run's name."""
     found = {}
-    for each in qos_applications.runs(options, qos_applications.rates(options), LIMIT, 1.0):
-        took = [seconds(rate or 0.0, each.name) for rate in each.rates]
-        parts = qos_applications.PARTS.get(each.programs[0], ("",))
+    unit = MEGABITS * scale(NODES, options)
+    for each in runs(options):
+        took = [seconds((rate or 0.0) / unit, each.name) for rate in each.rates]
+        parts = ("PTRANS", "FFT", "b_eff")[: 3 if "b_eff" in each.programs[0] else 2]
+        if each.programs[0] not in ("hpcc", "hpcc with b_eff"):
+            parts = ("",)
         found[each.name] = kept(*took, parts=parts, meanwhile=meanwhile)
     adapting = keep([Taken(Played((0.0, 0.0), (), ({}, {}), (shown(10), shown(10, 6.0, 14.0))), meanwhile)])
     slower = keep([Taken(Played((0.0, 0.0), (), ({}, {}), (shown(6), shown(10, 6.0, 14.0))), meanwhile)])
@@ -210,11 +304,17 @@ def shown(rate: float, begin: float = 0.0, end: float = 18.0) -> tuple[tuple[flo
 
 
 def expected(rate: float, name: str) -> float:
-    """Half a second of computing, but for hpcc, and what is free where nothing is reserved or a floor."""
-    computing = 0.1 if name.startswith("hpcc") else 0.5
+    """Half a second of computing, but for parts of hpcc, and what is free where nothing is reserved or a floor."""
+    computing = 0.1 if name.startswith("hpcc ") else 5.0 if name.startswith("hpcc") else 0.5
     if "noise" in name and "noise 0" not in name and "reserved" not in name:
         return computing + 10 / (20.0 if "floor" in name else 10.0)
     return computing + 10 / (25.0 if "floor" in name or not rate else rate)
+
+
+def figures(measured: Measured, options: Options) -> dict[str, Result]:
+    """The figures of all three experiments, by name."""
+    made = (qos_allocation.against_allocation(measured, options), *qos_applications.results(measured, options))
+    return {each.name: each for each in (*made, adaptive.adapting(measured, options))}
 
 
 def verdicts(found: Result) -> list[str]:
@@ -223,45 +323,36 @@ def verdicts(found: Result) -> list[str]:
 
 @pytest.mark.parametrize("options", [Options(), QUICK])
 def test_figures_of_applications_are_met_missed_and_not_judged(options: Options) -> None:
-    tried = qos_applications.rates(options)
-    found = {each.name: each for each in qos_applications.results(Measured(times(options, expected)), tried, options)}
+    found = figures(Measured(times(options, expected)), options)
     assert {verdict for each in found.values() for verdict in verdicts(each)} == {"met"}
-    names = {each.name for each in found["qos-applications-8"].series}
-    assert ("hpcc's FFT" in names) == (not options.quick)
-    late = qos_applications.results(Measured(times(options, expected, LATE)), tried, options)
-    assert {verdict for each in late for verdict in verdicts(each)} == {"not judged"}
+    points = {each.name: len(each.points) for each in found["qos-applications-8"].series}
+    assert [points.get(f"hpcc's {part}") for part in ("FFT", "b_eff")] == ([None, None] if options.quick else [4, 2])
+    late = figures(Measured(times(options, expected, LATE)), options)
+    assert {verdict for each in late.values() for verdict in verdicts(each)} == {"not judged"}
 
 
 def test_a_floor_that_costs_time_and_a_program_without_a_knee_are_missed() -> None:
-    tried = qos_applications.rates(QUICK)
-
     def slow(rate: float, name: str) -> float:
         return expected(rate, name) * (1.2 if "floor" in name else 1.0)
 
-    found = {each.name: each for each in qos_applications.results(Measured(times(QUICK, slow)), tried, QUICK)}
+    found = figures(Measured(times(QUICK, slow)), QUICK)
     assert verdicts(found["qos-applications-floor"]) == ["missed"]
     communicating = Measured(times(QUICK, lambda rate, name: 10 / (rate or 35.0)))
-    flat = qos_applications.against_allocation(communicating, tried, QUICK)
+    flat = qos_allocation.against_allocation(communicating, QUICK)
     assert verdicts(flat) == ["met", "missed"]
 
 
 def test_figures_are_made_of_what_was_measured_and_name_what_was_not() -> None:
     options = Options()
-    tried = qos_applications.rates(options)
     every = times(options, expected)
     failing = {"LAMMPS 7", "POV-Ray, reserved, noise 2", "integer sort, floor, noise 3", "POV-Ray, light 20"}
-    failing |= {f"hpcc {rate:g}" for rate in tried[1:]} | {"frames, adapting"}
+    failing |= {f"hpcc {rate:g}" for rate in qos_allocation.rates("hpcc", options)[1:]}
     assert failing <= every.keys()
     kept = {name: each for name, each in every.items() if name not in failing}
-    found = {
-        each.name: each
-        for each in qos_applications.results(Measured(kept, dict.fromkeys(failing, "it broke")), tried, options)
-    }
-    # The frames of one are nothing without the other's.
-    assert set(found) == {"qos-applications-8", "qos-applications-12", "qos-applications-floor", "qos-applications-13"}
+    found = figures(Measured(kept, dict.fromkeys(failing, "it broke")), options)
     assert {verdict for each in found.values() for verdict in verdicts(each)} == {"met"}
     names = {each.name: len(each.points) for each in found["qos-applications-8"].series}
-    assert names == {"integer sort": 4, "LAMMPS": 3, "POV-Ray": 4}
+    assert names == {"integer sort": 4, "hpcc's RandomAccess": 4, "LAMMPS": 3, "POV-Ray": 4}
     assert "LAMMPS 7 (it broke)" in found["qos-applications-8"].notes[-1]
     assert found["qos-applications-12"].places == (
         "integer sort,\n3 flows",
@@ -274,7 +365,12 @@ def test_figures_are_made_of_what_was_measured_and_name_what_was_not() -> None:
         "integer sort 5", "POV-Ray 8", "integer sort 5", "POV-Ray 8",
     ]  # fmt: skip
     with pytest.raises(LabError, match="no figure was measured"):
-        list(qos_applications.results(Measured({}, dict.fromkeys(every, "it broke")), tried, options))
+        list(qos_applications.results(Measured({}, dict.fromkeys(every, "it broke")), options))
+    # The frames of one are nothing without the other's.
+    with pytest.raises(LabError, match="frames, adapting: it broke"):
+        adaptive.adapting(Measured({"frames": every["frames"]}, {"frames, adapting": "it broke"}), options)
+    with pytest.raises(LabError, match="nothing of integer sort, hpcc"):
+        qos_allocation.against_allocation(Measured({}), options)
 
 
 @pytest.mark.parametrize(

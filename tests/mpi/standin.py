@@ -25,6 +25,8 @@ class Standin:
         # Called before a request is looked at, with its job and method: it may take its time.
         self.delay: Callable[[int, str], None] = lambda job, method: None
         self.most = 0.0
+        # Requests that are waiting for other paths.
+        self.waiting = 0
         # Half of what is promised is delivered, and counted.
         self.counts = False
         self._lock = threading.Lock()
@@ -112,11 +114,15 @@ class Standin:
     def wait(self, job: int, after: str, seconds: float) -> None:
         """Wait until a job's paths have another version."""
         end = time.monotonic() + seconds
+        with self._lock:
+            self.waiting += 1
         while time.monotonic() < end:
             with self._lock:
                 if self._paths(f"{job:016x}")["version"] != after:
-                    return
+                    break
             time.sleep(0.01)
+        with self._lock:
+            self.waiting -= 1
 
     def _paths(self, own: str) -> dict[str, Any]:
         paths = []

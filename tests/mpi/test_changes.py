@@ -68,6 +68,18 @@ def test_every_rank_is_told_of_a_change_and_of_none_before(mpi: str, language: s
     assert len(standin.requests) - asked <= 4 * 4 + 4
 
 
+@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("openmpi", "c"), ("mpich", "c")])
+def test_a_thread_that_waits_is_told_of_a_release_by_another_one(mpi: str, language: str, folder: Path) -> None:
+    ranks = Ranks(mpi, language, folder, "parts")
+    ranks.wait_for("waiting")
+    eventually(lambda: ranks.standin.waiting == 4)
+    ranks.go_on("waiting")
+    for seen in ranks.finish():
+        assert list(seen["before"].values()) == [[1000, 10955]]
+        assert (seen["changed"], seen["left"]) == (True, True)
+    assert ranks.standin.rates() == {}
+
+
 @pytest.mark.parametrize(
     "answer",
     [

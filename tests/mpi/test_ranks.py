@@ -156,6 +156,18 @@ def test_threads_of_a_rank_reserve_for_a_communicator_each_at_the_same_time(mpi:
     assert standin.rates() == {}
 
 
+@pytest.mark.parametrize("mpi", MPIS)
+def test_the_attribute_is_set_read_and_deleted_by_its_names_in_mpi_1(mpi: str, folder: Path) -> None:
+    standin = Standin(folder, ["one", "two"])
+    outcome = run(mpi, folder, standin.sockets, c(mpi, "old names"))
+    standin.close()
+    assert outcome.status == 0, outcome.output
+    for rank, seen in outcome.told.items():
+        assert seen == {"admitted": True, "made": {B if rank < 2 else A: [4000, 7955]}, "left": True}
+    assert sorted(outcome.told) == [0, 1, 2, 3]
+    assert standin.rates() == {}
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_an_application_in_one_job_asks_nobody(language: str, folder: Path) -> None:
     outcome = run("mpich", folder, [Path("/nonexistent")], program(language, "mpich", "refusal"))

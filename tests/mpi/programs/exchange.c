@@ -317,6 +317,42 @@ static void twice(MPI_Comm comm) {
     await_file("end");
 }
 
+static void *waits(void *argument) {
+    int changed = changes(*(MPI_Comm *)argument, 60);
+    return changed ? argument : NULL;
+}
+
+/* A thread waits for a change while another one releases what is reserved. */
+static void parts(MPI_Comm comm) {
+    lark_mpi_status status;
+    pthread_t waiting;
+    void *changed;
+    reserve(comm, LARK_MPI_RING, 1e6, &status);
+    seen("before", comm);
+    pthread_create(&waiting, NULL, waits, &comm);
+    wait_for("waiting");
+    lark_mpi_release(comm);
+    pthread_join(waiting, &changed);
+    truth("changed", changed != NULL);
+    truth("left", !has(comm));
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+/* The attribute by the names of MPI-1. */
+static void old_names(MPI_Comm comm) {
+    lark_mpi_status *read;
+    int found;
+    if (MPI_Attr_put(comm, lark_mpi_keyval(), &(lark_mpi_wish){.pattern = LARK_MPI_ALL, .rate = 1e6})) exit(4);
+    if (MPI_Attr_get(comm, lark_mpi_keyval(), &read, &found) || !found) exit(5);
+    truth("admitted", read->admitted);
+    seen("made", comm);
+    MPI_Barrier(comm);
+    MPI_Attr_delete(comm, lark_mpi_keyval());
+    truth("left", !has(comm));
+}
+#pragma GCC diagnostic pop
+
 #define THREADS 3
 
 typedef struct {
@@ -381,6 +417,8 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "away")) away(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "twice")) twice(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "threads")) threads(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "parts")) parts(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "old names")) old_names(MPI_COMM_WORLD);
     fputs("}", told);
     fclose(told);
     MPI_Finalize();

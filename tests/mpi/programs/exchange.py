@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -240,6 +241,18 @@ def twice(comm: MPI.Intracomm) -> None:
     half.Free()
     comm.Barrier()
     await_file("end")
+
+
+def parts(comm: MPI.Intracomm) -> None:
+    """A thread waits for a change while another one releases what is reserved."""
+    made, changed = lark_mpi.reserve(comm, "ring", 1e6), list[bool]()
+    before = paths(comm)
+    waiting = threading.Thread(target=lambda: changed.append(made.changed(60)))
+    waiting.start()
+    wait_for("waiting")
+    lark_mpi.release(comm)
+    waiting.join()
+    tell(before=before, changed=changed[0], left=lark_mpi.reserved(comm) is None)
 
 
 if __name__ == "__main__":
