@@ -220,6 +220,23 @@ def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
     return ad, "".join(f"{line}\n" for line in kept)
 
 
+def attribute_lines(names: Iterable[str]) -> re.Pattern[str]:
+    """The lines of these attributes in an ad's text, for :func:`plain_part`."""
+    either = "|".join(map(re.escape, sorted(names)))
+    return re.compile(rf"\n((?:{either or '(?!)'}) = .*)", re.IGNORECASE | re.ASCII)
+
+
+def plain_part(text: str, wanted: re.Pattern[str]) -> classad2.ClassAd | None:
+    """The wanted attributes of an ad whose text :func:`parse_ad` has made; None where the whole ad is needed.
+
+    That is where one of them is more than a literal, since it may refer to others, and in new syntax.
+    """
+    lines = wanted.findall(f"\n{text}")
+    if text.startswith("[") or not all(map(_PLAIN_LINE.fullmatch, lines)):
+        return None
+    return classad2.parseNext("\n".join(lines), classad2.Parser.Old) if lines else classad2.ClassAd()
+
+
 def name_part(text: str) -> str:
     """A text as a part of an attribute's name, with ``_`` for whatever such a name cannot have."""
     return _NO_NAME.sub("_", text)
