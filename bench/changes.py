@@ -15,7 +15,7 @@ from sqlalchemy import insert
 from sqlalchemy import text as text_of
 
 from bench.percentiles import median
-from bench.population import CORE, STARTED, WORKERS, ads, jobs, policy_text, ports, switches
+from bench.population import CORE, STARTED, WORKERS, ads, jobs, policy_text, ports, short_ads, switches
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.classads.ads import parse_post
 from lark_controller.api.metrics import Metrics
@@ -136,7 +136,10 @@ _COUNTED: Final = "SELECT setval(pg_get_serial_sequence('runs', 'number'), (SELE
 
 
 def fill(url: str, text: str, chosen: Iterable[Job]) -> str:
-    """Write a store as a controller leaves it that has these live jobs; returns its URL."""
+    """Write a store as a controller leaves it that has these live jobs; returns its URL.
+
+    Their ads are short ones, which nothing reads as long as policies refer to the same attributes.
+    """
     store = Store.open(url)
     store.migrate()
     policy = load(text)
@@ -151,7 +154,7 @@ def fill(url: str, text: str, chosen: Iterable[Job]) -> str:
             {**columns_of(job), "number": job.number, "lease_until": lease, "created_at": lease, "facts_for": digest}
             for job in part
         ]
-        texts = [dict(zip(("job_ad", "machine_ad"), ads(job).split("------\n"), strict=True)) for job in part]
+        texts = [dict(zip(("job_ad", "machine_ad"), short_ads(job), strict=True)) for job in part]
         ad_rows = [{"number": job.number, "exit_ad": "", **ad} for job, ad in zip(part, texts, strict=True)]
 
         def write(connection: Any, rows: list[Any] = rows, ad_rows: list[Any] = ad_rows) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from ipaddress import IPv4Address
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -23,6 +24,10 @@ CORE: Final = 0xC0DE
 PORTS: Final = 256
 FIRST_PORT: Final = 10
 STARTED: Final = 1_700_000_000
+# A job's ad as a starter of HTCondor 25 gives it to its hooks, and its slot's ad as the worker service posts it: as
+# many attributes, of the same kinds, as these have. Private ones and expressions are among them.
+_JOB_AD: Final = Path(__file__).with_name("starter_ads").joinpath("job.ad").read_text("ascii")
+_MACHINE_AD: Final = Path(__file__).with_name("starter_ads").joinpath("machine.ad").read_text("ascii")
 
 
 def policy_text(block: int = 22, *, steered: str = "group_03", extra: str = "") -> str:
@@ -111,16 +116,37 @@ def jobs(count: int, block: int | None, first: int = 1, workers: int = WORKERS) 
 
 
 def ads(job: Job) -> str:
-    """A hook's post for a job; the address is left to the controller where it gives addresses."""
+    """A hook's post for a job: both ads as a starter has them. The address is left to the controller where it gives
+    addresses."""
+    draw = random.Random(job.number)
+    started = job.run.started
+    memory = draw.choice((2048, 4096, 8192))
+    slot = job.run.slot.partition("@")[0]
+    values = {
+        "global": job.run.global_job_id, "started": started, "cluster": job.cluster, "owner": job.owner,
+        "user": job.user, "group": job.group, "host": job.host, "name": job.run.slot, "slot": slot,
+        "number": job.number, "place": job.number % 250 + 1, "queued": started - draw.randrange(86_400),
+        "memory": memory, "used": draw.randrange(memory), "disk": draw.randrange(100_000, 9_000_000),
+        "key": f"{draw.getrandbits(128):032x}", "seconds": draw.randrange(100_000), "load": draw.randrange(100),
+        "address_type": job.address_type, "mac": job.mac, "port": job.port, "datapath": f"{job.datapath:016x}",
+    }  # fmt: skip
     address = "" if job.address_type is AddressType.CONTROLLER else f'LarkInnerAddressIPv4 = "{job.ipv4}"\n'
-    return (
+    return f"{_JOB_AD % values}------\n{_MACHINE_AD % values}{address}"
+
+
+def short_ads(job: Job) -> tuple[str, str]:
+    """The least of a job ad and of a machine ad, for a pool's jobs that are in the database beforehand."""
+    job_ad = (
         f'GlobalJobId = "{job.run.global_job_id}"\nJobCurrentStartDate = {job.run.started}\n'
         f'ClusterId = {job.cluster}\nProcId = 0\nOwner = "{job.owner}"\nUser = "{job.user}"\n'
         f'AcctGroup = "{job.group}"\nJobPrio = 0\nCmd = "/usr/bin/simulate"\nRequestCpus = 1\nRequestMemory = 2048\n'
-        f'------\nMachine = "{job.host}"\nName = "{job.run.slot}"\nLarkNetworkType = "ovs_bridge"\n'
-        f'LarkAddressType = "{job.address_type}"\n{address}LarkInnerMacAddress = "{job.mac}"\n'
+    )
+    machine_ad = (
+        f'Machine = "{job.host}"\nName = "{job.run.slot}"\nLarkNetworkType = "ovs_bridge"\n'
+        f'LarkAddressType = "{job.address_type}"\nLarkInnerMacAddress = "{job.mac}"\n'
         f'LarkExternalInterface = "{job.port}"\nLarkDatapathId = "{job.datapath:016x}"\nCpus = 1\nMemory = 4096\n'
     )
+    return job_ad, machine_ad
 
 
 def switches(text: str) -> Iterator[Switch]:

@@ -24,7 +24,7 @@ from bench.changes import fill, sqlite_in
 from bench.fleet import CORE_PORTS, CORES, PlayedSwitches, edge_ports, port_infos
 from bench.http import Client
 from bench.percentiles import percentile
-from bench.population import PORTS, ads, jobs, policy_text
+from bench.population import PORTS, ads, jobs, policy_text, short_ads
 from bench.process import Lark
 from fake_switch.stored import StoredSwitch
 from lark_common.classads.ads import parse_post
@@ -410,13 +410,13 @@ def reference(directory: Path) -> dict[str, float]:
     desired.set_switch(_placed(policy(), 2))
     desired.put(job, decider.decide(job.facts))
     flows = [Flow(key, data) for key, data in desired.build(2).flows.items()]
-    body = ads(job).encode()
+    body, row = ads(job).encode(), "".join(short_ads(job))
     database = sqlite3.connect(directory / "reference.db")
     database.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, text TEXT)")
 
     def rows() -> None:
         for _ in range(1000):
-            database.execute("INSERT INTO rows (text) VALUES (?)", (body,))
+            database.execute("INSERT INTO rows (text) VALUES (?)", (row,))
         database.commit()
 
     found = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import classad2
@@ -25,6 +26,8 @@ MAX_EXPRESSION: Final = 16384
 # Brackets of all kinds that one ad opens. A list costs its parser ten times as much as its text; the largest machine
 # ads have some hundred.
 MAX_BRACKETS: Final = 8192
+# Characters of an expression, at most, whose check is remembered: more than most requirements of jobs have.
+MAX_REMEMBERED: Final = 1024
 # HTCondor's private attributes are capabilities; they are kept out of what is stored and shown.
 PRIVATE_ATTRIBUTES: Final = frozenset(
     {
@@ -55,6 +58,12 @@ _OLD_LITERAL = re.compile(
     r'"[^"\\]*+(?:\\"?[^"\\]*+)*"|-?(?:0|[1-9][0-9]{0,17})|-?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,18}(?:[eE][+-]?[0-9]{1,2})?'
     r"|true|false|undefined|error",
     re.IGNORECASE,
+)
+# A line as HTCondor writes most of them: a literal, and one blank on either side of the equals sign.
+_PLAIN_LINE = re.compile(
+    r'([A-Za-z_][A-Za-z0-9_.]*) = (?:"[^"\\]*+(?:\\"?[^"\\]*+)*"|-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18})?'
+    r"|(?i:true|false|undefined))",
+    re.ASCII,
 )
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\'[^\'\\]*+(?:\\.[^\'\\]*+)*+\'?', re.DOTALL)
 _LONG_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[0-9]{19,}(?![.0-9])")
@@ -114,6 +123,12 @@ def _long_number_problem(bare: str) -> str:
 
 def _old_expression_problem(expression: str) -> str:
     """The reason why an expression in old syntax is not one complete expression, or ``""``."""
+    if len(expression) > MAX_REMEMBERED:
+        return _found_problem(expression)
+    return _remembered_problem(expression)
+
+
+def _found_problem(expression: str) -> str:
     if not expression:
         return "no value after the equals sign"
     problem = _structure_problem(expression)
@@ -133,6 +148,10 @@ def _old_expression_problem(expression: str) -> str:
         except AdError as error:
             return error.reason
     return ""
+
+
+# Most expressions of an ad are those of many others: of a whole submit, or of every slot of a site.
+_remembered_problem = lru_cache(maxsize=512)(_found_problem)
 
 
 def _excerpt(text: str) -> str:
@@ -165,10 +184,14 @@ def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
     if text.lstrip().startswith("["):
         return _parse_new(text.strip())
     lines: list[str] = []
-    kept: list[str] = []
-    names: set[str] = set()
+    names: list[str] = []
     brackets = _Brackets()
     for number, line in enumerate(text.split("\n"), 1):
+        plain = _PLAIN_LINE.fullmatch(line)
+        if plain is not None:
+            names.append(plain[1])
+            lines.append(line)
+            continue
         found = _LINE.match(line)
         if found is None:
             bare = line.strip()
@@ -183,20 +206,35 @@ def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
             problem = _old_expression_problem(expression)
             if problem:
                 raise AdError(name, problem)
-        entry = f"{name} = {expression}"
-        lines.append(entry)
-        lowered = name.lower()
-        names.add(lowered)
-        if lowered not in PRIVATE_ATTRIBUTES and not lowered.startswith(_PRIVATE):
-            kept.append(entry)
+        names.append(name)
+        lines.append(f"{name} = {expression}")
+    lowered = list(map(str.lower, names))
     # parseOne would copy each attribute once more, in Python, into an ad of several.
     try:
         ad = classad2.parseNext("\n".join(lines), classad2.Parser.Old) if lines else classad2.ClassAd()
     except ValueError:
         ad = None
-    if ad is None or len(ad) != len(names):
+    if ad is None or len(ad) != len(set(lowered)):
         raise _first_lost(lines)
+    kept = [line for line, name in zip(lines, lowered, strict=True) if not is_private(name)]
     return ad, "".join(f"{line}\n" for line in kept)
+
+
+def attribute_lines(names: Iterable[str]) -> re.Pattern[str]:
+    """The lines of these attributes in an ad's text, for :func:`plain_part`."""
+    either = "|".join(map(re.escape, sorted(names)))
+    return re.compile(rf"\n((?:{either or '(?!)'}) = .*)", re.IGNORECASE | re.ASCII)
+
+
+def plain_part(text: str, wanted: re.Pattern[str]) -> classad2.ClassAd | None:
+    """The wanted attributes of an ad whose text :func:`parse_ad` has made; None where the whole ad is needed.
+
+    That is where one of them is more than a literal, since it may refer to others, and in new syntax.
+    """
+    lines = wanted.findall(f"\n{text}")
+    if text.startswith("[") or not all(map(_PLAIN_LINE.fullmatch, lines)):
+        return None
+    return classad2.parseNext("\n".join(lines), classad2.Parser.Old) if lines else classad2.ClassAd()
 
 
 def name_part(text: str) -> str:

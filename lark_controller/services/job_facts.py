@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import classad2
 
-from lark_common.classads.text import parse_ad
+from lark_common.classads.text import attribute_lines, parse_ad, plain_part
 from lark_common.errors import AdError
 from lark_common.log import WARNING, event
 from lark_controller.jobs.job import Facts, Job
@@ -54,7 +56,19 @@ def _facts_of(entry: LiveAds, names: Names) -> Facts:
     """Facts out of ads that were accepted when they were posted. Nothing in them is refused again: neither the start
     nor a change of the policy may depend on what stands in one job's ads."""
     known = Known(entry.owner, entry.user, entry.group, entry.inbound, entry.outbound)
-    return taken(known, _read(entry, entry.job_ad), _read(entry, entry.machine_ad), names)
+    of_job, of_machine = _lines(names)
+    # Of a starter's hundreds of attributes a policy refers to a few.
+    job, machine = plain_part(entry.job_ad, of_job), plain_part(entry.machine_ad, of_machine)
+    if job is None or machine is None:
+        job, machine = _read(entry, entry.job_ad), _read(entry, entry.machine_ad)
+    return taken(known, job, machine, names)
+
+
+@lru_cache(maxsize=8)
+def _lines(names: Names) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """The lines of these attributes, a machine's with and without the prefix Lark."""
+    bare = {name.removeprefix("lark") for name in names[1]}
+    return attribute_lines(names[0]), attribute_lines(bare | {f"lark{name}" for name in bare})
 
 
 def _read(entry: LiveAds, text: str) -> classad2.ClassAd:

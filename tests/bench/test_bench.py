@@ -30,8 +30,9 @@ from bench import (
 )
 from bench.changes import Calculated
 from bench.fleet import CORES, Fleet
-from bench.population import CORE
+from bench.population import CORE, ads, jobs, short_ads
 from fake_switch import switchside
+from lark_common.classads.ads import parse_post
 from lark_controller.flows.marker import Marker
 from lark_controller.flows.model import FlowKey, match
 from lark_controller.flows.tables import Edge
@@ -113,6 +114,36 @@ def test_a_job_as_a_whole_is_measured_at_every_size() -> None:
     found = changes.measure_whole(1, 22, (1_000, 2_000), fresh=3)
     assert len(found["millis"]) == 2
     assert found["ratio"] > 0
+
+
+def test_hooks_post_ads_of_the_size_and_kind_that_a_starter_has() -> None:
+    job, other = jobs(2, 26)
+    body = ads(job)
+    assert body == ads(job) != ads(other)
+    job_text, machine_text = body.split("------\n")
+    assert 7_500 <= len(job_text) <= 8_500
+    assert 4_000 <= len(machine_text) <= 6_000
+    job_ad, machine_ad = parse_post(body.encode(), "text/plain")
+    short_job_ad, short_machine_ad = parse_post("------\n".join(short_ads(job)).encode(), "text/plain")
+    assert (len(job_ad.ad), len(machine_ad.ad)) == (job_text.count("\n"), machine_text.count("\n"))
+    assert len(job_ad.ad) >= 150
+    assert "TransferKey" in job_ad.ad
+    assert "TransferKey" not in job_ad.text
+    for name in ("global_job_id", "started", "owner", "user", "group", "cluster", "proc", "prio", "bandwidth"):
+        assert getattr(job_ad, name) == getattr(short_job_ad, name), name
+    for name in ("machine", "slot", "network_type", "address_type", "ipv4", "mac", "port", "datapath", "vlan"):
+        assert getattr(machine_ad, name) == getattr(short_machine_ad, name), name
+
+
+def test_an_ad_of_a_starter_is_parsed_with_few_calls() -> None:
+    first, second = (ads(job).encode() for job in jobs(2, 26))
+    parse_post(first, "text/plain")
+    profile = cProfile.Profile()
+    profile.enable()
+    parse_post(second, "text/plain")
+    profile.disable()
+    # Each line is matched, named and kept; the expressions are those of the ads before, which have been checked.
+    assert pstats.Stats(profile).total_calls < 10 * second.count(b"\n")  # type: ignore[attr-defined]  # as above
 
 
 def test_the_table_is_put_between_its_marks(tmp_path: Path) -> None:

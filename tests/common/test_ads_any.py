@@ -69,3 +69,39 @@ def test_an_ad_comes_out_whole_or_not_at_all(pieces: list[str]) -> None:
     assert parse_ad(kept)[0] == ad
     if not text.lstrip().startswith("["):
         assert len({line.partition("=")[0].strip().lower() for line in text.split("\n") if line.strip()}) == len(ad)
+
+
+# Parts of values that a line of plain form may have, and of some that only look so.
+PARTS = (
+    '"',
+    "\\",
+    "1",
+    "0",
+    "-",
+    ".",
+    "e",
+    "9" * 18,
+    "true",
+    "undefined",
+    "fal\u017fe",
+    "x",
+    " ",
+    "=",
+    "'",
+    "\t",
+    "\r",
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(PARTS), max_size=6))
+def test_a_line_of_plain_form_is_read_as_any_other(parts: list[str]) -> None:
+    value = "".join(parts)
+    found = []
+    for line in (f"Plain = {value}", f"Plain  = {value}"):
+        try:
+            ad, text = parse_ad(f"A = 1\n{line}\n")
+            found.append((text, repr(ad)))
+        except AdError as error:
+            found.append((str(error), ""))
+    assert found[0] == found[1]
