@@ -33,7 +33,7 @@ def nothing_unread(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 def test_a_request_ends_in_silence_once_its_caller_has_given_up(end: str) -> None:
     async def play(_recorder: Recorder, fake: FakeSwitch, link: SwitchLink) -> None:
         asked: list[int] = []
-        fake._multipart = lambda xid, _message: asked.append(xid)  # type: ignore[method-assign]
+        fake._multipart = lambda xid, message: asked.append(xid)  # type: ignore[method-assign]
         fake._answers = fake._all_answers()
         with nothing_unread(asyncio.get_running_loop()):
             link.port_counters(timeout=0.01 if end == "timeout" else 60.0).cancel()
