@@ -62,7 +62,7 @@ class MissedSwitches:
         patience = MISSED_SECONDS if len(missed) <= FEW else MANY_MISSED_SECONDS
         wanted = [each for each, since in missed.items() if now - since >= patience]
         if len(wanted) > AT_ONCE:
-            # Whoever reaches the port of one that stands by can be thousands, which would all have their turns before.
+            # Strangers at the port of one that stands by may be thousands, and would all have their turns before.
             first = self._expected(wanted)
             wanted = sorted(wanted, key=lambda each: each not in first)[:AT_ONCE]
         tcp, tls = self._listeners() if wanted else ((), ())
