@@ -176,7 +176,9 @@ class Controller:
         )
         self.counters = CounterOrders(self._openflow, self._reconciler, metrics)
         self.missed_switches = MissedSwitches(
-            partial(self._loop.call, self._openflow.present), self._openflow.listeners
+            partial(self._loop.call, self._openflow.present),
+            self._openflow.listeners,
+            lambda some: self._loop.call(lambda: frozenset(filter(self._reconciler.events.expects, some))),
         )
         self.drops = Drops(ledger, self._core_drops, self._reconciler)
         self.health = Health(store, self._openflow)

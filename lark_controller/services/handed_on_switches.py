@@ -10,7 +10,7 @@ import json
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -37,14 +37,15 @@ Address = tuple[str, int]
 
 
 class MissedSwitches:
-    """Answers the questions at the active instance. Thread-safe but for the memory of each asker, who asks one question
-    at a time."""
+    """Answers the questions at the active instance. ``expected`` has those of some switches that are declared or have
+    jobs. Thread-safe but for the memory of each asker, who asks one question at a time."""
 
     def __init__(
         self, present: Callable[[], frozenset[int]], listeners: Callable[[], tuple[tuple[Address, ...], ...]],
-        clock: Callable[[], float] = time.monotonic,
+        expected: Callable[[Iterable[int]], Set[int]], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._present = present
+        self._expected = expected
         self._listeners = listeners
         self._clock = clock
         # Since when each switch of an asker is missed.
@@ -59,7 +60,11 @@ class MissedSwitches:
         while len(self._missed) > _READERS:
             self._missed.popitem(last=False)
         patience = MISSED_SECONDS if len(missed) <= FEW else MANY_MISSED_SECONDS
-        wanted = [each for each, since in missed.items() if now - since >= patience][:AT_ONCE]
+        wanted = [each for each, since in missed.items() if now - since >= patience]
+        if len(wanted) > AT_ONCE:
+            # Strangers at the port of one that stands by may be thousands, and would all have their turns before.
+            first = self._expected(wanted)
+            wanted = sorted(wanted, key=lambda each: each not in first)[:AT_ONCE]
         tcp, tls = self._listeners() if wanted else ((), ())
         return json.dumps({"switches": wanted, "tcp": tcp, "tls": tls}, separators=(",", ":")).encode()
 

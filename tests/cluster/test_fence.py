@@ -110,6 +110,15 @@ def test_an_instance_without_a_term_writes_nothing_but_that_it_lives(url: str) -
         assert (look.generation, look.holder, look.name, look.held) == (generation, A.id, "a", True)
 
 
+def test_a_term_that_is_anothers_is_not_let_go(url: str) -> None:
+    with stores(url, 2) as (mine, other):
+        generation = take(mine, A)
+        taken = take(other, B)
+        for me, of in ((A, generation), (A, taken), (B, generation)):
+            assert not mine.instances.release(me, of, Why.RELEASED)
+        assert (other.instances.all().generation, other.instances.all().active) == (taken, B.id)
+
+
 def test_a_takeover_waits_for_what_is_being_written(url: str) -> None:
     with stores(url, 2) as (mine, other):
         take(mine, A)

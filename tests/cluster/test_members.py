@@ -36,6 +36,7 @@ class One:
         self.won: SimpleQueue[Term] = SimpleQueue()
         self.lost: list[str] = []
         self.drained: list[str] = []
+        self.moved: list[int] = []
         me = Identity(f"{name}-{id(self):x}", name, f"http://{name}", version)
         self.member = Member(
             self.store,
@@ -43,6 +44,7 @@ class One:
             won=self.won.put,
             lost=self.lost.append,
             drained=lambda: self.drained.append(name),
+            moved=lambda: self.moved.append(self.member.standing().generation),
             reached=lambda switches: len({*switches} & {*reached}),
         )
 
@@ -179,6 +181,18 @@ def test_one_that_is_told_of_a_takeover_ends_and_says_by_whom(url: str) -> None:
     last = Store.open(url)
     assert last.instances.all().active == "b1"
     last.close()
+
+
+def test_those_that_stand_by_are_told_that_the_term_is_anothers(url: str) -> None:
+    with joined(url, "a", "b", "c") as (a, *others):
+        first = a.generation
+        for each in others:
+            until(lambda: each.member._look.generation == first)  # noqa: B023  # waited for at once
+            each.moved.clear()
+        a.leave()
+        until(lambda: any(not each.won.empty() for each in others))
+        for each in others:
+            until(lambda: each.moved)  # noqa: B023  # waited for at once
 
 
 def test_switches_that_lie_of_takeovers_all_the_time_do_not_load_the_database(url: str) -> None:

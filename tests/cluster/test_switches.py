@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_controller.api.instances import Identity, Why
 from lark_controller.cli.run import Service
 from lark_controller.store import Store
+from lark_controller.switches.openflow.loop_thread import KeptSwitches
 from lark_controller.switches.openflow.roles import MASTER, Role
+from tests.cluster.test_members import joined
 from tests.fixtures.controllers import an_edge, until
 from tests.store.test_claim import settings
 
@@ -87,3 +90,18 @@ def test_a_switch_that_shows_a_later_generation_ends_no_term(url: str, tmp_path:
     service.store.check_writes()
     assert not lost
     service.stop()
+
+
+def test_what_is_handed_on_ends_with_the_term(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(KeptSwitches, "end_relays", lambda _kept: ended.set())
+    with joined(url, "a") as (a,):
+        assert a.generation
+        service = Service(settings(tmp_path, LARK_DATABASE_URL=url))
+        service.stand_by()
+        until(lambda: service.member.standing().name == "a")
+        ended.clear()
+        # Whoever takes over now.
+        a.leave()
+        until(ended.is_set)
+        service.stop()

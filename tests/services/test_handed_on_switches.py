@@ -30,8 +30,11 @@ class Active:
 
     def __init__(self) -> None:
         self.present: frozenset[int] = frozenset()
+        self.expected: set[int] = set()
         self.now = 100.0
-        self.missed = MissedSwitches(lambda: self.present, lambda: ((TCP,), (TLS,)), lambda: self.now)
+        self.missed = MissedSwitches(
+            lambda: self.present, lambda: ((TCP,), (TLS,)), self.expected.intersection, lambda: self.now
+        )
 
     def wanted(self, *kept: int, reader: str = "b") -> list[int]:
         found = json.loads(self.missed.exchange(reader, question_of(kept)))
@@ -67,6 +70,15 @@ def test_many_that_are_missed_are_waited_for_longer_and_taken_in_parts() -> None
     assert active.wanted(*kept) == list(range(1, AT_ONCE + 1))
     active.present = frozenset(range(FEW + 1, MOST + 1))
     assert active.wanted(*kept) == list(range(1, FEW + 1))
+
+
+def test_those_that_are_expected_have_their_turn_before_any_number_of_strangers() -> None:
+    active = Active()
+    active.expected.update({1000, 900})
+    kept = range(1, 1001)
+    active.wanted(*kept)
+    active.now += MANY_MISSED_SECONDS
+    assert active.wanted(*kept) == [900, 1000, *range(1, AT_ONCE - 1)]
 
 
 def test_the_memory_of_askers_is_bounded() -> None:

@@ -417,7 +417,8 @@ def test_an_instance_that_stands_by_and_stops_lets_all_go() -> None:
 
 def test_a_fence_that_is_shut_while_switches_are_kept_closes_them() -> None:
     async def play() -> None:
-        async with standing_by() as standby:
+        # Nothing is to be sent by which it would be noticed.
+        async with standing_by(echo_interval=1000.0) as standby:
             fake = FakeSwitch(1)
             await standby.keeps(fake)
             standby.fence.shut("the database has another instance")

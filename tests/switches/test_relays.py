@@ -39,7 +39,7 @@ from tests.fixtures.openflow import (
 from tests.switches.test_kept import until
 
 SEAL = Seal("5e" * 32, 7, "b")
-VOUCHED = Vouched("192.0.2.7:40000", "192.0.2.7", "worker7", "b")
+VOUCHED = Vouched(1, "192.0.2.7:40000", "192.0.2.7", "worker7", "b")
 PACKET = PacketIn(9, 2, 1, 1, 0, bytes(60))
 
 
@@ -79,7 +79,10 @@ async def kept(instances: Two, fake: FakeSwitch) -> None:
     await until(lambda: fake.datapath in instances.standby.kept)
 
 
-@given(words=st.builds(Vouched, st.text(max_size=80), st.text(max_size=80), st.text(max_size=80), st.text(max_size=80)))
+TEXT = st.text(max_size=80)
+
+
+@given(words=st.builds(Vouched, st.integers(0, 2**64 - 1), TEXT, TEXT, TEXT, TEXT))
 def test_a_voucher_is_read_as_it_was_written_by_an_instance_of_this_term_alone(words: Vouched) -> None:
     message = voucher(SEAL, words)
     assert wire.HEADER.unpack_from(message)[2] == len(message)
@@ -98,7 +101,9 @@ def test_a_voucher_that_was_changed_anywhere_is_none(place: int, other: int) -> 
 
 @pytest.mark.parametrize(
     "words", [b"", b"[]", b"7", b"{}", b'{"generation":7}', b'{"generation":7,"a":1}', b"\xff", b"nothing",
-              b'{"generation":7,"address":"a","host":7,"tls_name":"","through":"b"}']
+              b'{"generation":7,"datapath":1,"address":"a","host":7,"tls_name":"","through":"b"}',
+              b'{"generation":7,"datapath":"1","address":"a","host":"a","tls_name":"","through":"b"}',
+              b'{"generation":7,"address":"a","host":"a","tls_name":"","through":"b"}']
 )  # fmt: skip
 def test_a_voucher_of_another_release_is_none(words: bytes) -> None:
     first = voucher(SEAL, VOUCHED)[:16]
@@ -195,7 +200,8 @@ def test_a_switch_that_reads_slowly_holds_the_active_one_and_loses_nothing() -> 
             assert relay is not None
             # The active one's own connection is not read any more: what waits between is bounded.
             await until(lambda: relay.connection.paused and relay.up._on_hold)
-            await asyncio.sleep(0.2)
+            # It has sent all, or can send no more.
+            await until(lambda: link.connection.paused or not link._applies._queue)
             assert relay.connection._waiting() < 1 << 20
             fake.resume()
             assert (await applied).complete
@@ -354,9 +360,27 @@ def test_its_own_way_takes_the_place_and_what_did_not_last_is_not_tried_at_once(
             monkeypatch.setattr(relays, "AGAIN_SECONDS", 0.0)
             both.standby.relays.end("another term")
             direct.disconnect()
+            await until(lambda: not both.active.present())
             await both.hand_on(1)
             await until(lambda: len(both.recorder.connected) == 3)
             assert both.standby.relays.count == 1
+
+    scenario(play)
+
+
+def test_one_that_has_come_by_itself_meanwhile_keeps_its_connection() -> None:
+    async def play() -> None:
+        async with two() as both:
+            fake = FakeSwitch(1, {})
+            await kept(both, fake)
+            direct = await fake.another().connect(*both.active.addresses[0])
+            link = await both.recorder.link(1)
+            # It was missed when the one that stands by has asked.
+            await both.hand_on(1)
+            await until(lambda: both.standby.relays.count == 0)
+            assert direct.masters.is_master(direct)
+            assert (await link.apply(add(flow(1)))).complete
+            assert (both.recorder.gone, direct.closed.is_set()) == ([], False)
 
     scenario(play)
 

@@ -1,10 +1,10 @@
 """Switches that reach an instance which stands by and not the active one: their messages pass through to it.
 
 The instance that stands by opens a connection to the active one's listener for each. First it sends a message of its
-own, with the switch's address and the name in its certificate, and a code (HMAC) by the key of the present term. Then
-each message of one connection is written to the other. HELLO and echoes are each connection's own, so that either side
-notices by itself where the other has gone. For the switch it is the connection that it had: the active one becomes its
-master there, with its generation, as everywhere.
+own, with the switch's datapath id, its address and the name in its certificate, and a code (HMAC) by the key of the
+present term. Then each message of one connection is written to the other. HELLO and echoes are each connection's own,
+so that either side notices by itself where the other has gone. For the switch it is the connection that it had: the
+active one becomes its master there, with its generation, as everywhere.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ class Way(NamedTuple):
 
 
 class Vouched(NamedTuple):
-    """The other end of a switch's connection, as the instance saw it that hands it on: its address with the port, its
-    host, and the common name in its certificate. ``through`` is the name of that instance."""
+    """A switch, and the other end of its connection, as the instance saw it that hands it on: its address with the
+    port, its host, and the common name in its certificate. ``through`` is the name of that instance."""
 
+    datapath: int
     address: str
     host: str
     tls_name: str
@@ -100,7 +101,8 @@ def read_voucher(message: bytes, seal: Seal) -> Vouched | None:
         generation, vouched = found.pop("generation"), Vouched(**found)
     except (ValueError, KeyError, TypeError, AttributeError):  # Of another release.
         return None
-    return vouched if generation == seal.generation and all(isinstance(each, str) for each in vouched) else None
+    kinds = tuple(map(type, vouched))
+    return vouched if generation == seal.generation and kinds == (int, str, str, str, str) else None
 
 
 def _code(key: str, words: bytes) -> bytes:
@@ -228,7 +230,7 @@ class Relays:
         # A name that a certificate has proven is passed on to none but another that has proven itself.
         chosen = [way for way in ways if way.name] or [way for way in ways if not down.tls_name]
         reason = "it has no listener that others reach" if not down.tls_name else "it listens over TLS nowhere"
-        first = voucher(seal, Vouched(down.address, down.host, down.tls_name, seal.name))
+        first = voucher(seal, Vouched(newcomer.datapath, down.address, down.host, down.tls_name, seal.name))
 
         def made() -> Connection:
             lost = partial(self._lost, newcomer.datapath)

@@ -174,7 +174,7 @@ class Requests:
             return False
         if waiting.multipart is None:
             answer = waiting.decode(message)
-            self._done(xid).set_result(answer)
+            self._answered(xid, answer)
             return True
         if kind != ofp.OFPT_MULTIPART_REPLY or len(message) < MULTIPART_BODY:
             raise WireError(f"{waiting.what} answered by message type {kind}")
@@ -188,7 +188,7 @@ class Requests:
         if not int.from_bytes(message[10:12]) & ofp.OFPMPF_REPLY_MORE:
             records: Records[Any] = Records(waiting.kept.values())
             records.whole = waiting.whole
-            self._done(xid).set_result(records)
+            self._answered(xid, records)
         return useful
 
     def _keep(self, waiting: _Waiting, message: bytes) -> bool:
@@ -221,22 +221,31 @@ class Requests:
         waiting = self._waiting.get(xid)
         if waiting is None:
             return False
-        self._done(xid).set_exception(RefusedError(waiting.what, error))
+        self._failed(xid, RefusedError(waiting.what, error))
         return True
 
     def fail(self, reason: str) -> None:
         """Ends every request with SwitchError, since the connection is gone."""
         for xid, waiting in list(self._waiting.items()):
-            self._done(xid).set_exception(SwitchError(f"{waiting.what}: switch is gone ({reason})"))
+            self._failed(xid, SwitchError(f"{waiting.what}: switch is gone ({reason})"))
 
     def _expired(self, xid: int, timeout: float) -> None:
         what = self._waiting[xid].what
-        self._done(xid).set_exception(SwitchError(f"{what}: no complete answer within {timeout:g} s"))
+        self._failed(xid, SwitchError(f"{what}: no complete answer within {timeout:g} s"))
 
-    def _done(self, xid: int) -> asyncio.Future[Any]:
+    def _answered(self, xid: int, answer: Any) -> None:
+        future = self._over(xid)
+        if not future.done():
+            future.set_result(answer)
+
+    def _failed(self, xid: int, error: SwitchError) -> None:
+        future = self._over(xid)
+        # A caller that has given up has cancelled it, and reads no error.
+        if not future.done():
+            future.set_exception(error)
+
+    def _over(self, xid: int) -> asyncio.Future[Any]:
         waiting = self._waiting.pop(xid)
         waiting.timer.cancel()
         self._room.give(self._connection, waiting.held)
-        if waiting.future.done():  # cancelled by the caller
-            return asyncio.get_running_loop().create_future()
         return waiting.future

@@ -57,6 +57,8 @@ _PASSES: Final = 256
 _ACCEPTED: Final = 8
 _BACKLOG: Final = 1024
 _TOO_MANY: Final = "too many switches are kept by an instance that stands by"
+_TWICE: Final = "switch connects while it is connected: if that goes on, two have the same datapath id"
+_OTHER_WAY: Final = "switch that was handed on comes another way"
 
 
 class Server:
@@ -171,6 +173,10 @@ class Server:
         # Over TCP anybody could have seen the message, and use it again.
         if switch is None or connection.through or (switch.tls_name and not connection.tls_name):
             return False
+        if any(each.datapath == switch.datapath and not each.connection.through for each in self._open.values()):
+            # It has come since it was asked for. Before it is known whose this one is, it would be the master.
+            connection.close("the switch is connected by itself")
+            return True
         now = asyncio.get_running_loop().time()
         # The arrival is the switch's host's, and not that of the instance between.
         self._arrivals.paid(connection.peer, now)
@@ -430,9 +436,10 @@ class Server:
         if older is None:
             return False
         _check_name(older.connection, link)
+        usual = bool(older.connection.through)
         event(
-            "switch connects while it is connected: if that goes on, two have the same datapath id",
-            level=older.connection.level(WARNING),
+            _OTHER_WAY if usual else _TWICE,
+            level=older.connection.level(INFO if usual else WARNING),
             datapath=_dpid(link.datapath),
             kept=link.connection.address,
             closed=older.connection.address,
