@@ -67,7 +67,7 @@ IDLE: Final = 10.0
 WHOLE: Final = 30.0
 # Bytes of a request before its body. Python's own server takes a hundred lines of 64 kB.
 MAX_HEAD: Final = 65536
-# Log lines about callers who are turned away, for each user.
+# Log lines about callers who are turned away, and as many about requests that fail, for each user.
 REFUSALS_A_SECOND: Final = 0.2
 REFUSALS_AT_ONCE: Final = 20
 # Letters of a path and of a refusal in the log.
@@ -123,6 +123,11 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             # Part of it may be the caller's own words, such as a job's id.
             said = str(reason)[:MAX_REASON]
             log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=said)
+
+    def log_failure(self, peer: Peer, message: str, error: Exception, path: str) -> None:
+        """Log that a request of a caller failed, unless its user had too many such lines: a job may ask in a loop."""
+        if not self._refusals.take(("failed", peer.uid)):
+            log.failure(message, error, path=path[:MAX_PATH])
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection; where no descriptor is left, the next is tried after a while."""
@@ -405,10 +410,10 @@ class _Handler(BaseHTTPRequestHandler):
         except (AdError, ForgedError) as error:
             self._problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         except LarkError as error:
-            log.failure("a request failed", error, path=self.path[:MAX_PATH])
+            self.server.log_failure(self._peer, "a request failed", error, self.path)
             self._problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except Exception as error:
-            log.failure("unexpected error in a request", error, path=self.path[:MAX_PATH])
+            self.server.log_failure(self._peer, "unexpected error in a request", error, self.path)
             self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log has the reason.")
         else:
             self._send(*answer)
