@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from lark_common.log import LOGGER
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.ovsdb import bounds, driver, json_stream
@@ -110,6 +111,15 @@ def test_a_database_of_rows_without_end_is_left(rows: int, length: int, monkeypa
         assert 0 < most <= 2_000
         assert not switch._idl.tables["Queue"].rows
         switch.close()
+
+
+def test_a_database_that_is_of_use_by_turns_has_few_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with selectors.DefaultSelector() as selector, caplog.at_level("INFO", LOGGER):
+        switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
+        for _ in range(1_000):
+            switch._log_reason("its bridge is gone")
+            switch._log_reason("")
+    assert 0 < len(caplog.records) <= driver.LINES_AT_ONCE + 2
 
 
 def test_databases_that_are_each_within_their_bounds_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from lark_controller.qos.queues import PortQueues
 from lark_controller.switches.fence import FENCED, Fence, is_later
 from lark_controller.switches.ovsdb.bounds import ReplicaBounds, RowRoom
 from lark_controller.switches.ovsdb.replica import replica, rows_of
+from lark_controller.switches.ovsdb.reports import Report
 from lark_controller.switches.ovsdb.rows import (
     Difference,
     Rows,
@@ -56,6 +57,9 @@ TIME_SHARE: Final = 0.1
 TIME_AT_ONCE: Final = 1.0
 # Seconds for which a database counts as one of those that go beyond their time.
 BUSY: Final = 60.0
+# Lines of the log that say of one database whether queues can be managed: at once, and a second afterwards.
+LINES_AT_ONCE: Final = 16
+LINES: Final = 1 / 60
 # Seconds without the replica of a database that goes beyond its bounds.
 SHUT: Final = 60.0
 # Seconds before a server that does not answer is called away.
@@ -80,27 +84,6 @@ class OvsdbOptions:
     def of(self, host: str, declared: str | None = None) -> str:
         """The address for a switch that connected from ``host``; ``declared`` wins."""
         return declared or self.address.replace("{host}", f"[{host}]" if ":" in host else host)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The queues in force on one switch.
-
-    ``revision`` is that of the desired value that this is about. ``ports`` are the queues in force, None as long as
-    that is not known. ``reason`` is why nothing is known or done now (``""``: it is), ``problems`` by port why
-    its queues are not made, and ``ineffective`` why queues that are made have no effect on this switch. ``waited`` are
-    the seconds, by port and queue, in which the worker service found packets waiting, ``dropped`` the packets that each
-    has dropped.
-    """
-
-    datapath: int
-    revision: int
-    ports: Mapping[str, PortQueues] | None = None
-    reason: str = ""
-    problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    ineffective: str = ""
-    waited: Mapping[tuple[str, int], float] = field(default_factory=lambda: MappingProxyType({}))
-    dropped: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +248,7 @@ class _Switch:
         self._bridge = ""
         self._bridge_ids: Mapping[str, str] = {}
         self._time = Bucket(TIME_SHARE, TIME_AT_ONCE, time.monotonic())
+        self._lines = Bucket(LINES, LINES_AT_ONCE, time.monotonic())
         self._room = room
         self._shut_until = 0.0
         self._fds: list[int] = []
@@ -348,9 +332,11 @@ class _Switch:
         return report
 
     def _log_reason(self, reason: str) -> None:
-        if reason and reason not in (CONNECTING, READING):
+        if reason in (CONNECTING, READING) or not self._lines.take_whole(time.monotonic()):
+            return
+        if reason:
             event("queues cannot be managed", level=WARNING, datapath=self.name, ovsdb=self.address, reason=reason)
-        elif not reason:
+        else:
             event("queues are managed", datapath=self.name, ovsdb=self.address)
 
     def _work(self) -> Report:
