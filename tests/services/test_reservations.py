@@ -18,6 +18,7 @@ from lark_common.errors import (
     StateError,
     StoreError,
 )
+from lark_common.limits import Buckets
 from lark_common.log import LOGGER
 from lark_controller.api.external import ExternalState, ExternalWish
 from lark_controller.api.reservations import Change, LinkStatus, Wish
@@ -285,7 +286,7 @@ def test_a_job_that_changes_rates_in_a_loop_fills_neither_the_audit_trail_nor_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = 0.0
-    lines = partial(own_changes.Buckets, own_changes.LINES_A_SECOND, 4, 9, lambda: clock)
+    lines = partial(Buckets, own_changes.LINES_A_SECOND, 4, 9, lambda: clock)
     monkeypatch.setattr(own_changes, "Buckets", lambda *_: lines())
     with running(tmp_path, POLICY) as controller, caplog.at_level("INFO", LOGGER):
         job, other = start(controller, 1), start(controller, 2)
