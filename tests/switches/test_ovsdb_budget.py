@@ -152,6 +152,38 @@ def test_databases_that_are_each_within_their_bounds_do_not_add_up(monkeypatch: 
         assert not room._total
 
 
+def test_messages_without_an_end_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MOST_TOGETHER", 1_000_000)
+    room = bounds.RowRoom()
+    with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+        switches = [driver._Switch(number, address, selector, 0, Fence(), room) for number in range(4)]
+        reasons, most = dict[int, str](), 0
+        peers = []
+        for switch in switches:
+            while not selector.get_map() or len(peers) == len(selector.get_map()):
+                switch.step()
+            peers.append(stack.enter_context(listener.accept()[0]))
+        for peer in peers:
+            peer.setblocking(False)
+            peer.send(b'["')
+        end = time.monotonic() + 60
+        while len(reasons) < len(switches) and time.monotonic() < end:
+            for number, (switch, peer) in enumerate(zip(switches, peers, strict=True)):
+                with contextlib.suppress(OSError):
+                    peer.send(b"a" * 20_000)
+                report = switch.step()
+                if report is not None and report.reason == bounds.TOO_MUCH_TOGETHER:
+                    reasons[number] = report.reason
+                most = max(most, sum(each._bounds._waiting() for each in switches))
+        assert len(reasons) == 4
+        assert most < 2 * bounds.MOST_TOGETHER
+        for each in switches:
+            each.close()
+
+
 def test_databases_beyond_their_time_have_no_more_of_it_together_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many switches somebody is; others have theirs."""
     now = 0.0

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lark_controller.qos.queues import PortQueues
+from lark_controller.switches.ovsdb.json_stream import Parser
 
 with warnings.catch_warnings():
     # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
@@ -105,6 +106,11 @@ class ReplicaBounds:
         rpc = self._session.rpc
         return 0 if rpc is None else int(rpc.get_received_bytes())
 
+    def _waiting(self) -> int:
+        """The characters of a message whose end has not come."""
+        rpc = self._session.rpc
+        return rpc.parser.waiting if rpc is not None and isinstance(rpc.parser, Parser) else 0
+
     def _beyond(self) -> str:
         """The reason why what the replica holds is too much, ``""`` where it is not."""
         rows = sum(len(table.rows) for table in self._idl.tables.values())
@@ -117,7 +123,7 @@ class ReplicaBounds:
             self._characters = _characters_in(self._idl)
             if self._characters > MOST_CHARACTERS:
                 return TOO_LARGE
-        size = self._characters + received - self._looked_at + ROW * rows
+        size = self._characters + received - self._looked_at + ROW * rows + self._waiting()
         return "" if self._room.may_hold(self, size - self._expected) else TOO_MUCH_TOGETHER
 
 
