@@ -123,7 +123,7 @@ def test_a_database_that_is_of_use_by_turns_has_few_lines_of_the_log(caplog: pyt
 
 
 def test_databases_that_are_each_within_their_bounds_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes as many switches has as many databases. One that holds what is expected of it goes on meanwhile."""
+    """One that holds what is expected of it goes on meanwhile."""
     monkeypatch.setattr(bounds, "MOST_TOGETHER", 1_000_000)
     room, wanted = bounds.RowRoom(), {"p": PortQueues(1, dict.fromkeys(range(150), Queue(1, 1)))}
     with contextlib.ExitStack() as stack:
@@ -185,7 +185,7 @@ def test_messages_without_an_end_do_not_add_up(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_databases_beyond_their_time_have_no_more_of_it_together_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many switches somebody is; others have theirs."""
+    """Others have theirs."""
     now = 0.0
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now))
     databases, room = driver.Ovsdb(driver.OvsdbOptions(), lambda _: None), bounds.RowRoom()

@@ -230,8 +230,6 @@ def test_a_lease_of_seconds_is_none() -> None:
 def test_answers_that_grant_nothing_are_one_line_of_the_log_for_each_job(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However many a server sends."""
-
     class Short:
         """Answers what is asked with leases of ten seconds, a hundred times."""
 
