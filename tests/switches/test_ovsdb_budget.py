@@ -161,7 +161,7 @@ def test_messages_without_an_end_do_not_add_up(monkeypatch: pytest.MonkeyPatch) 
         address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
         switches = [driver._Switch(number, address, selector, 0, Fence(), room) for number in range(4)]
         reasons, most = dict[int, str](), 0
-        peers = []
+        peers = list[socket.socket]()
         for switch in switches:
             while not selector.get_map() or len(peers) == len(selector.get_map()):
                 switch.step()
