@@ -57,7 +57,8 @@ from lark_controller.store import Store
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.loop_thread import KeptSwitches, OpenFlow
-from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions, Report
+from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions
+from lark_controller.switches.ovsdb.reports import LatestReports, Report
 
 
 class Controller:
@@ -107,6 +108,7 @@ class Controller:
         self._guarantees = Guarantees(self._reconciler, metrics)
         self._core_drops = CoreDrops(self._reconciler)
         self._openflow = OpenFlow(options, self._reconciler.events, fence, kept)
+        self._queue_reports = LatestReports(self._openflow.hand_over, self._reconciler.queues_reported)
         self._loop = LoopCalls(self._openflow)
         put = partial(self._openflow.hand_over, self._reconciler.put)
         gone = partial(self._openflow.hand_over, self._reconciler.end)
@@ -285,7 +287,7 @@ class Controller:
         self._upkeep.state_changed(job)
 
     def _queues_reported(self, report: Report) -> None:
-        self._openflow.hand_over(self._reconciler.queues_reported, report)
+        self._queue_reports.put(report)
 
 
 def _sharing(decider: Decider, job: Job) -> Job:

@@ -67,12 +67,11 @@ IDLE: Final = 10.0
 WHOLE: Final = 30.0
 # Bytes of a request before its body. Python's own server takes a hundred lines of 64 kB.
 MAX_HEAD: Final = 65536
-# Log lines about callers who are turned away, for each user.
+# Log lines about callers who are turned away, and as many about requests that fail, for each user.
 REFUSALS_A_SECOND: Final = 0.2
 REFUSALS_AT_ONCE: Final = 20
 # Letters of a path and of a refusal in the log.
-MAX_PATH: Final = 200
-MAX_REASON: Final = 200
+MAX_SHOWN: Final = 200
 
 
 class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -120,9 +119,13 @@ class HookSocket(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     def log_refusal(self, peer: Peer, reason: CallerError) -> None:
         """Log that a caller is turned away, unless its user was too often."""
         if not self._refusals.take(peer.uid):
-            # Part of it may be the caller's own words, such as a job's id.
-            said = str(reason)[:MAX_REASON]
-            log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=said)
+            # Part of the reason may be the caller's own words, such as a job's id.
+            log.event("caller refused", level=log.WARNING, uid=peer.uid, pid=peer.pid, reason=str(reason)[:MAX_SHOWN])
+
+    def log_failure(self, peer: Peer, message: str, error: Exception, path: str) -> None:
+        """Log that a request of a caller failed, unless its user had too many such lines: a job may ask in a loop."""
+        if not self._refusals.take(("failed", peer.uid)):
+            log.failure(message, error, path=path[:MAX_SHOWN])
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection; where no descriptor is left, the next is tried after a while."""
@@ -349,10 +352,8 @@ class _Handler(BaseHTTPRequestHandler):
         more = [f"resolv {resolv}\n"] if resolv else []
         more += [f"external {address}\n" for address in record.external[:1]]
         more += [f"external_ipv6 {address}\n" for address in record.external if ":" in address]
-        if record.external:
-            more.append(f"external-ports {' '.join(record.opened)}\n")
-        if record.external_name:
-            more.append(f"external-name {record.external_name}\n")
+        more += [f"external-ports {' '.join(record.opened)}\n"] if record.external else []
+        more += [f"external-name {record.external_name}\n"] if record.external_name else []
         return f"namespace {record.namespace}\nusage {usage}\n" + "".join(more)
 
     def _own(self) -> Record:
@@ -405,10 +406,10 @@ class _Handler(BaseHTTPRequestHandler):
         except (AdError, ForgedError) as error:
             self._problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         except LarkError as error:
-            log.failure("a request failed", error, path=self.path[:MAX_PATH])
+            self.server.log_failure(self._peer, "a request failed", error, self.path)
             self._problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except Exception as error:
-            log.failure("unexpected error in a request", error, path=self.path[:MAX_PATH])
+            self.server.log_failure(self._peer, "unexpected error in a request", error, self.path)
             self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, "The worker service failed; its log has the reason.")
         else:
             self._send(*answer)
@@ -481,9 +482,8 @@ def _shown(record: Record) -> dict[str, Any]:
 
 
 def _wait(query: str) -> float:
-    given = parse_qs(query).get("wait", ["0"])[-1]
     try:
-        wait = float(given)
+        wait = float(parse_qs(query).get("wait", ["0"])[-1])
     except ValueError:
         wait = -1.0
     if not 0 <= wait <= 600:

@@ -93,6 +93,8 @@ class FlowDeliveries:
         try:
             counted = await state.link.queue_stats()
         except SwitchError as error:
+            # All who ask share the failure as they share a reading.
+            self._at[datapath] = time.monotonic()
             event("queues not counted", level=WARNING, datapath=dpid_text(datapath), reason=error)
             return
         self._take(datapath, [(flows[each.queue], each.port, each.bytes) for each in counted if each.queue in flows])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lark_common.errors import SwitchError
+from lark_common.limits import Buckets
 from lark_common.log import WARNING, event
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.switches import SwitchProblem
@@ -33,8 +34,10 @@ CATEGORY: Final = 0xFFFFFF << 40
 TELL_SECONDS: Final = 3600.0
 # All jobs may miss guarantees at a time; older ones are forgotten, and recorded again.
 _REMEMBERED: Final = 10_000
-# Of the guarantees that one report of a worker shows to be missed, so many are in the log: the words are the worker's.
-_IN_LOG: Final = 16
+# Lines of the log about missed guarantees of one worker or switch, whose counters may be any: at once, and a second
+# afterwards.
+LINES_AT_ONCE: Final = 16
+LINES: Final = 1 / 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Guarantees:
         self._before: dict[int, _Look] = {}
         self._before_at: dict[str, _Reported] = {}
         self._reported_at: dict[str, float] = {}
+        self._lines = Buckets(LINES, LINES_AT_ONCE)
 
     async def look(self, datapath: int) -> list[Missed]:
         """Compare what a switch's queues have sent since the last reading with their guarantees.
@@ -119,7 +123,7 @@ class Guarantees:
             if delivery.missed:
                 count += 1
                 self._metrics.guarantees_missed.inc()
-                if count <= _IN_LOG:
+                if not self._lines.take(host):
                     _missed_event({"host": host, "queue": queue, "job": job}, delivery)
                 if self._is_new(job):
                     found.append(Missed(job, _sentence(self._called(job), f"uplink {queue} of {host}", delivery)))
@@ -142,7 +146,8 @@ class Guarantees:
     def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> Missed:
         where = {"datapath": dpid_text(datapath), "port": key[0], "queue": key[1]}
         self._metrics.guarantees_missed.inc()
-        _missed_event({**where, "job": promise.job, "group": promise.group}, delivery)
+        if not self._lines.take(datapath):
+            _missed_event({**where, "job": promise.job, "group": promise.group}, delivery)
         whose = self._called(promise.job) if promise.job else f"group {promise.group}"
         text = _sentence(whose, f"port {key[0]}", delivery)
         problem = SwitchProblem(time.time(), f"guarantee missed: {text}", "", promise.job)

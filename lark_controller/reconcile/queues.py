@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
+from lark_common.limits import Bucket
 from lark_common.log import WARNING, event
 from lark_controller.accounting.queue_sums import JobQueue, Place, QueueSums
 from lark_controller.accounting.readings import QueueReading
@@ -47,12 +48,12 @@ from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.switches.openflow.link import SwitchLink
-from lark_controller.switches.ovsdb.driver import (
-    CONNECTING,
-    READING,
-    OvsdbOptions,
-    Report,
-)
+from lark_controller.switches.ovsdb.driver import CONNECTING, READING, OvsdbOptions
+from lark_controller.switches.ovsdb.reports import Report
+
+# Lines of the log about problems with the queues of one switch: at once, and a second afterwards.
+LINES_AT_ONCE: Final = 64
+LINES: Final = 1 / 60
 
 
 class Driver(Protocol):
@@ -84,6 +85,7 @@ class _State:
     requested: bool = False
     report: Report | None = None
     problems: dict[str, float] = field(default_factory=dict)
+    lines: Bucket = field(default_factory=lambda: Bucket(LINES, LINES_AT_ONCE, time.monotonic()))
     sums: QueueSums = field(default_factory=QueueSums)
 
 
@@ -319,7 +321,7 @@ class Queues:
         for text in sentences:
             if text and text not in (CONNECTING, READING):
                 state.problems[text] = before.get(text, time.time())
-                if text not in before:
+                if text not in before and state.lines.take_whole(time.monotonic()):
                     event("queues not made", level=WARNING, datapath=dpid_text(datapath), reason=text)
 
     # -- internal ------------------------------------------------------------------------------------------------------

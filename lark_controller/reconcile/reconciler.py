@@ -45,7 +45,8 @@ from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch_events import SwitchEvents
 from lark_controller.reconcile.workers import Workers
-from lark_controller.switches.ovsdb.driver import OvsdbOptions, Report
+from lark_controller.switches.ovsdb.driver import OvsdbOptions
+from lark_controller.switches.ovsdb.reports import Report
 
 # Seconds after a start in which switches return; what the store has of their jobs is shown until then.
 RETURN_SECONDS: Final = 20.0

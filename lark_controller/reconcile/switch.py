@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from lark_common.log import WARNING, event
+from lark_common.limits import Bucket
+from lark_common.log import INFO, WARNING, event
 from lark_common.runs import Address
 from lark_controller.api.audit import Happening
 from lark_controller.api.switches import SwitchProblem
@@ -27,6 +28,9 @@ from lark_controller.switches.openflow.dumps import Held
 from lark_controller.switches.openflow.link import SwitchLink
 
 KEPT_PROBLEMS = 100
+# Lines of the log about links of one switch that go down and come up: at once, and a second afterwards.
+LINES_AT_ONCE: Final = 128
+LINES: Final = 1 / 60
 LINK_DOWN: Final = "link down"
 LINK_UP: Final = "link up"
 NO_ROLES: Final = (
@@ -82,6 +86,7 @@ class SwitchState:
     problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
     lacks: dict[str, SwitchProblem] = field(default_factory=dict)
     down: dict[str, SwitchProblem] = field(default_factory=dict)
+    lines: Bucket = field(default_factory=lambda: Bucket(LINES, LINES_AT_ONCE, time.monotonic()))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -113,10 +118,10 @@ class SwitchState:
             instead = now.wan_or_backup(name)
             by = "nothing takes its place" if instead is None or instead.name == name else f"{instead.name} is used"
             if name in up:
-                event("WAN port up again", datapath=dpid_text(self.datapath), port=name)
+                self._log("WAN port up again", port=name)
                 noted.append(self._happening(LINK_UP, f"WAN port {name} of {now.name} is up again"))
             else:
-                event("WAN port down", level=WARNING, datapath=dpid_text(self.datapath), port=name, instead=by)
+                self._log("WAN port down", level=WARNING, port=name, instead=by)
                 self.down[name] = SwitchProblem(time.time(), f"WAN port {name} is down; {by}")
                 noted.append(self._happening(LINK_DOWN, f"WAN port {name} of {now.name} is down; {by}"))
         return noted
@@ -138,7 +143,7 @@ class SwitchState:
             if was == up:
                 continue
             text = f"{kind} {name} of {now.name} is {'up again' if up else 'down' if name in ports else 'gone'}"
-            event("link up again" if up else "link down", datapath=dpid_text(self.datapath), port=name)
+            self._log("link up again" if up else "link down", port=name)
             noted.append(self._happening(LINK_UP if up else LINK_DOWN, text))
             if name not in ports:
                 self.down[name] = SwitchProblem(time.time(), text)
@@ -165,6 +170,11 @@ class SwitchState:
 
     def _happening(self, action: str, detail: str) -> Happening:
         return Happening(dpid_text(self.datapath), action, detail)
+
+    def _log(self, message: str, *, level: int = INFO, **fields: object) -> None:
+        """Log that a link went down or came up, as long as that happens less often than it fills the log."""
+        if self.lines.take_whole(time.monotonic()):
+            event(message, level=level, datapath=dpid_text(self.datapath), **fields)
 
     def note_rival(self, before: str, now: str) -> None:
         """Note a connection that took the place of one from another host: a switch that returns has the same host."""

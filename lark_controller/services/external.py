@@ -22,6 +22,7 @@ from lark_common.errors import (
     StateError,
     StoreError,
 )
+from lark_common.limits import Buckets
 from lark_common.log import WARNING, event
 from lark_common.runs import Network
 from lark_common.turns import by_portions
@@ -63,6 +64,10 @@ FAMILIES: Final[Mapping[str | None, tuple[int | None, ...]]] = MappingProxyType(
 )
 # Seconds in which one refusal of a job is written.
 REFUSED_EVERY = 60.0
+# Addresses that one job is given, one after the other: at once, and a second afterwards. Each is a row, two lines of
+# the audit trail and a change of switches, and a job may ask and release in a loop.
+GIVEN_AT_ONCE: Final = 60
+GIVEN_A_SECOND: Final = 1 / 60
 
 
 class ExternalAddresses:
@@ -87,6 +92,9 @@ class ExternalAddresses:
         self._exhausted: dict[str, tuple[Network, ...]] = {}
         # When a refusal of a job's was written last: a job may ask in a loop.
         self._refused: dict[str, float] = {}
+        self._given = Buckets(GIVEN_A_SECOND, GIVEN_AT_ONCE)
+        # Until when jobs are given no other address, by the monotonic clock.
+        self._given_later: dict[str, float] = {}
         self._translations = translations or Translations()
         feed.completed_by(self.with_external)
         feed.followed_by(self._translations.note)
@@ -132,6 +140,7 @@ class ExternalAddresses:
                     return Given(has, False)
                 self._forget_past(now)
                 claim = self._claim(job, replace(wish, family=family), now)
+                self._check_rate(job)
                 made = self._made(claim, now, actor)
             except ExternalAddressError as error:
                 error.idle = self._without() is WithoutExternal.IDLE
@@ -146,6 +155,13 @@ class ExternalAddresses:
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
 
+    def _check_rate(self, job: Job) -> None:
+        """Raise ExternalAddressError where a job was given too many addresses of late."""
+        if (left := self._given_later.get(job.id, 0.0) - time.monotonic()) > 0:
+            raise ExternalAddressError(
+                f"job {job.called} has asked and released too often; another address in {math.ceil(left)} s"
+            )
+
     def _made(self, claim: Claim, now: float, actor: str) -> Association:
         """Give an address in the store. The caller holds the lock. Raises ExternalAddressError, NotFoundError,
         StoreError."""
@@ -156,6 +172,8 @@ class ExternalAddresses:
             self._exhausted[claim.pool] = claim.networks
             raise
         self._exhausted.pop(claim.pool, None)
+        if made.created == now and (seconds := self._given.take(made.job)):
+            self._given_later[made.job] = time.monotonic() + seconds
         return made
 
     def _kept(self, job: Job, family: int, now: float) -> Association | None:
@@ -335,6 +353,8 @@ class ExternalAddresses:
             self._forget_past(now)
             self._exhausted.clear()
             self._refused = {job: at for job, at in self._refused.items() if now - at < REFUSED_EVERY}
+            late = time.monotonic()
+            self._given_later = {job: at for job, at in self._given_later.items() if at > late}
             gone = [place for place in self._of_job if place[0] not in self._feed.directory.by_id]
             for place in gone:
                 del self._of_job[place]

@@ -38,6 +38,7 @@ from lark_controller.qos.topology import KILO, Demand, Topology, channels, reque
 from lark_controller.services.feed import Feed
 from lark_controller.services.link_watch import LinkWatch
 from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBookings
+from lark_controller.services.own_changes import OwnChanges, is_renewal
 from lark_controller.store import Store
 
 # Flows that one job may have reserved. Each is a queue at its worker's uplinks, of which there are 28,672 for such, and
@@ -64,6 +65,8 @@ class Reservations:
         self._holds = holds
         # Reserved flows past their end whose queues may still stand, by id.
         self._leaving: dict[str, Reservation] = {}
+        # Those of them whose end has no line.
+        self._quiet: set[str] = set()
         self._find: Finder = feed.find
         self._nodes = NodePatterns(feed.find)
         self._lock = feed.lock
@@ -78,6 +81,7 @@ class Reservations:
         self._capacities: dict[str, float] = {}
         self._hosts: set[str] = set()
         self._watch = LinkWatch(self._links, self._flows_by_host)
+        self._own_changes = OwnChanges(store)
 
     def use(self, policy: Policy) -> None:
         """Go over to a policy: every reservation counts on its links from now on, and what the policy promises to live
@@ -224,12 +228,14 @@ class Reservations:
                 raise PathError("a reservation between hosts needs a duration: no job ends it")
             self._check_new(source, destination)
             until = None if wish.duration is None else now + wish.duration
-            made = self._store.reservations.admit(
-                flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady), now, actor
-            )
+            booking = flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady)
+            has_line = self._own_changes.has_line(booking.job, of_job)
+            made = self._store.reservations.admit(booking, now, actor, has_line=has_line)
             self._keep(made)
             self._flows_changed(made)
-        event("reserved", job=made.job, reservation=made.id, rate=made.rate, to=made.destination, actor=actor)
+            self._own_changes.count(made.job, has_line)
+        if has_line:
+            event("reserved", job=made.job, reservation=made.id, rate=made.rate, to=made.destination, actor=actor)
         return made
 
     def change(self, reservation_id: str, change: Change, actor: str, of_job: bool) -> Reservation:
@@ -252,7 +258,9 @@ class Reservations:
         with self._lock:
             self._go_over()
             known = self._flows.get(reservation_id)
-            made = self._store.reservations.change(reservation_id, rebook, now, actor, of_job)
+            renews = of_job and is_renewal(known, change)
+            has_line = not renews and self._own_changes.has_line(known.job if known else None, of_job)
+            made = self._store.reservations.change(reservation_id, rebook, now, actor, has_line=has_line)
             if made is None:
                 raise _missing(reservation_id)
             if known is not None and replace(known, until=made.until) == made:
@@ -266,23 +274,28 @@ class Reservations:
                 self._flows_changed(made)
             self._resize(made)
             self._watch.bump()
-        event("reservation changed", job=made.job, reservation=made.id, rate=made.rate, actor=actor)
+            self._own_changes.count(made.job, has_line or renews)
+        if has_line:
+            event("reservation changed", job=made.job, reservation=made.id, rate=made.rate, actor=actor)
         return made
 
     def release(self, reservation_id: str, actor: str, of_job: bool) -> Reservation:
         """Release a reservation. Raises NotFoundError, StoreError."""
         now = time.time()
         with self._lock:
-            before = self._store.reservations.find(reservation_id, now)
+            before, has_line = self._store.reservations.find(reservation_id, now), True
             if before is not None:
                 _check_owner(before, of_job)
-                before = self._store.reservations.release(reservation_id, now, actor)
+                has_line = self._own_changes.has_line(before.job, of_job)
+                before = self._store.reservations.release(reservation_id, now, actor, has_line=has_line)
             if before is None:
                 raise _missing(reservation_id)
             self._drop(reservation_id)
             self._resize(before, gone=True)
             self._watch.bump()
-        event("reservation released", job=before.job, reservation=before.id, actor=actor)
+            self._own_changes.count(before.job, has_line)
+        if has_line:
+            event("reservation released", job=before.job, reservation=before.id, actor=actor)
         return before
 
     def ended(self, job_id: str) -> None:
@@ -305,13 +318,20 @@ class Reservations:
             for each in past:
                 self._drop(each.id)
                 self._leaving[each.id] = each
+                if not (has_line := self._own_changes.has_line(each.job)):
+                    self._quiet.add(each.id)
+                self._own_changes.count(each.job, has_line)
         for each in past:
-            event("reservation over", job=each.job, reservation=each.id)
+            if each.id not in self._quiet:
+                event("reservation over", job=each.job, reservation=each.id)
         # Its bandwidth is free for others only when its queue is gone, which the loop sees to meanwhile.
         self._leaving = {each.id: each for each in self._leaving.values() if self._holds(each)}
-        swept = self._store.reservations.sweep(now, self._leaving)
+        swept = self._store.reservations.sweep(now, self._leaving, self._quiet)
+        self._quiet &= self._leaving.keys()
         if swept or past:
             self._watch.bump()
+        with self._lock:
+            self._own_changes.write(now)
         return swept
 
     def with_flows(self, job: Job, made: Iterable[Reservation] = ()) -> Job:

@@ -49,14 +49,14 @@ _BANDWIDTH_OF_JOB: Final = select(reservations.c.number).where(
 _PAST: Final = select(reservations.c.number).where(reservations.c.until <= bindparam("now")).limit(1)
 
 
-def admit(connection: Connection, booking: Booking, now: float, actor: str) -> Reservation:
-    """Admit a booking; a job's RequestBandwidth takes the place of what the same job had. Raises CapacityError,
-    NotFoundError where a flow's job has ended."""
+def admit(connection: Connection, booking: Booking, now: float, actor: str, *, has_line: bool = True) -> Reservation:
+    """Admit a booking; a job's RequestBandwidth takes the place of what the same job had. ``has_line``: the audit trail
+    has a line of it. Raises CapacityError, NotFoundError where a flow's job has ended."""
     keep_ends(connection, [booking])
-    return _admit(connection, booking, now, actor)
+    return _admit(connection, booking, now, actor, has_line)
 
 
-def _admit(connection: Connection, booking: Booking, now: float, actor: str) -> Reservation:
+def _admit(connection: Connection, booking: Booking, now: float, actor: str, has_line: bool = True) -> Reservation:
     _lock(connection)
     before = None
     if booking.kind is ReservationKind.JOB:
@@ -67,7 +67,7 @@ def _admit(connection: Connection, booking: Booking, now: float, actor: str) -> 
     values = _values(booking, holds, now, actor)
     row = connection.execute(insert(reservations).values(values).returning(*reservations.c)).one()
     made = _reservation(row)
-    if booking.kind is ReservationKind.FLOW:
+    if booking.kind is ReservationKind.FLOW and has_line:
         _note(connection, now, actor, "reserve", made, booking.what + _peer(connection, made))
     return made
 
@@ -97,28 +97,32 @@ def change(
     rebook: Callable[[Reservation], tuple[int, float | None, bool, Demand]],
     now: float,
     actor: str,
-    of_job: bool = False,
+    *,
+    has_line: bool = True,
 ) -> Reservation | None:
     """Give a reservation the rate (kb/s), end, steadiness and demand that ``rebook`` makes of it; None where there is
-    none (any more). Another end alone is no line of the audit trail where the change is ``of_job``: an application puts
-    it off again and again while it runs. Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
+    none (any more). ``has_line``: the audit trail has a line of it. Raises CapacityError, and what ``rebook`` raises;
+    then nothing has changed."""
     _lock_job_of(connection, reservation_id)
     _lock(connection)
     before = _one(connection, (reservations.c.id == reservation_id) & _valid(now))
     if before is None:
         return None
-    return _replace(connection, before, *rebook(before), now, actor, of_job=of_job)
+    return _replace(connection, before, *rebook(before), now, actor, has_line=has_line)
 
 
-def release(connection: Connection, reservation_id: str, now: float, actor: str) -> Reservation | None:
-    """Release a reservation; None where there is none (any more)."""
+def release(
+    connection: Connection, reservation_id: str, now: float, actor: str, *, has_line: bool = True
+) -> Reservation | None:
+    """Release a reservation; None where there is none (any more). ``has_line``: the audit trail has a line of it."""
     _lock_job_of(connection, reservation_id)
     _lock(connection)
     gone = _remove(connection, reservations.c.id == reservation_id)
     for each in gone:
         if each.kind is ReservationKind.JOB:
             _resize(connection, each.job, None)
-        _note(connection, now, actor, "release", each)
+        if has_line:
+            _note(connection, now, actor, "release", each)
     _end_addresses(connection, gone, now)
     return gone[0] if gone else None
 
@@ -143,8 +147,9 @@ def release_of_job(connection: Connection, job_id: str) -> None:
         _remove(connection, (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == job_id))
 
 
-def sweep(connection: Connection, now: float, but: Collection[str] = ()) -> int:
-    """Release what is past its end, ``but`` for the reservations with these ids; returns how many reservations.
+def sweep(connection: Connection, now: float, but: Collection[str] = (), quiet: Collection[str] = ()) -> int:
+    """Release what is past its end, ``but`` for the reservations with these ids; returns how many reservations. The
+    audit trail has a line of each that is not among the ``quiet``.
 
     Until then what they hold is not free: the queues that were made for them may still stand.
     """
@@ -154,7 +159,8 @@ def sweep(connection: Connection, now: float, but: Collection[str] = ()) -> int:
     past = (reservations.c.until <= now) & reservations.c.id.not_in(list(but)[:_BATCH])
     gone = _remove(connection, past)
     for each in gone:
-        _note(connection, now, "lark", "expire", each, "the time that was reserved is over")
+        if each.id not in quiet:
+            _note(connection, now, "lark", "expire", each, "the time that was reserved is over")
     _end_addresses(connection, gone, now)
     return len(gone)
 
@@ -328,7 +334,7 @@ def _replace(
     now: float,
     actor: str,
     *,
-    of_job: bool = False,
+    has_line: bool = True,
 ) -> Reservation:
     after = replace(before, kbps=kbps, until=until, steady=steady)
     holds = _move(connection, words(after.kind, kbps, after.source, after.destination), demand, before.holds)
@@ -341,13 +347,13 @@ def _replace(
         )
         if after.kind is ReservationKind.JOB and after.kbps != before.kbps:
             _resize(connection, after.job, after.rate)
+        if not has_line:
+            return after
         detail = "when it ends"
         if before.kbps != kbps:
             detail = f"{before.rate:g} to {after.rate:g} Mb/s"
         elif before.steady != steady:
             detail = "steady" if steady else "not steady"
-        elif of_job:
-            return after
         _note(connection, now, actor, "change", before, detail)
     return after
 

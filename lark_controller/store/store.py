@@ -153,6 +153,7 @@ class Trail(Subject):
     """The audit trail and the policy versions."""
 
     record = Writes(trail.record)
+    record_all = Writes(trail.record_all)
     page = Reads(trail.page)
     put_policy = Writes(trail.put_policy)
     latest_policy = Reads(trail.latest_policy)

@@ -13,15 +13,18 @@ from random import SystemRandom
 from typing import Final, Protocol
 
 from lark_common import log
+from lark_common.limits import Buckets
 from lark_common.threads import StoppableThread
 from lark_worker.dhcp.channel import Channel
 from lark_worker.dhcp.lease import Cache, Lease
-from lark_worker.dhcp.protocol import Bound, Client, Lost, Outcome, Send
+from lark_worker.dhcp.protocol import Bound, Client, Ignored, Lost, Outcome, Send
 from lark_worker.errors import NetworkError
 
 _LONGEST_WAIT: Final = 60.0
 _AFTER_FAILURE: Final = 1.0
 _REOPEN: Final = 5.0
+# Seconds between two log lines about answers to a job's client that grant nothing: a server may send them without end.
+_IGNORED_EVERY: Final = 600.0
 
 # Called with a job's id.
 Changed = Callable[[str], None]
@@ -81,6 +84,7 @@ class Clients:
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ)
+        self._ignored = Buckets(1 / _IGNORED_EVERY, 1)
         self._closed = False
         self._swept = self._clock()
         self._thread = StoppableThread("dhcp", self._run, wake=self._poke)
@@ -199,6 +203,8 @@ class Clients:
                     log.event("lease lost", level=log.WARNING, job=running.job, mac=running.mac, reason=reason)
                     running.reported = None
                     self._call_changed(running)
+                case Ignored(reason):
+                    self._log_ignored(running, reason)
         if not running.client.waits_for_answers:
             self._close(running)
 
@@ -228,6 +234,11 @@ class Clients:
             self._call_changed(running)
         if not running.first.done():
             running.first.set_result(lease)
+
+    def _log_ignored(self, running: _Running, reason: str) -> None:
+        if not self._ignored.take(running.job):
+            words = "a DHCP server's answer grants no lease"
+            log.event(words, level=log.WARNING, job=running.job, mac=running.mac, reason=reason)
 
     def _close(self, running: _Running) -> None:
         if running.channel is not None:

@@ -74,8 +74,10 @@ def granted(message: Message, now: float) -> Lease:
     address = message.yours
     seconds = _number(options.get(Option.LEASE, b""))
     servers = _addresses(options.get(Option.SERVER, b""))
-    if address == NOWHERE or address.is_multicast or address.is_loopback or seconds < SHORTEST or len(servers) != 1:
-        raise ValueError("the answer grants nothing: address or server is missing, or the lease time too short")
+    if address == NOWHERE or address.is_multicast or address.is_loopback or len(servers) != 1:
+        raise ValueError("address or server is missing")
+    if seconds < SHORTEST:
+        raise ValueError(f"{servers[0]} grants {seconds} s; at least {SHORTEST:g} s are accepted")
     lasts = math.inf if seconds == FOREVER else float(seconds)
     t1, t2 = (_number(options.get(option, b"")) for option in (Option.T1, Option.T2))
     renews = float(t1) if t1 else lasts * _T1

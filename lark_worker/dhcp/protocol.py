@@ -64,7 +64,14 @@ class Lost:
     reason: str
 
 
-Outcome = Send | Bound | Lost
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """An answer that grants no lease, such as one of seconds (``reason``)."""
+
+    reason: str
+
+
+Outcome = Send | Bound | Lost | Ignored
 
 
 class Client:
@@ -131,8 +138,8 @@ class Client:
             return []
         try:
             lease = granted(message, self._sent_at)
-        except ValueError:
-            return []
+        except ValueError as error:
+            return [Ignored(str(error))]
         if lease.expires <= now:
             return []
         self._refusals = 0

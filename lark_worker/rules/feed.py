@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lark_common import log
+from lark_common.limits import Bucket
 from lark_common.threads import StoppableThread
 from lark_common.worker_rules import WorkerRules
 from lark_worker.controller_link import ControllerLink
@@ -27,6 +28,10 @@ HOLD: Final = 30.0
 PAUSE: Final = 2.0
 FIRST_PAUSE: Final = 0.25
 LONGEST_PAUSE: Final = 5.0
+# Lines of the log about rules that are in place: at once, and a second afterwards. A job that changes what it has
+# reserved in a loop has other rules each time.
+LINES_AT_ONCE: Final = 256
+LINES: Final = 1 / 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class RulesFeed:
         self._needed = threading.Event()
         self._given: _Revision | None = None
         self._confirmed: tuple[object, ...] = ()
+        self._lines = Bucket(LINES, LINES_AT_ONCE, time.monotonic())
         self._watch = TableWatch(firewall.name, self._table_deleted)
         self._fetching = StoppableThread("rules fetch", self._fetch, wake=self._needed.set)
         self._applying = StoppableThread("rules apply", self._apply_changes, wake=self._notify)
@@ -171,4 +177,5 @@ class RulesFeed:
             return
         self._link.rules_confirmed(given.host, given.revision, applied)
         self._confirmed = confirmation
-        log.event("rules in place", revision=given.revision, jobs=len(given.rules.jobs) - len(applied.refused))
+        if self._lines.take_whole(time.monotonic()):
+            log.event("rules in place", revision=given.revision, jobs=len(given.rules.jobs) - len(applied.refused))

@@ -8,7 +8,8 @@ import pytest
 
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.reconcile.queue_obstacles import BEING_MADE, NO_DATABASE, group_obstacles, obstacle
-from lark_controller.switches.ovsdb.driver import CONNECTING, READING, USERSPACE, Report
+from lark_controller.switches.ovsdb.driver import CONNECTING, READING, USERSPACE
+from lark_controller.switches.ovsdb.reports import Report
 
 PLANNED = {
     "wan": PortQueues(100, {0: Queue(1, 100), 7: Queue(50, 100), 8: Queue(10, 100)}),

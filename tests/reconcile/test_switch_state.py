@@ -5,9 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from lark_common.log import LOGGER
 from lark_controller.flows.placement import Switch
 from lark_controller.policies.model import SwitchRole
-from lark_controller.reconcile.switch import KEPT_PROBLEMS, SwitchState
+from lark_controller.reconcile.switch import KEPT_PROBLEMS, LINES_AT_ONCE, SwitchState
 from lark_controller.switches.openflow.replies import PortInfo
 
 EDGE = 1
@@ -44,3 +47,11 @@ def test_a_port_that_is_renamed_again_and_again_takes_bounded_memory() -> None:
     assert len(state.all_problems) == KEPT_PROBLEMS
     # The newest are kept.
     assert look(state, uplink(f"eth{3 * KEPT_PROBLEMS - 2}"))[0] == "uplink eth298 of worker1 is up again"
+
+
+def test_a_link_that_comes_and_goes_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    state = SwitchState(EDGE)
+    with caplog.at_level("INFO", LOGGER):
+        for number in range(2_000):
+            look(state, uplink("eth0", up=bool(number % 2)))
+    assert 0 < len(caplog.records) <= LINES_AT_ONCE + 2

@@ -164,6 +164,32 @@ def test_a_pool_that_is_exhausted_is_looked_through_once_and_again_when_somethin
         assert (given.address, len(looked)) == (made.address, before + 1)
 
 
+def test_a_job_that_asks_and_releases_in_a_loop_is_given_an_address_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external, "GIVEN_AT_ONCE", 3)
+    with running(tmp_path, OPEN + SECTION.replace("REFUSED", "hold")) as controller:
+        first, second = post(controller, 1).job, post(controller, 2).job
+        controls = controller.external
+        for _ in range(4):
+            wish = ExternalWish(first.id, family=4)
+            made = controls.associate(wish, "alice").association
+            # It has that already.
+            assert controls.associate(wish, "alice").association.id == made.id
+            controls.release(made.id, "alice")
+        for _ in range(20):
+            with pytest.raises(ExternalAddressError, match=r"job .* has asked and released too often; .* in [0-9]+ s"):
+                controls.associate(ExternalWish(first.id, family=4), "alice")
+        assert len(controller.audit.page(first.id, None, 100).entries) == 1 + 2 * 4 + 1
+        controls.expire(time.time())
+        assert controls.associate(ExternalWish(second.id, family=4), "alice").created
+        with pytest.raises(ExternalAddressError, match="too often"):
+            controls.associate(ExternalWish(first.id, family=4), "alice")
+        # Once its time has come it is given one again.
+        controls._given_later[first.id] = time.monotonic()
+        assert controls.associate(ExternalWish(first.id, family=4), "alice").created
+
+
 def test_a_dhcp_job_gets_its_address_with_its_lease_and_hears_so_before(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path, OPEN + SECTION.replace("REFUSED", "hold")) as controller:
         for switch in (FakeSwitch(0xC0, {1: "a", 2: "b", 3: "c"}), an_edge(hardware="Open vSwitch")):

@@ -202,9 +202,9 @@ def test_a_job_waits_for_a_gateway_where_no_core_translates(
         connect(network, controller, an_edge(hardware="Open vSwitch"))
         one = post(controller, 1, attributes=asks).job
         none = "no gateway that serves 198.51.100.64 is there"
-        until(lambda: controller.jobs.confirm(one.id, 0).job.state == "pending")
+        until(lambda: controller.jobs.confirm(one.id, 0).job.reason == none)
         told = controller.jobs.confirm(one.id, 0)
-        assert (told.job.reason, [each.reason for each in told.waiting]) == (none, [none])
+        assert (told.job.state, [each.reason for each in told.waiting]) == ("pending", [none])
         (given,) = controller.external.page(one.id).associations
         assert controller.external.standing(given) == (ExternalState.PENDING, none)
         until(lambda: ("external address waits", none) in trail(controller, one.id))

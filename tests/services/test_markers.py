@@ -24,7 +24,8 @@ from lark_controller.qos.worker_queues import Claim
 from lark_controller.reconcile import markers, reconciler
 from lark_controller.reconcile.drift import check
 from lark_controller.switches.openflow import wire
-from lark_controller.switches.ovsdb.driver import Ovsdb, Report
+from lark_controller.switches.ovsdb.driver import Ovsdb
+from lark_controller.switches.ovsdb.reports import Report
 from tests.fixtures.controllers import OPEN, POLICY, a_core, an_edge, connect, post, running, until
 
 EDGE = """  edge1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,13 @@ from lark_common.errors import (
     StateError,
     StoreError,
 )
+from lark_common.limits import Buckets
+from lark_common.log import LOGGER
 from lark_controller.api.external import ExternalState, ExternalWish
 from lark_controller.api.reservations import Change, LinkStatus, Wish
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job, ReservedFlow
+from lark_controller.services import own_changes
 from tests.fixtures.controllers import (
     an_edge,
     connect,
@@ -276,6 +280,43 @@ def test_an_end_that_a_job_puts_off_is_no_line_of_the_audit_trail_and_wakes_nobo
         controller.reservations.change(made.id, Change(41, 1.0, True), "hook", True)
         assert controller.reservations.expire(time.time() + 2) == 1
         assert flows(controller, job) == ()
+
+
+def test_a_job_that_changes_rates_in_a_loop_fills_neither_the_audit_trail_nor_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = 0.0
+    lines = partial(Buckets, own_changes.LINES_A_SECOND, 4, 9, lambda: clock)
+    monkeypatch.setattr(own_changes, "Buckets", lambda *_: lines())
+    with running(tmp_path, POLICY) as controller, caplog.at_level("INFO", LOGGER):
+        job, other = start(controller, 1), start(controller, 2)
+        reservations = controller.reservations
+        made = reservations.reserve(Wish(job.id, "wan", 40), "hook", True)
+        for turn in range(20):
+            reservations.change(made.id, Change(rate=41 + turn), "hook", True)
+            # That is no change.
+            reservations.change(made.id, Change(rate=41 + turn, duration=3600, reschedule=True), "hook", True)
+        reservations.release(made.id, "hook", True)
+        short = reservations.reserve(Wish(job.id, "wan", 40, 1.0), "hook", True)
+        assert reservations.expire(time.time() + 2) == 1
+        assert _actions(controller, job) == ["change"] * 3 + ["reserve", "register"]
+        # Others, and whoever is no job, have all their lines meanwhile.
+        reservations.reserve(Wish(other.id, "wan", 1), "hook", True)
+        again = reservations.reserve(Wish(job.id, "wan", 1), "ops", False)
+        reservations.change(again.id, Change(rate=2), "ops", False)
+        assert _actions(controller, other) == ["reserve", "register"]
+        assert _actions(controller, job) == ["change", "reserve", *["change"] * 3, "reserve", "register"]
+        for _ in range(3):
+            clock += 60
+            reservations.expire(time.time())
+        (last, *_) = controller.audit.page(job.id, None, 1).entries
+        assert last.detail == "20 changes of its own reservations without a line each"
+        assert len(_actions(controller, job)) == 8
+        reservations.change(again.id, Change(rate=3), "hook", True)
+        assert controller.audit.page(job.id, None, 1).entries[0].detail == f"reservation {again.id}: 2 to 3 Mb/s"
+    told = [each.__dict__["lark_fields"] for each in caplog.records if "reserv" in each.getMessage()]
+    assert len([each for each in told if each.get("job") == job.id]) == 8
+    assert short.id not in str(told)
 
 
 def _actions(controller: Controller, job: Job) -> list[str]:

@@ -22,7 +22,8 @@ from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.fence import FENCED, Fence
-from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions, Report
+from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions
+from lark_controller.switches.ovsdb.reports import Report
 from lark_controller.switches.ovsdb.term import GENERATION, generation_in, guard
 
 DATAPATH = 0xD1

@@ -16,7 +16,8 @@ from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
 from lab.run import free_port
 from lark_controller.qos.queues import PortQueues, Queue
-from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions, Report
+from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions
+from lark_controller.switches.ovsdb.reports import Report
 from tests.fixtures.openflow import make_authority, make_certificate
 
 pytestmark = pytest.mark.ovs

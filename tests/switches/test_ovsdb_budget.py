@@ -8,11 +8,14 @@ import selectors
 import socket
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from lark_common.log import LOGGER
+from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.ovsdb import bounds, driver, json_stream
 from lark_controller.switches.ovsdb.json_stream import Parser
@@ -20,7 +23,7 @@ from lark_controller.switches.ovsdb.json_stream import Parser
 
 def test_a_database_beyond_its_time_is_not_read_and_later_it_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
-        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence())
+        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
         while not selector.get_map():  # it connects
             switch.step()
         switch.paid(driver.TIME_AT_ONCE / 2)
@@ -38,7 +41,7 @@ def test_a_database_beyond_its_time_is_not_read_and_later_it_is() -> None:
 def test_a_database_that_asks_and_takes_no_answers_is_left() -> None:
     question = json.dumps({"method": "echo", "params": ["x" * 50_000], "id": 1}).encode()
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
-        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence())
+        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
         switch.step()
         peer = listener.accept()[0]
 
@@ -62,8 +65,8 @@ def test_a_database_that_asks_and_takes_no_answers_is_left() -> None:
         switch.close()
 
 
-def serve(listener: socket.socket, rows: int, length: int) -> None:
-    """A database that inserts rows without end, so many at a time, each with a text of that length."""
+def serve(listener: socket.socket, rows: int, length: int, turns: int = 1_000) -> None:
+    """A database that inserts rows, so many at a time, each with a text of that length, and then waits."""
     peer = listener.accept()[0]
     decoder, held, monitor = json.JSONDecoder(), "", None
     with peer, contextlib.suppress(OSError):
@@ -81,10 +84,12 @@ def serve(listener: socket.socket, rows: int, length: int) -> None:
                         answer |= {"error": "no such database", "result": None}
                     peer.sendall(json.dumps(answer).encode())
         row = {"new": {"external_ids": ["map", [["a", "x" * length]]]}}
-        for first in range(0, 1_000 * rows, rows):
+        for first in range(0, turns * rows, rows):
             queues = {str(UUID(int=number + 2)): row for number in range(first, first + rows)}
             update = {"id": None, "method": "update", "params": [monitor, {"Queue": queues}]}
             peer.sendall(json.dumps(update).encode())
+        while peer.recv(65_536):
+            pass
 
 
 @pytest.mark.parametrize(("rows", "length"), [(100, 1), (1, 5_000)])
@@ -94,7 +99,7 @@ def test_a_database_of_rows_without_end_is_left(rows: int, length: int, monkeypa
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
         serving = threading.Thread(target=serve, args=(listener, rows, length), daemon=True)
         serving.start()
-        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence())
+        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
         reasons: list[str] = []
         most, end = 0, time.monotonic() + 60
         while serving.is_alive() and time.monotonic() < end:
@@ -106,6 +111,98 @@ def test_a_database_of_rows_without_end_is_left(rows: int, length: int, monkeypa
         assert 0 < most <= 2_000
         assert not switch._idl.tables["Queue"].rows
         switch.close()
+
+
+def test_a_database_that_is_of_use_by_turns_has_few_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with selectors.DefaultSelector() as selector, caplog.at_level("INFO", LOGGER):
+        switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
+        for _ in range(1_000):
+            switch._log_reason("its bridge is gone")
+            switch._log_reason("")
+    assert 0 < len(caplog.records) <= driver.LINES_AT_ONCE + 2
+
+
+def test_databases_that_are_each_within_their_bounds_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that holds what is expected of it goes on meanwhile."""
+    monkeypatch.setattr(bounds, "MOST_TOGETHER", 1_000_000)
+    room, wanted = bounds.RowRoom(), {"p": PortQueues(1, dict.fromkeys(range(150), Queue(1, 1)))}
+    with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        switches, serving, reasons = [], [], dict[int, str]()
+        for datapath in range(9):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            turns = 3 if datapath == 0 else 1_000
+            serving.append(threading.Thread(target=serve, args=(listener, 100, 10, turns), daemon=True))
+            serving[-1].start()
+            address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+            switches.append(driver._Switch(datapath, address, selector, 0, Fence(), room))
+            switches[-1].set_queues(1, wanted if datapath == 0 else {})
+        most, end = 0, time.monotonic() + 60
+        while any(each.is_alive() for each in serving[1:]) and time.monotonic() < end:
+            for datapath, switch in enumerate(switches):
+                report = switch.step()
+                reasons |= {} if report is None else {datapath: report.reason}
+            most = max(most, sum(len(each._idl.tables["Queue"].rows) for each in switches))
+        assert {reasons[datapath] for datapath in range(1, 9)} == {bounds.TOO_MUCH_TOGETHER}
+        assert "no bridge" in reasons[0]
+        assert len(switches[0]._idl.tables["Queue"].rows) == 300
+        assert most < 3 * bounds.MOST_TOGETHER / bounds.ROW
+        for each in switches:
+            each.close()
+        assert not room._total
+
+
+def test_messages_without_an_end_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MOST_TOGETHER", 1_000_000)
+    room = bounds.RowRoom()
+    with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+        switches = [driver._Switch(number, address, selector, 0, Fence(), room) for number in range(4)]
+        reasons, most = dict[int, str](), 0
+        peers = list[socket.socket]()
+        for switch in switches:
+            while not selector.get_map() or len(peers) == len(selector.get_map()):
+                switch.step()
+            peers.append(stack.enter_context(listener.accept()[0]))
+        for peer in peers:
+            peer.setblocking(False)
+            peer.send(b'["')
+        end = time.monotonic() + 60
+        while len(reasons) < len(switches) and time.monotonic() < end:
+            for number, (switch, peer) in enumerate(zip(switches, peers, strict=True)):
+                with contextlib.suppress(OSError):
+                    peer.send(b"a" * 20_000)
+                report = switch.step()
+                if report is not None and report.reason == bounds.TOO_MUCH_TOGETHER:
+                    reasons[number] = report.reason
+                most = max(most, sum(each._bounds._waiting() for each in switches))
+        assert len(reasons) == 4
+        assert most < 2 * bounds.MOST_TOGETHER
+        for each in switches:
+            each.close()
+
+
+def test_databases_beyond_their_time_have_no_more_of_it_together_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have theirs."""
+    now = 0.0
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now))
+    databases, room = driver.Ovsdb(driver.OvsdbOptions(), lambda _: None), bounds.RowRoom()
+    with selectors.DefaultSelector() as selector:
+        *busy, quiet = (
+            driver._Switch(number, "tcp:127.0.0.1:1", selector, 0, Fence(), room) for number in range(1, 12)
+        )
+        spent = 0.0
+        for tick in range(20_000):
+            now = tick * 0.01
+            for number, each in enumerate(busy):
+                if each.deadline <= now:
+                    databases._charge(number, each, 0.01)
+                    spent += 0.01 if tick >= 10_000 else 0.0
+            databases._charge(99, quiet, 0.0005)
+            assert quiet.deadline == 0.0
+    assert 0.5 * driver.TIME_SHARE * 100 < spent < 1.5 * driver.TIME_SHARE * 100
 
 
 @pytest.mark.parametrize("value", ["0", '"x"', "null"])

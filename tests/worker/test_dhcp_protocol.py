@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import socket
 import struct
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
@@ -18,9 +19,10 @@ from hypothesis import strategies as st
 
 from lark_worker.dhcp import channel
 from lark_worker.dhcp.apply import resolv_text, steps
+from lark_worker.dhcp.clients import Clients
 from lark_worker.dhcp.lease import RENEWS_AFTER, SHORTEST, Cache, Lease, Route, granted
 from lark_worker.dhcp.message import EVERYBODY, NOWHERE, Kind, Message, Option, decode, encode, packet, payload
-from lark_worker.dhcp.protocol import Bound, Client, Lost, Outcome, Send, State
+from lark_worker.dhcp.protocol import Bound, Client, Ignored, Lost, Outcome, Send, State
 
 MAC = bytes.fromhex("020000000001")
 ADDRESS, OTHER, SERVER = IPv4Address("10.64.0.7"), IPv4Address("10.64.0.8"), IPv4Address("10.64.0.4")
@@ -218,9 +220,48 @@ def test_a_server_changes_a_jobs_address_twice_a_minute_at_most() -> None:
 def test_a_lease_of_seconds_is_none() -> None:
     client = a_client()
     request = sent(client.receive(answer(sent(client.start(0.0)).message, Kind.OFFER), 0.1))
-    assert client.receive(answer(request.message, Kind.ACK, seconds=int(SHORTEST) - 1), 0.2) == []
+    (out,) = client.receive(answer(request.message, Kind.ACK, seconds=int(SHORTEST) - 1), 0.2)
+    assert out == Ignored("10.64.0.4 grants 59 s; at least 60 s are accepted")
+    assert client.lease is None
     (out,) = client.receive(answer(request.message, Kind.ACK, seconds=int(SHORTEST)), 0.2)
     assert isinstance(out, Bound)
+
+
+def test_answers_that_grant_nothing_are_one_line_of_the_log_for_each_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Short:
+        """Answers what is asked with leases of ten seconds, a hundred times."""
+
+        def __init__(self, _namespace: str, _interface: str) -> None:
+            self.sides = socket.socketpair()
+            self.asked: Message | None = None
+
+        def fileno(self) -> int:
+            return self.sides[0].fileno()
+
+        def send(self, message: Message, _source: IPv4Address, _target: IPv4Address) -> None:
+            self.asked = message
+
+        def receive(self) -> list[Message]:
+            assert self.asked is not None
+            offers = self.asked.kind is Kind.DISCOVER
+            return [answer(self.asked, Kind.OFFER)] if offers else [answer(self.asked, Kind.ACK, seconds=10)] * 100
+
+        def close(self) -> None:
+            for each in self.sides:
+                each.close()
+
+    served = Clients(Cache(tmp_path), "eth0", lambda _job: None, opens=cast(Any, Short), clock=lambda: 0.0)
+    for number in (1, 2):
+        served.begin(f"job{number}", f"02:00:00:00:00:0{number}", "job")
+    for running in served._running.values():
+        served._receive(running, 0.0)
+        served._receive(running, 0.0)
+    served.stop()
+    found = [each.__dict__["lark_fields"] for each in caplog.records if "grants no lease" in each.getMessage()]
+    reason = "10.64.0.4 grants 10 s; at least 60 s are accepted"
+    assert [(each["job"], each["reason"]) for each in found] == [("job1", reason), ("job2", reason)]
 
 
 def test_a_held_lease_goes_on_where_it_stood() -> None:
@@ -250,8 +291,9 @@ def test_what_is_not_for_this_client_changes_nothing() -> None:
     ):
         assert client.receive(other, 0.1) == []
     request = sent(client.receive(offer, 0.1)).message
-    assert client.receive(answer(request, Kind.ACK, yours=NOWHERE), 0.2) == []
-    assert client.receive(answer(request, Kind.ACK, seconds=0), 0.2) == []
+    assert client.receive(answer(request, Kind.ACK, yours=NOWHERE), 0.2) == [Ignored("address or server is missing")]
+    assert client.receive(answer(request, Kind.ACK, seconds=0), 0.2)[1:] == []
+    assert client.lease is None
     assert client.waits_for_answers
 
 

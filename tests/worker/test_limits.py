@@ -10,7 +10,9 @@ import pytest
 
 from lark_common.limits import Buckets
 from lark_worker import hook_socket as service
+from lark_worker.errors import AwayError
 from lark_worker.life.admission import FORGERIES_AT_ONCE
+from lark_worker.life.own_reservations import ControllerAnswer
 from tests.fixtures.peak_memory import forget_peak, peak
 from tests.worker.pool import Pool, eventually
 from tests.worker.test_jobs import value
@@ -241,6 +243,25 @@ def test_a_job_that_asks_without_end_is_told_to_wait_and_others_are_answered(poo
     _, said = busy.as_user(f"for i in 1 2 3 4 5; do {command}; done")
     assert said.split() == ["200", "200", "200", "429", "429"]
     assert value(pool.hook(other, "start", "bob", 2), "LarkState") == "enforced"
+
+
+@pytest.mark.ovs
+def test_a_job_that_asks_without_end_while_the_controller_is_away_does_not_fill_the_log(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    starter = pool.starter(1, "alice")
+    pool.hook(starter, "start", "alice", 1)
+    assert pool.service is not None
+    pool.service._refusals = Buckets(0.0, 3)
+
+    def away(_after: str, _wait: float) -> ControllerAnswer:
+        raise AwayError("nobody listens there")
+
+    monkeypatch.setattr(pool.service.worker.paths, "links", away)
+    command = f"curl -s --unix-socket {pool.socket} -o /dev/null -w '%{{http_code}} ' http://localhost/v1/links"
+    _, said = starter.as_user(f"for i in 1 2 3 4 5 6; do {command}; done")
+    assert said.split() == ["503"] * 6
+    assert sum(record.getMessage() == "a request failed" for record in caplog.records) == 3
 
 
 @pytest.mark.ovs

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import pytest
 
 from lab.run import run
+from lark_common.log import LOGGER
 from lark_worker.controller_link import Headroom
 from lark_worker.dhcp import clients
 from lark_worker.dhcp.lease import Cache
@@ -182,6 +183,18 @@ def test_rules_are_asked_for_and_put_in_place(monkeypatch: pytest.MonkeyPatch) -
     # The first to ask for the jobs is who starts it.
     with started(RulesFeed(link, firewall, some(apply=lambda _rules, _live: None), Fails(lambda: JOBS, at=2))):
         wait(lambda: confirmed == ["r1"])
+
+
+def test_rules_that_are_others_all_the_time_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    revisions = (str(number) for number in range(1, 2_000))
+    applied = some(late=(), uplinks={}, refused={})
+    firewall = some(name="lark", apply=lambda *_: applied, prepare=None)
+    shaping = some(apply=lambda _rules, _live: None)
+    following = RulesFeed(some(rules_confirmed=lambda *_: None), firewall, shaping, lambda: JOBS)
+    with caplog.at_level("INFO", LOGGER):
+        for revision in revisions:
+            following._apply(feed._Revision("worker1", revision, some(rules=some(jobs=()), jobs=())))
+    assert 0 < len(caplog.records) <= feed.LINES_AT_ONCE + 2
 
 
 def test_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

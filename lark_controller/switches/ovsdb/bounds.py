@@ -1,4 +1,4 @@
-"""The bounds of what a database may have the controller keep: :class:`ReplicaBounds`.
+"""The bounds of what databases may have the controller keep: :class:`ReplicaBounds` of one, :class:`RowRoom` of all.
 
 The ``ovs`` library keeps every row that a server sends, and every answer to a server's question that it does not take.
 """
@@ -6,7 +6,11 @@ The ``ovs`` library keeps every row that a server sends, and every answer to a s
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, Final
+
+from lark_controller.qos.queues import PortQueues
+from lark_controller.switches.ovsdb.json_stream import Parser
 
 with warnings.catch_warnings():
     # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
@@ -14,22 +18,55 @@ with warnings.catch_warnings():
     from ovs.db.idl import Idl
 
 # Rows of a replica, and the characters in them: a worker has tens of thousands of queues, of some hundred characters
-# each. The characters are counted anew each time that so many have come.
+# each. The characters are counted anew each time that as many have come, and at least so many.
 MOST_ROWS: Final = 1 << 17
 MOST_CHARACTERS: Final = 64 << 20
-LOOK_AGAIN: Final = 16 << 20
+LOOK_AGAIN: Final = 1 << 14
+# Of all replicas together so many characters are kept beyond those that are expected, which are some of each, and some
+# for each queue that the controller wants there. A row counts as so many more.
+MOST_TOGETHER: Final = 128 << 20
+EXPECTED: Final = 1 << 15
+EXPECTED_OF_QUEUE: Final = 1 << 12
+ROW: Final = 512
 # Bytes that are read in a turn, beyond which no further message is taken.
 AT_ONCE: Final = 1 << 20
 # Bytes of answers (echo) that a server may leave untaken.
 MOST_OWED: Final = 1 << 20
 TOO_LARGE: Final = "its database has more rows, or longer ones, than one of queues can have"
+TOO_MUCH_TOGETHER: Final = "all switches' databases together have more than is kept, and its own more than its part"
 TAKES_NOTHING: Final = "its database takes no answers"
+
+
+class RowRoom:
+    """Limits what replicas hold beyond what is expected, over all of them: many that are each within their own bounds
+    do not add up. For one thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[ReplicaBounds, int] = {}
+        self._total = 0
+
+    def may_hold(self, replica: ReplicaBounds, excess: int) -> bool:
+        """Note how much a replica holds beyond what is expected; False where that is more than its part of too much."""
+        self.forget(replica)
+        if excess <= 0:
+            return True
+        self._held[replica] = excess
+        self._total += excess
+        return self._total <= MOST_TOGETHER or excess * len(self._held) <= MOST_TOGETHER
+
+    def forget(self, replica: ReplicaBounds) -> None:
+        """Forget a replica."""
+        self._total -= self._held.pop(replica, 0)
 
 
 class ReplicaBounds:
     """Exchanges messages with the server of a replica, within bounds."""
 
-    def __init__(self, idl: Idl) -> None:
+    def __init__(self, idl: Idl, room: RowRoom) -> None:
+        self._room = room
+        self._expected = EXPECTED
+        # In the rows when they were counted last.
+        self._characters = 0
         self._idl = idl
         # The library has no public word for it.
         self._session = idl._session
@@ -40,6 +77,10 @@ class ReplicaBounds:
         self._receive = self._session.recv
         self._session.recv = self._next
 
+    def expect(self, ports: Mapping[str, PortQueues]) -> None:
+        """Expect rows of the queues that the controller wants there."""
+        self._expected = EXPECTED + EXPECTED_OF_QUEUE * sum(len(port.queues) for port in ports.values())
+
     def exchange(self) -> str:
         """Send and read what can be without waiting; the reason why this replica is to be given up, ``""`` for none."""
         before = self._session.get_backlog()
@@ -49,7 +90,12 @@ class ReplicaBounds:
         self._owed = self._owed + max(0, unsent - before) if unsent else 0
         if self._owed > MOST_OWED:
             return TAKES_NOTHING
-        return TOO_LARGE if self._is_too_large() else ""
+        return self._beyond()
+
+    def close(self) -> None:
+        """Disconnect, and keep nothing."""
+        self._room.forget(self)
+        self._idl.close()
 
     def _next(self) -> Any:
         """The next message; None where there is none, or enough has come in this turn."""
@@ -60,25 +106,36 @@ class ReplicaBounds:
         rpc = self._session.rpc
         return 0 if rpc is None else int(rpc.get_received_bytes())
 
-    def _is_too_large(self) -> bool:
-        if sum(len(table.rows) for table in self._idl.tables.values()) > MOST_ROWS:
-            return True
+    def _waiting(self) -> int:
+        """The characters of a message whose end has not come."""
+        rpc = self._session.rpc
+        return rpc.parser.waiting if rpc is not None and isinstance(rpc.parser, Parser) else 0
+
+    def _beyond(self) -> str:
+        """The reason why what the replica holds is too much, ``""`` where it is not."""
+        rows = sum(len(table.rows) for table in self._idl.tables.values())
+        if rows > MOST_ROWS:
+            return TOO_LARGE
         received = self._received()
         # A new connection counts from 0.
-        if 0 <= received - self._looked_at < LOOK_AGAIN:
-            return False
-        self._looked_at = received
-        return _has_too_many_characters(self._idl)
+        if not 0 <= received - self._looked_at < max(LOOK_AGAIN, self._characters):
+            self._looked_at = received
+            self._characters = _characters_in(self._idl)
+            if self._characters > MOST_CHARACTERS:
+                return TOO_LARGE
+        size = self._characters + received - self._looked_at + ROW * rows + self._waiting()
+        return "" if self._room.may_hold(self, size - self._expected) else TOO_MUCH_TOGETHER
 
 
-def _has_too_many_characters(idl: Idl) -> bool:
+def _characters_in(idl: Idl) -> int:
+    """The characters in the rows of a replica, or more than may be."""
     total = 0
     for table in idl.tables.values():
         for row in table.rows.values():
             total += sum(_characters(getattr(row, column)) for column in table.columns)
             if total > MOST_CHARACTERS:
-                return True
-    return False
+                return total
+    return total
 
 
 def _characters(value: Any) -> int:

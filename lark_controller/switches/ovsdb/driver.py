@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from types import MappingProxyType
@@ -25,8 +25,9 @@ from lark_common.limits import Bucket
 from lark_common.log import WARNING, event, failure
 from lark_controller.qos.queues import PortQueues
 from lark_controller.switches.fence import FENCED, Fence, is_later
-from lark_controller.switches.ovsdb.bounds import ReplicaBounds
+from lark_controller.switches.ovsdb.bounds import ReplicaBounds, RowRoom
 from lark_controller.switches.ovsdb.replica import replica, rows_of
+from lark_controller.switches.ovsdb.reports import Report
 from lark_controller.switches.ovsdb.rows import (
     Difference,
     Rows,
@@ -54,6 +55,11 @@ RETRY: Final = 1.0
 # jobs take 0.1 s. One beyond that is not read for a while.
 TIME_SHARE: Final = 0.1
 TIME_AT_ONCE: Final = 1.0
+# Seconds for which a database counts as one of those that go beyond their time.
+BUSY: Final = 60.0
+# Lines of the log that say of one database whether queues can be managed: at once, and a second afterwards.
+LINES_AT_ONCE: Final = 16
+LINES: Final = 1 / 60
 # Seconds without the replica of a database that goes beyond its bounds.
 SHUT: Final = 60.0
 # Seconds before a server that does not answer is called away.
@@ -81,27 +87,6 @@ class OvsdbOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """The queues in force on one switch.
-
-    ``revision`` is that of the desired value that this is about. ``ports`` are the queues in force, None as long as
-    that is not known. ``reason`` is why nothing is known or done now (``""``: it is), ``problems`` by port why
-    its queues are not made, and ``ineffective`` why queues that are made have no effect on this switch. ``waited`` are
-    the seconds, by port and queue, in which the worker service found packets waiting, ``dropped`` the packets that each
-    has dropped.
-    """
-
-    datapath: int
-    revision: int
-    ports: Mapping[str, PortQueues] | None = None
-    reason: str = ""
-    problems: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    ineffective: str = ""
-    waited: Mapping[tuple[str, int], float] = field(default_factory=lambda: MappingProxyType({}))
-    dropped: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
-
-
-@dataclass(frozen=True, slots=True)
 class _Order:
     datapath: int
     revision: int
@@ -119,6 +104,9 @@ class Ovsdb:
         self._fence = fence or Fence()
         self._mail: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._switches: dict[int, _Switch] = {}
+        self._room = RowRoom()
+        # Those that have gone beyond their time of late, and until when they count as such.
+        self._busy: dict[int, float] = {}
         # When switches are to be looked at, with those that have another time by now.
         self._due: list[tuple[float, int]] = []
         self._selector = selectors.DefaultSelector()
@@ -210,7 +198,7 @@ class Ovsdb:
             self._switches.pop(datapath).close()
             switch = None
         if switch is None:
-            switch = _Switch(datapath, item.address, self._selector, self._generation, self._fence)
+            switch = _Switch(datapath, item.address, self._selector, self._generation, self._fence, self._room)
             self._switches[datapath] = switch
         switch.set_queues(item.revision, item.ports)
         return datapath
@@ -222,17 +210,31 @@ class Ovsdb:
         except Exception as error:
             failure("a switch's database could not be handled", error, datapath=switch.name)
             report = switch.broken(f"internal error: {error}")
-        switch.paid(time.thread_time() - began)
+        self._charge(datapath, switch, time.thread_time() - began)
         heappush(self._due, (switch.deadline, datapath))
         if report is not None:
             self._on_report(report)
+
+    def _charge(self, datapath: int, switch: _Switch, seconds: float) -> None:
+        """Take time off a database's budget. Those that go beyond it have no more time together than one has."""
+        pause = switch.paid(seconds * (len(self._busy) if datapath in self._busy else 1))
+        if pause:
+            now = time.monotonic()
+            self._busy[datapath] = now + pause + BUSY
+            self._busy = {each: until for each, until in self._busy.items() if until > now}
 
 
 class _Switch:
     """One switch's database; for the driver's thread."""
 
     def __init__(
-        self, datapath: int, address: str, selector: selectors.BaseSelector, generation: int, fence: Fence
+        self,
+        datapath: int,
+        address: str,
+        selector: selectors.BaseSelector,
+        generation: int,
+        fence: Fence,
+        room: RowRoom,
     ) -> None:
         self.address = address
         self.name = f"{datapath:016x}"
@@ -246,12 +248,13 @@ class _Switch:
         self._bridge = ""
         self._bridge_ids: Mapping[str, str] = {}
         self._time = Bucket(TIME_SHARE, TIME_AT_ONCE, time.monotonic())
-        self._idl = replica(address, PROBE)
-        self._bounds = ReplicaBounds(self._idl)
+        self._lines = Bucket(LINES, LINES_AT_ONCE, time.monotonic())
+        self._room = room
         self._shut_until = 0.0
         self._fds: list[int] = []
         self._revision = 0
         self._desired: Mapping[str, PortQueues] = {}
+        self._begin_replica()
         self._given_up: dict[str, PortQueues] = {}
         self._txn: Any = None
         self._awaited: int | None = None
@@ -267,29 +270,36 @@ class _Switch:
         self._ineffective = ""
         self._last: Report | None = None
 
-    def paid(self, seconds: float) -> None:
-        """Take time off the database's budget; one that has none left is looked at when it has."""
+    def paid(self, seconds: float) -> float:
+        """Take time off the database's budget; one that has none left is looked at when it has. Returns the seconds
+        until then."""
         now = time.monotonic()
         if pause := self._time.take(seconds, now):
             self._unwatch()
             self.deadline = now + pause
+        return pause
 
     def set_queues(self, revision: int, ports: Mapping[str, PortQueues]) -> None:
         """Take a new desired value."""
         self._revision, self._desired = revision, ports
         self._settled = None
         self._given_up.clear()
+        self._bounds.expect(ports)
+
+    def _begin_replica(self) -> None:
+        self._idl = replica(self.address, PROBE)
+        self._bounds = ReplicaBounds(self._idl, self._room)
+        self._bounds.expect(self._desired)
 
     def close(self) -> None:
         """Disconnect."""
         self._unwatch()
-        self._idl.close()
+        self._bounds.close()
 
     def broken(self, reason: str) -> Report:
         """Begin anew after a failure."""
         self.close()
-        self._idl = replica(self.address, PROBE)
-        self._bounds = ReplicaBounds(self._idl)
+        self._begin_replica()
         self._txn, self._awaited, self._seen, self._settled = None, None, -1, None
         self.deadline = time.monotonic() + RETRY
         self._last = Report(self._datapath, self._revision, reason=reason)
@@ -322,9 +332,11 @@ class _Switch:
         return report
 
     def _log_reason(self, reason: str) -> None:
-        if reason and reason not in (CONNECTING, READING):
+        if reason in (CONNECTING, READING) or not self._lines.take_whole(time.monotonic()):
+            return
+        if reason:
             event("queues cannot be managed", level=WARNING, datapath=self.name, ovsdb=self.address, reason=reason)
-        elif not reason:
+        else:
             event("queues are managed", datapath=self.name, ovsdb=self.address)
 
     def _work(self) -> Report:

@@ -40,6 +40,11 @@ class Parser:
         self._value: Any = None
         self._done = False
 
+    @property
+    def waiting(self) -> int:
+        """The characters of a value whose end has not come."""
+        return 0 if self._done else self._length
+
     def feed(self, text: str) -> int:
         """Take the next piece; returns the number of its characters that belong to the value (or stand before it)."""
         if not self._pieces:

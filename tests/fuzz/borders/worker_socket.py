@@ -69,6 +69,9 @@ class _Server:
     def log_refusal(self, _peer: Peer, _reason: CallerError) -> None:
         """Nothing is logged."""
 
+    def log_failure(self, _peer: Peer, _message: str, _error: Exception, _path: str) -> None:
+        """Nothing is logged."""
+
     class rates:  # noqa: N801  # stands for an attribute
         """Takes everybody."""
 
