@@ -30,7 +30,7 @@ from lark_controller.flows.simulation.simulate import (
 )
 from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
-from lark_controller.flows.wan import local_networks
+from lark_controller.flows.wan import local_networks, worker_address
 from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.external import WITH_PORTS, External, Opening
 from lark_controller.jobs.job import Directory, Job, JobState
@@ -170,7 +170,7 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
         there = set(desired.translating(ends.translated))
         cores = [dp for dp in cores if dp in there]
     chain = [*edges[:1], *cores, *edges[1:]] if edges else cores
-    if ends.src_job is None and len(edges) == 1:
+    if len(edges) == 1 and (ends.src_job is None or ends.src_job.datapath is None):
         chain = [*cores, *edges]
     return list(dict.fromkeys(chain))
 
@@ -178,9 +178,10 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
 def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) -> Explanation:
     """Explain: the two ends, then each switch in order."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job), *_translated(desired, ends)]
-    ruled = _ruled(desired, ends, steps)
+    seen = _seen(desired, ends)
+    ruled = _ruled(desired, ends, seen, steps)
     try:
-        verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
+        verdict, reason = ruled or _Walk(desired, replace(ends, src=seen), tables, steps).go()
     except _StrangeFlowError as error:
         verdict, reason = "unknown", str(error)
     if late := _late(ends, verdict):
@@ -203,13 +204,22 @@ def waits_for_gateway(ends: Ends, found: Explanation) -> bool:
     return found.verdict == "unknown" and bool(ends.gateway) and found.reason.endswith(f"; {ends.gateway}")
 
 
-def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
+def _seen(desired: Desired, ends: Ends) -> Address:
+    """The source that everybody behind the sender's worker sees: of a job behind NAT one that a worker may have."""
+    source, target = ends.src_job, ends.dst_job
+    if source is None or source.job.network_type is not NetworkType.NAT:
+        return ends.src
+    together = target is not None and target.job.network_type is NetworkType.NAT and target.job.host == source.job.host
+    return ends.src if together else worker_address(desired.policy, ends.src.version)
+
+
+def _ruled(desired: Desired, ends: Ends, seen: Address, steps: list[Step]) -> tuple[str, str] | None:
     """The verdict of workers, by their rules for jobs without a port on a switch, or of a Linux gateway; None where the
-    switches decide.
+    switches decide. ``seen`` is the source behind the sender's worker.
 
     What a worker holds is not asked for: a job is enforced when its worker has confirmed these rules.
     """
-    for placed, other, sends in ((ends.src_job, ends.dst, True), (ends.dst_job, ends.src, False)):
+    for placed, other, sends in ((ends.src_job, ends.dst, True), (ends.dst_job, seen, False)):
         if placed is None or placed.job.network_type not in RULED:
             continue
         rules = ends.rules[placed.job.host]
@@ -219,17 +229,15 @@ def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] |
         steps.append(Step(where, why or f"the rules of job {placed.job.called} let it pass"))
         if why:
             return "dropped", f"{where} drops it: {why}"
+        if sends and seen != ends.src:
+            steps.append(Step(where, f"what leaves the worker has the worker's own address: explained for {seen}"))
     source, target = ends.src_job, ends.dst_job
     if ends.gateway is not None and ends.inward is not None and (source is not None or _is_local(desired, ends.src)):
         return "dropped", "a Linux gateway drops what comes from inside for an external address"
-    if source is not None and source.job.network_type is NetworkType.NAT:
-        steps.append(Step(f"worker {source.job.host}", "what leaves the worker has the worker's own address"))
     if target is not None and target.job.network_type is NetworkType.NAT:
-        here = source is not None and source.job.host == target.job.host
-        nat = source is not None and source.job.network_type is NetworkType.NAT
-        if here and nat:
+        if source is not None and source.job.network_type is NetworkType.NAT and seen == ends.src:
             return "forwarded", f"worker {target.job.host} hands it to job {target.job.called}"
-        return "dropped", f"nobody outside of worker {target.job.host} reaches a job behind its NAT"
+        return "dropped", f"none but nat jobs of worker {target.job.host} reach a job behind its NAT"
     return None
 
 
@@ -408,7 +416,8 @@ class _Walk:
         source = self.ends.src_job
         if source is not None and source.port is not None:
             return 0
-        placed = source or self.ends.dst_job
+        behind_nat = source is not None and source.job.network_type is NetworkType.NAT
+        placed = self.ends.dst_job if behind_nat else source or self.ends.dst_job
         vlan = None if placed is None else placed.job.vlan
         if vlan is None:
             return 0
