@@ -20,6 +20,7 @@ from lark_controller.flows.simulation.classifier import FlowEntry
 from lark_controller.jobs.job import Job
 from lark_controller.services.treatments import Said
 from tests.fixtures.controllers import (
+    OPEN,
     POLICY,
     a_core,
     an_edge,
@@ -28,7 +29,6 @@ from tests.fixtures.controllers import (
     running,
     until,
 )
-
 
 NO_SLICES = """
 version: 1
@@ -128,6 +128,32 @@ def test_explain_follows_what_leaves_by_nat_with_an_address_of_no_job(tmp_path: 
             found = controller.switches.explain(source, sender.id, 5)
             why = "none but nat jobs of worker worker1 reach a job behind its NAT"
             assert (found.verdict, found.reason) == ("dropped", why), source
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "verdict", "asks"),
+    [
+        ("10.64.0.2", "10.64.0.1", "forwarded", False),
+        ("10.64.0.2", "10.64.0.4", "forwarded", True),
+        ("10.64.0.5", "10.64.0.1", "dropped", True),
+        ("10.9.9.9", "10.64.0.1", "forwarded", True),
+        ("10.9.9.9", "10.64.0.3", "dropped", True),
+    ],
+)
+def test_explain_answers_a_switch_that_asks_as_the_controller_would(
+    tmp_path: Path, network: FakeNetwork, src: str, dst: str, verdict: str, asks: bool
+) -> None:
+    """Where jobs live among other hosts a switch asks at the first packet; nothing was sent here yet."""
+    closed = "\n  - connectivity: {when: 'Owner == \"zoe\"', inbound: deny}\n"
+    with running(tmp_path, OPEN.replace("[{slice: {by: Owner}}]", "\n  - slice: {by: Owner}") + closed) as controller:
+        for datapath in (1, 2):
+            connect(network, controller, an_edge(datapath, hardware="Open vSwitch"))
+        for number, owner, worker in ((1, "alice", 1), (2, "alice", 2), (3, "zoe", 1), (5, "bob", 2)):
+            job = post(controller, number, owner, datapath=worker, port=f"p{number % 4}").job
+            controller.jobs.confirm(job.id, 20)
+        found = controller.switches.explain(src, dst, 20)
+        assert found.verdict == verdict, found
+        assert any(step.text.startswith("asks the controller") for step in found.steps) == asks, found
 
 
 def test_explain_tells_the_treatment_of_what_htcondor_moves_and_whether_it_is_in_place(
