@@ -42,7 +42,7 @@ class _Reason(NamedTuple):
 
 # A policy that has just come into force drops nothing that the one before it dropped.
 _SOME: Final = _Reason("policy", "a rule of the policy", _ANYONE)
-# What a worker drops of a job without a port on a switch that no rule concerns.
+# The packets of a job without a port on a switch that its worker drops though no rule concerns them.
 _OF_WORKER: Final = _Reason(
     "worker",
     "no rule of its own: it is beyond its worker's limit of connections, or for jobs of slices, for groups or for "

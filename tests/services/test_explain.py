@@ -143,7 +143,7 @@ def test_explain_follows_what_leaves_by_nat_with_an_address_of_no_job(tmp_path: 
 def test_explain_answers_a_switch_that_asks_as_the_controller_would(
     tmp_path: Path, network: FakeNetwork, src: str, dst: str, verdict: str, asks: bool
 ) -> None:
-    """Where jobs live among other hosts a switch asks at the first packet; nothing was sent here yet."""
+    """Among other hosts a switch asks at the first packet; nothing was sent here yet."""
     closed = "\n  - connectivity: {when: 'Owner == \"zoe\"', inbound: deny}\n"
     with running(tmp_path, OPEN.replace("[{slice: {by: Owner}}]", "\n  - slice: {by: Owner}") + closed) as controller:
         for datapath in (1, 2):
