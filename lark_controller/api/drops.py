@@ -18,12 +18,14 @@ class Drop:
     rule: Annotated[str, "The rule that drops them, in words"]
     kind: Annotated[
         str,
-        "block, quarantine, slice, wan, connectivity, policy (another rule), rate (its own queue), group (a "
-        "core's queue or meter)",
+        "block, quarantine, slice, wan, connectivity, policy (another rule), worker (what a worker drops of its bridge "
+        "and nat jobs without a rule), rate (its own queue), group (a core's queue or meter)",
     ]
     direction: Annotated[str, "out (packets from the job) or in"]
     at: Annotated[At, "Time of the reading"]
-    estimated: Annotated[bool, "Several rules drop packets of several jobs at this switch, and this is a share"] = False
+    estimated: Annotated[bool, "Several rules drop packets and are not counted apart for each job: this is a share"] = (
+        False
+    )
     line: Annotated[int | None, "The rule's line in the policy"] = None
     job: Annotated[str | None, "The job's id"] = None
     name: Annotated[str | None, "The job as HTCondor names it, CLUSTER.PROC"] = None

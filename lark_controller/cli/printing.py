@@ -218,7 +218,7 @@ def drops(found: Sequence[Answer]) -> None:
     else:
         print("Nothing is dropped now.")
     if any(each["estimated"] for each in found):
-        print("~ several rules drop packets of several jobs at that switch; this is a share of them")
+        print("~ several rules drop packets there and are not counted apart for each job; this is a share of them")
 
 
 def _subject(rates: Answer, by: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
+from itertools import chain
 from typing import Final
 
-from lark_common.runs import Network
+from lark_common.runs import Address, Network
 from lark_controller.flows import tables as t
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, Flow, FlowData, FlowKey, match
@@ -27,6 +28,9 @@ NOT_WAN: Final[tuple[Network, ...]] = tuple(
     )
 )
 
+# The dummy address of RFC 7600 and the discard prefix of RFC 6666.
+NOBODY: Final[dict[int, Address]] = {4: ip_address("192.0.0.8"), 6: ip_address("100::1")}
+
 
 def local_networks(policy: Policy) -> tuple[Network, ...]:
     """The networks that are not the WAN, job networks included, without redundant overlaps."""
@@ -45,6 +49,16 @@ def _inside(inner: Network, outer: Network) -> bool:
         and inner.prefixlen >= outer.prefixlen
         and int(outer.network_address) == int(inner.network_address) & int(outer.netmask)
     )
+
+
+def worker_address(policy: Policy, version: int) -> Address:
+    """An address of the site that is no job's, as a worker has one: of the local networks or of the hosts among jobs,
+    and where the policy has neither, one that nobody has."""
+    local = [network for network in policy.local_networks if network.version == version]
+    ends = (address for network in local for address in (network[1 % network.num_addresses], network[-1]))
+    others = (address for address in ends if not any(address in network for network in policy.job_networks))
+    hosts = (network[0] for network in policy.hosts if network.version == version)
+    return next(chain(others, hosts), NOBODY[version])
 
 
 def ip_fields(network: Network, side: str) -> dict[str, int | tuple[int, int]]:

@@ -119,8 +119,8 @@ def worker_rules(
     """The rules of a host: its jobs, and the prefixes of each of their slices; ``dscps`` are those of the groups, and
     ``speeds`` those of the interfaces that lead away from the worker, None where it has reported none.
 
-    Jobs behind NAT have addresses of their worker's own, which are job addresses there and nowhere else; jobs of one
-    slice on one worker reach each other by them.
+    Jobs behind NAT have addresses of their worker's own, which are job addresses there and nowhere else, and no part
+    of the WAN; jobs of one slice on one worker reach each other by them.
     """
     jobs = [placed for placed in jobs if placed.job.network_type in RULED]
     keys = {key for placed in jobs if (key := _slice_of(placed)) is not None}
@@ -131,13 +131,11 @@ def worker_rules(
         if placed.job.network_type is NetworkType.NAT and (key := _slice_of(placed)) is not None:
             behind.setdefault(key, []).extend(placed.job.addresses)
     shares = worker_shares(policy, host, jobs, speeds)
+    own = minimal_cover(a for p in jobs if p.job.network_type is NetworkType.NAT for a in p.job.addresses)
     return WorkerRules(
-        job_networks=(
-            *policy.job_networks,
-            *minimal_cover(a for p in jobs if p.job.network_type is NetworkType.NAT for a in p.job.addresses),
-        ),
+        job_networks=(*policy.job_networks, *own),
         hosts=policy.hosts,
-        local_networks=local_networks(policy),
+        local_networks=(*local_networks(policy), *own),
         exceptions={
             position: dropping[position] for position in sorted({p.decision.wan for p in jobs} & dropping.keys())
         },

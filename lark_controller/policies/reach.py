@@ -55,12 +55,15 @@ _Place = tuple[SliceKey | None, str]
 @dataclass(slots=True)
 class _Jobs:
     """The live jobs of one user: by place those that may call, those that may be called, and those that may do both;
+    those that may call whatever is not behind NAT (``anywhere``), and those that are not (``open``) and may be called;
     and all."""
 
     total: int = 0
     calling: Counter[_Place] = field(default_factory=Counter)
     called: Counter[_Place] = field(default_factory=Counter)
     both: Counter[_Place] = field(default_factory=Counter)
+    anywhere: int = 0
+    open: int = 0
     wan_open: int = 0
     wan_partly: int = 0
 
@@ -77,10 +80,15 @@ def reach(decided: Iterable[Deciding], policy: Policy, most: int) -> Reach:
         behind = host if network is NetworkType.NAT else ""
         called_at = (decision.slice, behind)
         jobs.called[called_at] += decision.inbound
+        jobs.open += decision.inbound and not behind
         if decision.outbound:
-            # A job behind NAT calls those of its own worker behind NAT, and all others.
-            for place in {called_at, (decision.slice, "")}:
-                jobs.calling[place] += 1
+            jobs.calling[called_at] += 1
+            # A job behind NAT calls those of its own worker behind NAT, and all others of its slice; without one all
+            # others, since they meet its worker's address.
+            if behind and decision.slice is None:
+                jobs.anywhere += 1
+            elif behind:
+                jobs.calling[decision.slice, ""] += 1
             jobs.both[called_at] += decision.inbound
             jobs.wan_open += decision.wan not in dropped
             jobs.wan_partly += dropped.get(decision.wan, False)
@@ -104,6 +112,7 @@ def _extent(one: _Jobs, other: _Jobs) -> Extent:
     passing = sum(
         count * other.called[place] - (one.both[place] if same else 0) for place, count in one.calling.items()
     )
+    passing += one.anywhere * other.open
     if not passing:
         return Extent.NONE
     return Extent.ALL if passing == one.total * (other.total - same) else Extent.SOME

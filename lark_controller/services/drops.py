@@ -2,7 +2,8 @@
 
 The counting flows give the job, the shared flows before them the rule. Where one rule alone may drop a job's
 packets, that is the answer. Otherwise the job's drops are shared out by how many each rule drops at its
-switch: exact where no other job's packets are dropped there, and an estimate where they are.
+switch: exact where no other job's packets are dropped there, and an estimate where they are. A worker that enforces
+rules itself counts no rule apart: they have even shares there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from lark_common.worker_rules import RULED
 from lark_controller.accounting.drops import Dropping
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.drops import Drop, DropList
@@ -40,6 +42,13 @@ class _Reason(NamedTuple):
 
 # A policy that has just come into force drops nothing that the one before it dropped.
 _SOME: Final = _Reason("policy", "a rule of the policy", _ANYONE)
+# The packets of a job without a port on a switch that its worker drops though no rule concerns them.
+_OF_WORKER: Final = _Reason(
+    "worker",
+    "no rule of its own: it is beyond its worker's limit of connections, or for jobs of slices, for groups or for "
+    "link-local addresses",
+    _ANYONE,
+)
 
 
 class Drops:
@@ -96,7 +105,9 @@ class Drops:
         for inward, packets in ((False, rate.policy_out), (True, rate.policy_in)):
             if not packets:
                 continue
-            reasons = list(_reasons(placed.decision, policy, inward)) or [_SOME]
+            ruled = job.network_type in RULED
+            fallback = _OF_WORKER if ruled and not inward else _SOME
+            reasons = list(_reasons(placed.decision, policy, inward, ruled=ruled)) or [fallback]
             weights = [0 if each.source is None else counted.get(each.source, 0) for each in reasons]
             if not any(weights):
                 weights = [1] * len(reasons)
@@ -125,8 +136,8 @@ def _ways(dropping: Dropping) -> Iterator[bool]:
         yield True
 
 
-def _reasons(decision: Decision, policy: Policy, inward: bool) -> Iterator[_Reason]:
-    """The rules that may drop what a job sends, or what is sent to it."""
+def _reasons(decision: Decision, policy: Policy, inward: bool, *, ruled: bool) -> Iterator[_Reason]:
+    """The rules that may drop what a job sends, or what is sent to it; ``ruled``: its worker enforces them."""
     why = {each.kind: each for each in reversed(decision.because)}
     if decision.quarantine:
         yield _Reason("quarantine", f"quarantine: {decision.quarantine}", _ANYONE)
@@ -139,7 +150,7 @@ def _reasons(decision: Decision, policy: Policy, inward: bool) -> Iterator[_Reas
         because = why.get(RuleKind.SLICE)
         others = f"jobs outside the slice {decision.slice.value}"
         yield _Reason("slice", _rule("slice", because), others, _line(because), DropSource(RuleKind.SLICE, 0, inward))
-    elif policy.slices:
+    elif policy.slices and not ruled:
         rule_line = policy.slices[0].line
         words = f"slice: the job is in none (policy line {rule_line})"
         yield _Reason("slice", words, "jobs of slices", rule_line, DropSource(RuleKind.SLICE, 0, inward))

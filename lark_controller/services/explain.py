@@ -6,20 +6,19 @@ on a first packet (an echo request, so a new connection); tests hold it against 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
-from types import MappingProxyType
 from typing import Final
 
-from lark_common.errors import AdError, NotFoundError
 from lark_common.runs import Address, NetworkType
-from lark_common.worker_rules import RULED, WorkerRules
+from lark_common.worker_rules import RULED
 from lark_controller.api.switches import Explanation, Step
 from lark_controller.flows.build import TCP, UDP
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, VLAN_PRESENT, FlowData, FlowKey, Program
+from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, VLAN_PRESENT, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.origins import origin
+from lark_controller.flows.packet_in_answer import answer
 from lark_controller.flows.placement import Placed, Switch, WanPort
 from lark_controller.flows.simulation.classifier import Tables
 from lark_controller.flows.simulation.simulate import (
@@ -30,17 +29,19 @@ from lark_controller.flows.simulation.simulate import (
 )
 from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
-from lark_controller.flows.wan import local_networks
+from lark_controller.flows.wan import local_networks, worker_address
 from lark_controller.flows.worker_rules import permits
-from lark_controller.jobs.external import WITH_PORTS, External, Opening
-from lark_controller.jobs.job import Directory, Job, JobState
+from lark_controller.jobs.external import WITH_PORTS
+from lark_controller.jobs.job import Job, JobState
 from lark_controller.policies.model import Because
 from lark_controller.reconcile.workers import LATE, NOT_YET
+from lark_controller.services.explain_ends import Ends, is_local
 
 # A MAC that is in use nowhere stands for an unknown station (locally administered).
 SOMEBODY: Final = 0x02FFFFFFFFFF
 # And a port of a client.
 SOME_PORT: Final = 49152
+_ASKS: Final = "asks the controller, which decides by whose jobs it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,109 +57,6 @@ class SwitchTables:
     live: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The two ends of the question: addresses of one version, and the jobs behind them.
-
-    ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves. ``inward`` is the
-    external address of the receiving job where that is what is called, ``outward`` that of the sending one. ``closed``
-    are those, by the job's number, that a switch lacks, with the reasons. ``gateway`` is the reason why no Linux
-    gateway has the translation yet (``""``: one has), None where cores translate or nothing is translated.
-    """
-
-    src: Address
-    dst: Address
-    src_job: Placed | None
-    dst_job: Placed | None
-    rules: Mapping[str, WorkerRules]
-    inward: External | None = None
-    outward: External | None = None
-    closed: Mapping[int, Mapping[Address, str]] = field(default_factory=lambda: MappingProxyType({}))
-    gateway: str | None = None
-
-    @property
-    def translated(self) -> Placed | None:
-        """The job whose external IPv4 address is on the way."""
-        if self.src.version == 6:
-            return None
-        return self.dst_job if self.inward is not None else self.src_job if self.outward is not None else None
-
-    @property
-    def inside(self) -> Address:
-        """The destination that the switches see: behind a Linux gateway the job's own address."""
-        own = None if self.gateway is None or self.inward is None else self.translated
-        return self.dst if own is None or own.job.ipv4 is None else own.job.ipv4
-
-    @property
-    def opening(self) -> Opening | None:
-        """The opening that a packet shall pass by; None where no external address is concerned, or all is open."""
-        external = self.inward or self.outward
-        return next((each for each in external.openings if each.protocol != "any"), None) if external else None
-
-
-def ends_of(
-    desired: Desired, directory: Directory, src: str, dst: str, untranslated: Callable[[int], str] = lambda _: ""
-) -> Ends:
-    """The ends that two texts name, each an address or a live job's id; on the loop's thread, which alone may ask for
-    workers' rules. ``untranslated`` is the reason why no Linux gateway has a job's translation yet, by the job's
-    number. Raises NotFoundError, AdError."""
-    first, second = _end_of(directory, src), _end_of(directory, dst)
-    for version in (4, 6):
-        pair = [[each for each in addresses if each.version == version] for addresses, _ in (first, second)]
-        if pair[0] and pair[1]:
-            source, target = (_placed(desired, directory, job) for _, job in (first, second))
-            ruled = {p.job.host for p in (source, target) if p is not None and p.job.network_type in RULED}
-            rules = {host: desired.worker_rules(host) for host in ruled}
-            inward = _external_of(target, pair[1][0]) if target is not None else None
-            leaves = source is not None and target is None and not _is_local(desired, pair[1][0])
-            # An IPv6 address that is open is the job's own, and leaves as it is.
-            translated = source.job.external if version == 4 and leaves and source is not None else ()
-            outward = next((each for each in translated if each.address.version == 4), None)
-            numbers = [placed.job.number for placed in (source, target) if placed is not None]
-            closed = {number: why for number in numbers if (why := directory.closed.get(number))}
-            ends = Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward, closed)
-            job = ends.translated
-            if job is None or next(desired.translating(job), None) is not None:
-                return ends
-            return replace(ends, gateway=untranslated(job.job.number))
-    raise AdError("", f"{src} and {dst} have no address of the same IP version")
-
-
-def _is_local(desired: Desired, address: Address) -> bool:
-    return any(address in network for network in local_networks(desired.policy))
-
-
-def _external_of(placed: Placed, address: Address) -> External | None:
-    """This one of a job's external addresses; None where it is none of them."""
-    return next((each for each in placed.job.external if each.address == address), None)
-
-
-def _own(placed: Placed | None, address: Address) -> Address:
-    """The address with which a job sends a packet that is to come from its external one."""
-    if placed is None or _external_of(placed, address) is None:
-        return address
-    return next((each for each in placed.job.addresses if each.version == address.version), address)
-
-
-def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job | None]:
-    job = directory.by_id.get(what)
-    if job is not None:
-        if not job.addresses:
-            why = "no network of its own" if job.network_type is NetworkType.NONE else "no address yet"
-            raise NotFoundError(f"job {job.called} has {why}")
-        return job.addresses, job
-    try:
-        address = ip_address(what)
-    except ValueError:
-        raise NotFoundError(f"{what} is neither an address nor the id of a live job") from None
-    return (address,), directory.by_address.get(address) or directory.by_external.get(address)
-
-
-def _placed(desired: Desired, directory: Directory, job: Job | None) -> Placed | None:
-    placed = None if job is None else desired.placed.get(job.number)
-    return None if placed is None else replace(placed, job=directory.now(placed.job))
-
-
 def concerned(desired: Desired, ends: Ends) -> list[int]:
     """The switches that such a packet may pass, in order: the sender's edge, cores, the receiver's edge."""
     placed = [job.datapath for job in (ends.src_job, ends.dst_job) if job is not None]
@@ -170,7 +68,7 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
         there = set(desired.translating(ends.translated))
         cores = [dp for dp in cores if dp in there]
     chain = [*edges[:1], *cores, *edges[1:]] if edges else cores
-    if ends.src_job is None and len(edges) == 1:
+    if len(edges) == 1 and (ends.src_job is None or ends.src_job.datapath is None):
         chain = [*cores, *edges]
     return list(dict.fromkeys(chain))
 
@@ -178,9 +76,10 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
 def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) -> Explanation:
     """Explain: the two ends, then each switch in order."""
     steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job), *_translated(desired, ends)]
-    ruled = _ruled(desired, ends, steps)
+    seen = _seen(desired, ends)
+    ruled = _ruled(desired, ends, seen, steps)
     try:
-        verdict, reason = ruled or _Walk(desired, ends, tables, steps).go()
+        verdict, reason = ruled or _Walk(desired, replace(ends, src=seen), tables, steps).go()
     except _StrangeFlowError as error:
         verdict, reason = "unknown", str(error)
     if late := _late(ends, verdict):
@@ -203,13 +102,22 @@ def waits_for_gateway(ends: Ends, found: Explanation) -> bool:
     return found.verdict == "unknown" and bool(ends.gateway) and found.reason.endswith(f"; {ends.gateway}")
 
 
-def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] | None:
+def _seen(desired: Desired, ends: Ends) -> Address:
+    """The source that everybody behind the sender's worker sees: of a job behind NAT one that a worker may have."""
+    source, target = ends.src_job, ends.dst_job
+    if source is None or source.job.network_type is not NetworkType.NAT:
+        return ends.src
+    together = target is not None and target.job.network_type is NetworkType.NAT and target.job.host == source.job.host
+    return ends.src if together else worker_address(desired.policy, ends.src.version)
+
+
+def _ruled(desired: Desired, ends: Ends, seen: Address, steps: list[Step]) -> tuple[str, str] | None:
     """The verdict of workers, by their rules for jobs without a port on a switch, or of a Linux gateway; None where the
-    switches decide.
+    switches decide. ``seen`` is the source behind the sender's worker.
 
     What a worker holds is not asked for: a job is enforced when its worker has confirmed these rules.
     """
-    for placed, other, sends in ((ends.src_job, ends.dst, True), (ends.dst_job, ends.src, False)):
+    for placed, other, sends in ((ends.src_job, ends.dst, True), (ends.dst_job, seen, False)):
         if placed is None or placed.job.network_type not in RULED:
             continue
         rules = ends.rules[placed.job.host]
@@ -219,17 +127,15 @@ def _ruled(desired: Desired, ends: Ends, steps: list[Step]) -> tuple[str, str] |
         steps.append(Step(where, why or f"the rules of job {placed.job.called} let it pass"))
         if why:
             return "dropped", f"{where} drops it: {why}"
+        if sends and seen != ends.src:
+            steps.append(Step(where, f"what leaves the worker has the worker's own address: explained for {seen}"))
     source, target = ends.src_job, ends.dst_job
-    if ends.gateway is not None and ends.inward is not None and (source is not None or _is_local(desired, ends.src)):
+    if ends.gateway is not None and ends.inward is not None and (source is not None or is_local(desired, ends.src)):
         return "dropped", "a Linux gateway drops what comes from inside for an external address"
-    if source is not None and source.job.network_type is NetworkType.NAT:
-        steps.append(Step(f"worker {source.job.host}", "what leaves the worker has the worker's own address"))
     if target is not None and target.job.network_type is NetworkType.NAT:
-        here = source is not None and source.job.host == target.job.host
-        nat = source is not None and source.job.network_type is NetworkType.NAT
-        if here and nat:
+        if source is not None and source.job.network_type is NetworkType.NAT and seen == ends.src:
             return "forwarded", f"worker {target.job.host} hands it to job {target.job.called}"
-        return "dropped", f"nobody outside of worker {target.job.host} reaches a job behind its NAT"
+        return "dropped", f"none but nat jobs of worker {target.job.host} reach a job behind its NAT"
     return None
 
 
@@ -315,7 +221,7 @@ class _Walk:
         self.steps = steps
         self.all_live = True
         # A packet for an external address is for a job.
-        self.local = ends.inward is not None or _is_local(desired, ends.dst)
+        self.local = ends.inward is not None or is_local(desired, ends.dst)
 
     def go(self) -> tuple[str, str]:
         fields = self._fields()
@@ -342,8 +248,6 @@ class _Walk:
             if datapath != at:
                 in_port = self._entry(here.switch)
             result = self._through(here, {**fields, "in_port": in_port})
-            if result.to_controller:
-                return self._verdict("forwarded", "the switch asks the controller, which decides by whose jobs it is")
             if not result.outputs:
                 return self._verdict("dropped", self._dropped(here, result))
             if target is not None and datapath == target.datapath:
@@ -408,7 +312,8 @@ class _Walk:
         source = self.ends.src_job
         if source is not None and source.port is not None:
             return 0
-        placed = source or self.ends.dst_job
+        behind_nat = source is not None and source.job.network_type is NetworkType.NAT
+        placed = self.ends.dst_job if behind_nat else source or self.ends.dst_job
         vlan = None if placed is None else placed.job.vlan
         if vlan is None:
             return 0
@@ -457,7 +362,13 @@ class _Walk:
             found = Tables(here.program)
         except ValueError as error:
             raise _StrangeFlowError(f"{here.switch.name} reports a flow that no switch takes: {error}") from None
-        result = run_fields(found, fields, PortView.of(here.switch.ports.values()))
+        view = PortView.of(here.switch.ports.values())
+        result = run_fields(found, fields, view)
+        for table in (Edge.SLICE_FROM, Edge.SLICE_TO) if here.switch.is_edge else ():
+            if any(asked.table == table for asked in result.to_controller):
+                self.steps.append(Step(f"{here.switch.name} {table_name(here.switch.role, table)}", _ASKS))
+                found.set(self._answer(here.switch.datapath, table))
+                result = run_fields(found, fields, view)
         note = "" if here.live else " (could not be asked; what it should hold)"
         for hit in self._decided(here, result):
             where = f"{here.switch.name} {table_name(here.switch.role, hit.table)}{note}"
@@ -470,6 +381,16 @@ class _Walk:
             drops = here.switch.is_edge and hit.data.goto == Edge.DROPS
             self.steps.append(Step(where, f"{'drops it' if drops else _does(hit.data)}: {why}", text, packets, size))
         return result
+
+    def _answer(self, datapath: int, table: Edge) -> Flow:
+        """The controller's answer to a switch that asks whose jobs the two are, which has no flow of that yet."""
+        ends = [(self.ends.src_job, self.ends.dst), (self.ends.dst_job, self.ends.src)]
+        (own, other), (peer, _) = ends if table is Edge.SLICE_FROM else reversed(ends)
+        own_slice = None if own is None else own.decision.slice
+        tag = self.desired.tag_at(datapath, own_slice)
+        # Behind NAT a job's address is its worker's, which is nobody's.
+        together = peer is None or not peer.job.has_pool_address or peer.decision.slice == own_slice
+        return answer(table, tag, other.version, int(other), arp=False, allowed=together)
 
     def _decided(self, here: SwitchTables, result: Result) -> list[Hit]:
         """The hits that decide anything: in the table after them a dropped packet is only counted."""

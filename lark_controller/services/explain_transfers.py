@@ -11,7 +11,7 @@ from lark_controller.api.jobs import TransferState
 from lark_controller.api.switches import Step
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy, TransferTerms
-from lark_controller.services.explain import Ends
+from lark_controller.services.explain_ends import Ends
 
 # The state of a job's transfers, by their terms.
 StateOf = Callable[[Job, TransferTerms | None, Policy], TransferState | None]

@@ -30,13 +30,8 @@ from lark_controller.reconcile.confirmations import TRANSLATED
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import SwitchState, dpid_text
 from lark_controller.services import flow_list as flow_lists
-from lark_controller.services.explain import (
-    Ends,
-    SwitchTables,
-    concerned,
-    ends_of,
-    explain,
-)
+from lark_controller.services.explain import SwitchTables, concerned, explain
+from lark_controller.services.explain_ends import Ends, ends_of
 from lark_controller.services.explain_own import explained_to, require_end_of
 from lark_controller.services.explain_transfers import StateOf, transfer_steps
 from lark_controller.services.job_names import live_names

@@ -181,6 +181,22 @@ def test_the_reason_why_packets_are_dropped(changes: dict[str, Any], other: str,
     assert permits(RULES, job, ip_address(other), sends=sends) == reason
 
 
+def test_addresses_behind_nat_are_not_the_wan_of_their_worker() -> None:
+    """As the worker's packet filter has it, where no network of the policy holds them."""
+    policy = load(STEERED.replace("NETWORKS", "jobs: [10.64.0.0/16]"))
+    desired, decider = Desired(policy), Decider(policy)
+    nat = [
+        a_bridge_job(n, owner="bob", network_type=NetworkType.NAT, ipv4=IPv4Address(f"10.255.64.{n}")) for n in (2, 3)
+    ]
+    for job in nat:
+        desired.put(job, decider.decide(job.facts))
+    rules = desired.worker_rules(HOST)
+    assert [job.wan for job in rules.jobs] == [1, 1]
+    assert permits(rules, rules.jobs[0], ip_address("10.255.64.3"), sends=True) == ""
+    assert permits(rules, rules.jobs[1], ip_address("10.255.64.2"), sends=False) == ""
+    assert "no exception" in permits(rules, rules.jobs[0], ip_address("10.255.64.4"), sends=True)
+
+
 def test_a_copy_has_no_changes_of_its_own_yet_and_changes_apart() -> None:
     site = Site()
     site.desired.put(a_bridge_job(1), Decider(load(FULL)).decide(a_bridge_job(1).facts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
+from lark_controller.accounting.readings import PortReading, WorkerCounts
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job
 from tests.fixtures import frames
@@ -92,6 +93,27 @@ def test_what_is_sent_to_a_job_is_dropped_on_its_way_in(tmp_path: Path, network:
             return found == [("wan", "in", "the WAN", "job 1.0 of bob", 9)]
 
         until(comes)
+
+
+def test_workers_count_no_rule_apart_and_drop_some_packets_without_one(tmp_path: Path) -> None:
+    slices = POLICY.replace("slice: {by: Owner}", "slice: {by: Owner, when: 'Owner != \"alice\"'}")
+    with running(tmp_path, slices, counter_seconds=0) as controller:
+        nat, more = "10.255.64.2", 'LarkNetworkType = "nat"'
+        alice, bob, zoe = (
+            post(controller, n, owner, address=nat, port=None, more=more).job
+            for n, owner in ((1, "alice"), (2, "bob"), (3, "zoe"))
+        )
+
+        def drops() -> Found:
+            for job in (alice, bob, zoe):
+                before = controller.jobs.detail(job.id).usage
+                packets = (0 if before is None else before.usage.packets_out) + 10
+                report = WorkerCounts(PortReading(0, 0, packets, packets), policy_drops=(0, packets))
+                controller.usage.counted(job.id, report, False)
+            return dropped(controller)
+
+        parts = {("alice", "worker"): False, ("bob", "slice"): True, ("bob", "wan"): True, ("zoe", "slice"): False}
+        until(lambda: {key[:2]: estimated for key, (_, estimated) in drops().items()} == parts)
 
 
 def test_jobs_with_one_number_are_shown_with_their_access_points(tmp_path: Path, network: FakeNetwork) -> None:

@@ -13,11 +13,14 @@ from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import NotFoundError
 from lark_common.transfers import Treatment
 from lark_controller.api.external import ExternalWish, GatewayWord
+from lark_controller.controller import Controller
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import FlowData, FlowKey, Term
 from lark_controller.flows.simulation.classifier import FlowEntry
+from lark_controller.jobs.job import Job
 from lark_controller.services.treatments import Said
 from tests.fixtures.controllers import (
+    OPEN,
     POLICY,
     a_core,
     an_edge,
@@ -26,6 +29,15 @@ from tests.fixtures.controllers import (
     running,
     until,
 )
+
+NO_SLICES = """
+version: 1
+networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+switches: {core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}
+policies:
+  - block: {when: 'Owner == "mallory"'}
+  - connectivity: {when: 'Owner == "shut"', inbound: deny}
+"""
 
 
 def test_explain_says_who_and_why(tmp_path: Path, network: FakeNetwork) -> None:
@@ -68,6 +80,80 @@ def test_explain_names_the_rule_that_takes_all_network_away(
             (zoe,) = (step.text for step in found.steps if "10.64.0.3 is job 3.0 " in step.text)
             assert zoe.endswith(", blocked")
             assert any(step.text.startswith(f"job 3.0: {kind} rule ") for step in found.steps)
+
+
+def attached(controller: Controller, number: int, kind: str, owner: str = "alice", worker: int = 1) -> Job:
+    """A job without a port on a switch, whose rules its worker has in place."""
+    address = f"10.255.64.{worker * 10}" if kind == "nat" else f"10.64.0.{number}"
+    more = f'LarkNetworkType = "{kind}"'
+    job = post(controller, number, owner, datapath=worker, address=address, port=None, more=more).job
+    until(lambda: controller.workers.rules(job.host, "", 0).waiting)
+    controller.workers.confirmed(job.host, controller.workers.rules(job.host, "", 0).revision, {})
+    return job
+
+
+@pytest.mark.parametrize("kind", ["bridge", "nat"])
+@pytest.mark.parametrize("cored", [True, False])
+def test_explain_asks_the_switch_of_the_receiver_where_the_sender_is_at_none(
+    tmp_path: Path, network: FakeNetwork, kind: str, cored: bool
+) -> None:
+    with running(tmp_path, NO_SLICES) as controller:
+        connect(network, controller, an_edge(hardware="Open vSwitch"))
+        if cored:
+            connect(network, controller, a_core())
+        for number, owner in ((1, "alice"), (2, "mallory"), (3, "shut")):
+            controller.jobs.confirm(post(controller, number, owner).job.id, 20)
+        sender = attached(controller, 4, kind, worker=2)
+        reached = controller.switches.explain(sender.id, "10.64.0.1", 5)
+        assert (reached.verdict, reached.reason.endswith("hands it to job 1.0")) == ("forwarded", True)
+        for address in ("10.64.0.2", "10.64.0.3"):
+            found = controller.switches.explain(sender.id, address, 5)
+            assert (found.verdict, "drops it in table" in found.reason) == ("dropped", True), address
+
+
+def test_explain_follows_what_leaves_by_nat_with_an_address_of_no_job(tmp_path: Path, network: FakeNetwork) -> None:
+    """Workers may have the same networks behind NAT, so the receiver's has a job with the sender's address."""
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        connect(network, controller, a_core())
+        sender, twin = (attached(controller, 4 + worker, "nat", "bob", worker=worker) for worker in (1, 2))
+        there = attached(controller, 7, "bridge", "bob", worker=2)
+        controller.workers.confirmed(there.host, controller.workers.rules(there.host, "", 0).revision, {})
+        found = controller.switches.explain(sender.id, there.id, 5)
+        assert found.verdict == "forwarded"
+        assert any(step.text.endswith("the worker's own address: explained for 10.0.0.1") for step in found.steps)
+        # Its own address is of no use to anybody but other nat jobs of its worker.
+        beside = attached(controller, 8, "bridge", "bob")
+        for source in (beside.id, twin.id, "10.1.1.1"):
+            found = controller.switches.explain(source, sender.id, 5)
+            why = "none but nat jobs of worker worker1 reach a job behind its NAT"
+            assert (found.verdict, found.reason) == ("dropped", why), source
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "verdict", "asks"),
+    [
+        ("10.64.0.2", "10.64.0.1", "forwarded", False),
+        ("10.64.0.2", "10.64.0.4", "forwarded", True),
+        ("10.64.0.5", "10.64.0.1", "dropped", True),
+        ("10.9.9.9", "10.64.0.1", "forwarded", True),
+        ("10.9.9.9", "10.64.0.3", "dropped", True),
+    ],
+)
+def test_explain_answers_a_switch_that_asks_as_the_controller_would(
+    tmp_path: Path, network: FakeNetwork, src: str, dst: str, verdict: str, asks: bool
+) -> None:
+    """Among other hosts a switch asks at the first packet; nothing was sent here yet."""
+    closed = "\n  - connectivity: {when: 'Owner == \"zoe\"', inbound: deny}\n"
+    with running(tmp_path, OPEN.replace("[{slice: {by: Owner}}]", "\n  - slice: {by: Owner}") + closed) as controller:
+        for datapath in (1, 2):
+            connect(network, controller, an_edge(datapath, hardware="Open vSwitch"))
+        for number, owner, worker in ((1, "alice", 1), (2, "alice", 2), (3, "zoe", 1), (5, "bob", 2)):
+            job = post(controller, number, owner, datapath=worker, port=f"p{number % 4}").job
+            controller.jobs.confirm(job.id, 20)
+        found = controller.switches.explain(src, dst, 20)
+        assert found.verdict == verdict, found
+        assert any(step.text.startswith("asks the controller") for step in found.steps) == asks, found
 
 
 def test_explain_tells_the_treatment_of_what_htcondor_moves_and_whether_it_is_in_place(

@@ -24,7 +24,7 @@ function rule(drop) {
 
 export function dropTable(drops, { whole = true, empty = "Nothing is dropped now." } = {}) {
   return table("Drops", [
-    { head: "Packets a second", number: true, cell: (drop) => [drop.estimated && h("span", { title: "Several rules drop packets of several jobs at this switch; this is a share of them" }, "about "), fast(drop.packets_per_second)] },
+    { head: "Packets a second", number: true, cell: (drop) => [drop.estimated && h("span", { title: "Several rules drop packets there and are not counted apart for each job; this is a share of them" }, "about "), fast(drop.packets_per_second)] },
     { head: "From", cell: (drop) => ends(drop)[0] },
     { head: "To", cell: (drop) => ends(drop)[1] },
     { head: "By", wide: true, cell: rule },

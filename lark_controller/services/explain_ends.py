@@ -1,0 +1,121 @@
+"""The two ends of the question whether a packet reaches its destination: addresses, and the jobs behind them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from types import MappingProxyType
+
+from lark_common.errors import AdError, NotFoundError
+from lark_common.runs import Address, NetworkType
+from lark_common.worker_rules import RULED, WorkerRules
+from lark_controller.flows.desired import Desired
+from lark_controller.flows.placement import Placed
+from lark_controller.flows.wan import local_networks
+from lark_controller.jobs.external import External, Opening
+from lark_controller.jobs.job import Directory, Job
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The two ends of the question: addresses of one version, and the jobs behind them.
+
+    ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves. ``inward`` is the
+    external address of the receiving job where that is what is called, ``outward`` that of the sending one. ``closed``
+    are those, by the job's number, that a switch lacks, with the reasons. ``gateway`` is the reason why no Linux
+    gateway has the translation yet (``""``: one has), None where cores translate or nothing is translated.
+    """
+
+    src: Address
+    dst: Address
+    src_job: Placed | None
+    dst_job: Placed | None
+    rules: Mapping[str, WorkerRules]
+    inward: External | None = None
+    outward: External | None = None
+    closed: Mapping[int, Mapping[Address, str]] = field(default_factory=lambda: MappingProxyType({}))
+    gateway: str | None = None
+
+    @property
+    def translated(self) -> Placed | None:
+        """The job whose external IPv4 address is on the way."""
+        if self.src.version == 6:
+            return None
+        return self.dst_job if self.inward is not None else self.src_job if self.outward is not None else None
+
+    @property
+    def inside(self) -> Address:
+        """The destination that the switches see: behind a Linux gateway the job's own address."""
+        own = None if self.gateway is None or self.inward is None else self.translated
+        return self.dst if own is None or own.job.ipv4 is None else own.job.ipv4
+
+    @property
+    def opening(self) -> Opening | None:
+        """The opening that a packet shall pass by; None where no external address is concerned, or all is open."""
+        external = self.inward or self.outward
+        return next((each for each in external.openings if each.protocol != "any"), None) if external else None
+
+
+def ends_of(
+    desired: Desired, directory: Directory, src: str, dst: str, untranslated: Callable[[int], str] = lambda _: ""
+) -> Ends:
+    """The ends that two texts name, each an address or a live job's id; on the loop's thread, which alone may ask for
+    workers' rules. ``untranslated`` is the reason why no Linux gateway has a job's translation yet, by the job's
+    number. Raises NotFoundError, AdError."""
+    first, second = _end_of(directory, src), _end_of(directory, dst)
+    for version in (4, 6):
+        pair = [[each for each in addresses if each.version == version] for addresses, _ in (first, second)]
+        if pair[0] and pair[1]:
+            source, target = (_placed(desired, directory, job) for _, job in (first, second))
+            ruled = {p.job.host for p in (source, target) if p is not None and p.job.network_type in RULED}
+            rules = {host: desired.worker_rules(host) for host in ruled}
+            inward = _external_of(target, pair[1][0]) if target is not None else None
+            leaves = source is not None and target is None and not is_local(desired, pair[1][0])
+            # An IPv6 address that is open is the job's own, and leaves as it is.
+            translated = source.job.external if version == 4 and leaves and source is not None else ()
+            outward = next((each for each in translated if each.address.version == 4), None)
+            numbers = [placed.job.number for placed in (source, target) if placed is not None]
+            closed = {number: why for number in numbers if (why := directory.closed.get(number))}
+            ends = Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward, closed)
+            job = ends.translated
+            if job is None or next(desired.translating(job), None) is not None:
+                return ends
+            return replace(ends, gateway=untranslated(job.job.number))
+    raise AdError("", f"{src} and {dst} have no address of the same IP version")
+
+
+def is_local(desired: Desired, address: Address) -> bool:
+    """True for an address that is not in the WAN."""
+    return any(address in network for network in local_networks(desired.policy))
+
+
+def _external_of(placed: Placed, address: Address) -> External | None:
+    """This one of a job's external addresses; None where it is none of them."""
+    return next((each for each in placed.job.external if each.address == address), None)
+
+
+def _own(placed: Placed | None, address: Address) -> Address:
+    """The address with which a job sends a packet that is to come from its external one."""
+    if placed is None or _external_of(placed, address) is None:
+        return address
+    return next((each for each in placed.job.addresses if each.version == address.version), address)
+
+
+def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job | None]:
+    job = directory.by_id.get(what)
+    if job is not None:
+        if not job.addresses:
+            why = "no network of its own" if job.network_type is NetworkType.NONE else "no address yet"
+            raise NotFoundError(f"job {job.called} has {why}")
+        return job.addresses, job
+    try:
+        address = ip_address(what)
+    except ValueError:
+        raise NotFoundError(f"{what} is neither an address nor the id of a live job") from None
+    return (address,), directory.by_address.get(address) or directory.by_external.get(address)
+
+
+def _placed(desired: Desired, directory: Directory, job: Job | None) -> Placed | None:
+    placed = None if job is None else desired.placed.get(job.number)
+    return None if placed is None else replace(placed, job=directory.now(placed.job))
