@@ -99,6 +99,7 @@ class Reservation:
         self._told: dict[str, Flow] = {}
         # Of the paths as they were read last, and the time of the last answer.
         self._version, self._heard = "", time.monotonic()
+        self._over = False
 
     def paths(self) -> tuple[Path, ...]:
         """Read what is promised to this communicator from this rank's job, and free beside it. Raises
@@ -111,16 +112,17 @@ class Reservation:
         after a lease: a service or controller that starts anew has kept what is reserved."""
         # NaN is no time.
         end = time.monotonic() + (timeout if timeout > 0 else 0.0)
+        was_over = self._over
         if not (self._flows.made() or self._told):
-            while (left := end - time.monotonic()) > 0:
+            while self._over == was_over and (left := end - time.monotonic()) > 0:
                 time.sleep(min(left, LONGEST_WAIT))
-            return False
+            return self._over != was_over
         before, pace = self._version, PACE
         while True:
             began = time.monotonic()
             wait = min(max(end - began, 0.0), LONGEST_WAIT)
             answers = self._look(before, wait if before else 0.0)
-            if before and self._version != before:
+            if (before and self._version != before) or self._over != was_over:
                 return True
             if not before and answers and self._version:
                 # A change is one from the paths as they are now.
@@ -205,6 +207,7 @@ class Reservation:
         self._told = next((flows for place, flows in told if place == self._place and flows and not makes), {})
 
     def _release(self) -> None:
+        self._over = True
         self._flows.release()
         self._told = {}
 

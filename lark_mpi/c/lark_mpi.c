@@ -861,14 +861,20 @@ static int gone(MPI_Comm comm, int key, void *attribute, void *unused) {
     (void)comm, (void)key, (void)unused;
     if (in_child()) return MPI_SUCCESS;
     reservation *of = attribute, **each = &all;
-    drop(of);
     pthread_mutex_lock(&lock);
-    while (*each != of) each = &(*each)->other;
-    *each = of->other;
-    of->over = 1;
-    int last = !of->readers;
+    while (*each && *each != of) each = &(*each)->other;
+    int ours = *each != NULL;
+    if (ours) {
+        *each = of->other;
+        /* First: a thread that waits for a change is not to find that it has no flows, and no end. */
+        of->over = 1;
+        of->readers++;
+    }
     pthread_mutex_unlock(&lock);
-    if (last) destroy(of);
+    /* A program that sets the attribute by MPI's own name has put its wish there. */
+    if (!ours) return MPI_SUCCESS;
+    drop(of);
+    leave(of);
     return MPI_SUCCESS;
 }
 
@@ -1333,7 +1339,14 @@ int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, ch
     return result;
 }
 
-/* Waits for other paths of a reservation; NULL is none. */
+static int is_over(const reservation *of) {
+    pthread_mutex_lock(&lock);
+    int found = of->over;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* Waits for other paths of a reservation, or its end; NULL is none. */
 static int await_change(reservation *of, double seconds, int *changed, char *reason) {
     answer found;
     json list;
@@ -1342,9 +1355,9 @@ static int await_change(reservation *of, double seconds, int *changed, char *rea
     double end = now() + (seconds > 0 ? seconds < 3.2e9 ? seconds : 3.2e9 : 0);
     int any = 0;
     for (int job = 0, jobs = of ? jobs_of(of) : 0; job < jobs; job++) any |= flow_of(of, job).id[0] != '\0';
-
     if (!any) {
-        for (double left; (left = end - now()) > 0;) rest(left);
+        for (double left; !(*changed = of && is_over(of)) && (left = end - now()) > 0;)
+            rest(left < LONGEST_WAIT ? left : LONGEST_WAIT);
         return LARK_MPI_OK;
     }
     get_version(of, before);
@@ -1357,7 +1370,7 @@ static int await_change(reservation *of, double seconds, int *changed, char *rea
         else if (found.status != BUSY && ((found.status && found.status != AWAY) || silence(of) > 0)) return LARK_MPI_REFUSED;
         else *reason = '\0';
         get_version(of, after);
-        *changed = before[0] && strcmp(before, after) != 0;
+        *changed = is_over(of) || (before[0] && strcmp(before, after) != 0);
         if (*changed) return LARK_MPI_OK;
         if (!before[0] && answers && after[0]) {
             /* A change is one from the paths as they are now. */

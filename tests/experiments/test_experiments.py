@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cable, exchange, lark_host, page, paper, plot, pool, qos_framework, rates
+from experiments import cable, exchange, lark_host, page, paper, plot, pool, qos_allocation, qos_framework, rates
+from experiments.__main__ import PAGE, RESULTS
 from experiments.options import Options
 from experiments.result import TIME, Beside, Check, Point, Result, Series, read, scaled, write
 from lab.run import LabError, free_port
@@ -44,6 +45,23 @@ def test_a_result_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
     png, svg = plot.plot(RESULT, tmp_path)
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
+
+
+def test_the_page_in_the_repository_is_made_of_its_results(tmp_path: Path) -> None:
+    target = tmp_path / "page.md"
+    target.write_text(PAGE.read_text())
+    page.replace(target, page.text(map(read, RESULTS.glob("*.json")), RESULTS.name))
+    assert target.read_text() == PAGE.read_text()
+
+
+def test_applications_at_other_rates_than_todays_are_of_a_run_that_is_called_earlier() -> None:
+    shown = read(RESULTS / "qos-applications-8.json")
+    others = [
+        each.name
+        for each in shown.series
+        if not {point.x for point in each.points} <= set(qos_allocation.rates(each.name, Options()))
+    ]
+    assert not others or any(note.startswith("An earlier run") for note in shown.notes)
 
 
 def test_the_page_shows_every_figure_aim_and_setting_between_its_marks(tmp_path: Path) -> None:

@@ -80,6 +80,12 @@ def test_a_thread_that_waits_is_told_of_a_release_by_another_one(mpi: str, langu
     assert ranks.standin.rates() == {}
 
 
+def test_a_release_before_the_first_answer_is_a_change_once(folder: Path) -> None:
+    # In C: test_held_in_c.py.
+    seen = Ranks("mpich", "python", folder, "between").finish()
+    assert list(seen) == [{"changed": True, "again": False}] * 4
+
+
 @pytest.mark.parametrize(
     "answer",
     [

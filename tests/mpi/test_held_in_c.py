@@ -1,4 +1,4 @@
-"""Flows that the C library holds: their renewal beside a change, and a child of the process."""
+"""Flows that the C library holds: their renewal beside a change, a child of the process, their end beside a thread."""
 
 from __future__ import annotations
 
@@ -101,3 +101,15 @@ def test_a_child_that_frees_its_communicators_releases_nothing_of_its_parents(pr
     assert program.rates() == [30.0]
     program.do("end")
     assert program.rates() == []
+
+
+def test_a_thread_that_begins_to_wait_while_another_one_releases_is_told_of_it(program: Program) -> None:
+    program.do("take", "part")
+    assert program.rates() == []
+    program.do("end")
+
+
+def test_a_value_of_the_attribute_that_is_not_the_librarys_is_left_alone(program: Program) -> None:
+    program.do("take", "foreign")
+    assert program.rates() == [30.0]
+    program.do("end")

@@ -255,5 +255,18 @@ def parts(comm: MPI.Intracomm) -> None:
     tell(before=before, changed=changed[0], left=lark_mpi.reserved(comm) is None)
 
 
+def between(comm: MPI.Intracomm) -> None:
+    """Another thread releases what is reserved before this one has read the paths that it waits for."""
+    made = lark_mpi.reserve(comm, "ring", 1e6)
+    look = made._look
+
+    def late(after: str, wait: float) -> bool:
+        lark_mpi.release(comm)
+        return look(after, wait)
+
+    made._look = late  # type: ignore[method-assign]
+    tell(changed=made.changed(5), again=made.changed(0.01))
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](MPI.COMM_WORLD)

@@ -32,6 +32,14 @@ int main(void) {
             if (!child) _exit(gone(MPI_COMM_NULL, 0, &of, NULL) || ends(MPI_COMM_NULL, 0, NULL, NULL));
             good = waitpid(child, &(int){0}, 0) == child;
         }
+        if (!strcmp(step, "part")) {
+            /* Another thread has found it, and waits only once it is released. */
+            int changed = 0;
+            all = &of;
+            of.readers = 1;
+            good = !gone(MPI_COMM_NULL, 0, &of, NULL) && !await_change(&of, 5, &changed, reason) && changed;
+        }
+        if (!strcmp(step, "foreign")) good = !gone(MPI_COMM_NULL, 0, &(lark_mpi_wish){.rate = 1e6}, NULL);
         if (!strcmp(step, "end")) ends(MPI_COMM_NULL, 0, NULL, NULL);
         if (!good) return 2;
         puts(step);
