@@ -131,8 +131,9 @@ def test_a_silent_connection_is_asked_and_then_dropped() -> None:
             silent = (await connected(server, recorder, dead)).connection
             dead.stall()
             asked = alive._last_received
-            while alive._last_received == asked:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(60.0):
+                while alive._last_received == asked:
+                    await asyncio.sleep(0.01)
             # Time that passes for the silent one alone: a busy machine may stand still for both.
             silent._last_received -= 700.0
             await recorder.until(lambda: bool(recorder.gone))

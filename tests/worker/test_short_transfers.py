@@ -132,7 +132,8 @@ def test_connections_that_end_with_their_copy_between_two_looks_are_said(
 
         wait(both_ends_are_noticed)
         assert made.transfers._look()
-        made.transfers._look()
+        # The first look may have come before the notices.
+        assert made.transfers._look()
         assert made.transfers.missed.unseen == 40
         # Now nothing is moved.
         assert not made.transfers._look()
