@@ -1,4 +1,4 @@
-"""Many rows into a table whose columns are sums: by COPY on PostgreSQL, by one prepared statement on SQLite.
+"""Many rows into a table whose columns are sums: by COPY on PostgreSQL, by a few statements of many rows on SQLite.
 
 A statement for each row costs several times as much as the change of the row; COPY into a temporary table and one
 statement from there do not.
@@ -12,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table
 
 from lark_controller.accounting.usage import MOST
+from lark_controller.store import sqlite
 
 # Characters that COPY's text format escapes (PostgreSQL, COPY, "Text Format").
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -27,10 +28,7 @@ def add(
     if not rows:
         return
     if connection.dialect.name != "postgresql":
-        places = ", ".join("?" for _ in table.columns)
-        connection.exec_driver_sql(
-            _statement(table, f"VALUES ({places})", sums, replaced), [tuple(row) for row in rows]
-        )
+        sqlite.with_rows(connection, _statement(table, "VALUES {rows}", sums, replaced), rows)
         return
     given = f"new_{table.name}"
     connection.exec_driver_sql(

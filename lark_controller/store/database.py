@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
@@ -18,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from lark_common.errors import FencedError, StoreError
 from lark_common.turns import aside
-from lark_controller.store import instances
+from lark_controller.store import instances, sqlite
 from lark_controller.store.claim import FileClaim, claim_file
 
 T = TypeVar("T")
@@ -72,8 +71,8 @@ class Database:
         self._fenced: Callable[[str], None] = _unnoticed
         # When a write failed last (monotonic), and the sentence.
         self._failed: tuple[float, str] | None = None
-        # SQLite has one writer at a time, and a thread that waits in its busy handler polls; a lock hands over at once.
-        self._writer: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
+        # SQLite has one writer at a time, and a thread that waits in its busy handler polls.
+        self._writer: AbstractContextManager[Any] = sqlite.Turns() if self.is_sqlite else nullcontext()
 
     @property
     def is_sqlite(self) -> bool:
@@ -355,6 +354,7 @@ def _sqlite(url: URL) -> Database:
 
     event.listen(engine, "connect", configure)
     event.listen(engine, "begin", begin)
+    event.listen(engine, "do_executemany", sqlite.insert_many)
     return Database(engine, f"SQLite database {path}", file=path)
 
 

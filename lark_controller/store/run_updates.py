@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, Float, bindparam, delete, or_, select, text, update
+from sqlalchemy import Connection, Float, Update, bindparam, delete, or_, select, text, update
 
 from lark_common.errors import StateError
 from lark_controller.jobs.job import Facts, Job, JobState
-from lark_controller.store import reservations
+from lark_controller.store import reservations, sqlite
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.rows import facts_text
 from lark_controller.store.runs import find_for_update
@@ -20,8 +20,19 @@ from lark_controller.store.schema import LIVE, audit, leases, runs
 _BY_ID: Final = runs.c.id == bindparam("job_id")
 # Without ``live``: SQLite writes every index anew whose condition names a column that is set, whatever it is set to.
 _SET_STATE: Final = update(runs).where(_BY_ID, LIVE).values(state=bindparam("to"), reason=bindparam("why"))
+_SET_FACTS: Final = update(runs).where(_BY_ID, LIVE).values(facts=bindparam("taken"), facts_for=bindparam("taken_for"))
+_SQLITE_STATES: Final = (
+    "UPDATE runs SET state = new.column2, reason = new.column3 FROM (VALUES {rows}) AS new"
+    " WHERE runs.id = new.column1 AND live"
+)
+_SQLITE_FACTS: Final = (
+    "UPDATE runs SET facts = new.column2, facts_for = new.column3 FROM (VALUES {rows}) AS new"
+    " WHERE runs.id = new.column1 AND live"
+)
 _SET_REFUSED: Final = update(runs).where(_BY_ID, LIVE).values(live=False)
-_RENEW: Final = "UPDATE leases SET lease_until = ? WHERE number = ?"
+_RENEW: Final = (
+    "UPDATE leases SET lease_until = new.column2 FROM (VALUES {rows}) AS new WHERE leases.number = new.column1"
+)
 _RENEW_ARRAYS: Final = (
     "UPDATE leases SET lease_until = new.lease_until"
     " FROM unnest(%s::bigint[], %s::float8[]) AS new (number, lease_until) WHERE leases.number = new.number"
@@ -56,7 +67,7 @@ def renew_many(connection: Connection, renewed: Collection[tuple[int, float]]) -
     if connection.dialect.name == "postgresql":
         numbers, ends = zip(*rows, strict=True)
         return connection.exec_driver_sql(_RENEW_ARRAYS, (list(numbers), list(ends))).rowcount
-    return connection.exec_driver_sql(_RENEW, [(until, number) for number, until in rows]).rowcount
+    return sqlite.with_rows(connection, _RENEW, rows)
 
 
 def begin_leases(connection: Connection, until: float) -> int:
@@ -76,7 +87,7 @@ def set_states(connection: Connection, states: Collection[tuple[str, JobState, s
         rows.append({"job_id": job_id, "to": state.value, "why": reason})
         if state is JobState.REFUSED:
             gone.append(job_id)
-    changed = connection.execute(_SET_STATE, rows).rowcount if rows else 0
+    changed = _set(connection, _SET_STATE, _SQLITE_STATES, rows)
     if gone:
         connection.execute(_SET_REFUSED, [{"job_id": job_id} for job_id in gone])
         of_runs = select(runs.c.number).where(runs.c.id.in_(gone))
@@ -87,9 +98,17 @@ def set_states(connection: Connection, states: Collection[tuple[str, JobState, s
 
 def update_facts(connection: Connection, facts: Collection[tuple[str, Facts]], facts_for: str) -> int:
     """Set the facts of live runs and the names that they were taken for; returns how many of them live."""
-    query = update(runs).where(_BY_ID, LIVE).values(facts=bindparam("taken"), facts_for=bindparam("taken_for"))
     rows = [{"job_id": job_id, "taken": facts_text(of_job), "taken_for": facts_for} for job_id, of_job in facts]
-    return connection.execute(query, rows).rowcount if rows else 0
+    return _set(connection, _SET_FACTS, _SQLITE_FACTS, rows)
+
+
+def _set(connection: Connection, one: Update, on_sqlite: str, rows: Sequence[dict[str, Any]]) -> int:
+    """Set columns of runs; the values of each row are in the order of the statement for SQLite."""
+    if not rows:
+        return 0
+    if connection.dialect.name == "sqlite":
+        return sqlite.with_rows(connection, on_sqlite, [tuple(row.values()) for row in rows])
+    return connection.execute(one, rows).rowcount
 
 
 def quarantine(connection: Connection, job_id: str, reason: str, actor: str, now: float) -> Job | None:

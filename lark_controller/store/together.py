@@ -12,16 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy import Connection, bindparam, delete, insert, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from lark_common.errors import LarkError
 from lark_controller.jobs.job import Job, JobState
-from lark_controller.store import external_addresses, reservations, runs
+from lark_controller.store import external_addresses, reservations, runs, sqlite
 from lark_controller.store.audit_and_policies import entry, record_all
 from lark_controller.store.rows import columns_of, job_from
 from lark_controller.store.runs import Post, StoredRun
-from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, run_ads
+from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, leases, run_ads
 from lark_controller.store.schema import runs as table
 
 # Tries of one that another process was faster than.
@@ -35,6 +35,15 @@ _EXIT_AD: Final = (
     .where(run_ads.c.number == bindparam("run"), run_ads.c.exit_ad == "")
     .values(exit_ad=bindparam("text"))
 )
+_SQLITE_END: Final = (
+    f"UPDATE runs SET state = '{JobState.ENDED.value}', live = 0, reason = new.column2, ended_at = new.column3"
+    " FROM (VALUES {rows}) AS new WHERE runs.number = new.column1"
+)
+_SQLITE_EXIT_AD: Final = (
+    "UPDATE run_ads SET exit_ad = new.column2 FROM (VALUES {rows}) AS new"
+    " WHERE run_ads.number = new.column1 AND run_ads.exit_ad = ''"
+)
+_END_LEASES: Final = delete(leases).where(leases.c.number.in_(bindparam("runs", expanding=True)))
 # A list as one parameter, so that the statement is the same however many it has.
 _AMONG: Final = {"sqlite": "IN (SELECT value FROM json_each(?))", "postgresql": "= ANY(%s::text[])"}
 _TAKEN: Final = """
@@ -167,11 +176,16 @@ def _finish(
             found[place] = replace(job, state=JobState.ENDED, reason=finish.why)
     if not ended:
         return
-    connection.execute(runs.END, [{"run": job.number, "why": each.why, "at": each.now} for job, each in ended])
-    connection.execute(runs.END_LEASE, [{"run": job.number} for job, _ in ended])
     exit_ads = [{"run": job.number, "text": each.exit_ad} for job, each in ended if each.exit_ad]
-    if exit_ads:
-        connection.execute(_EXIT_AD, exit_ads)
+    if connection.dialect.name == "sqlite":
+        ends = [(job.number, each.why, each.now) for job, each in ended]
+        sqlite.with_rows(connection, _SQLITE_END, ends)
+        sqlite.with_rows(connection, _SQLITE_EXIT_AD, [tuple(each.values()) for each in exit_ads])
+    else:
+        connection.execute(runs.END, [{"run": job.number, "why": each.why, "at": each.now} for job, each in ended])
+        if exit_ads:
+            connection.execute(_EXIT_AD, exit_ads)
+    connection.execute(_END_LEASES, {"runs": [job.number for job, _ in ended]})
     last = max(finish.now for _, finish in ended)
     reservations.release_of_jobs(connection, sorted(seen), last)
     external_addresses.release_of_jobs(connection, sorted(seen), last)
@@ -199,17 +213,17 @@ def _register(
     if not fresh:
         return
     numbers = _numbers(connection, len(fresh))
-    rows, ads, leases = [], [], []
+    rows, ads, new_leases = [], [], []
     for number, (place, post) in zip(numbers, fresh, strict=True):
         job = replace(post.job, number=number, created=post.now)
         rows.append(columns_of(job) | {"number": number, "facts_for": post.facts_for, "ended_at": None})
         ads.append({"number": number, "job_ad": post.job_ad, "machine_ad": post.machine_ad, "exit_ad": ""})
-        leases.append({"run": number, "until": job.lease_until})
+        new_leases.append({"run": number, "until": job.lease_until})
         lines.append(entry(post.now, post.actor, "register", job.id, runs.registered_words(job)))
         found[place] = StoredRun(job, True)
     connection.execute(_INSERT, rows)
     connection.execute(_INSERT_ADS, ads)
-    connection.execute(runs.PUT_LEASE, leases)
+    connection.execute(runs.PUT_LEASE, new_leases)
 
 
 def _claims(job: Job) -> list[tuple[str, str]]:

@@ -1,0 +1,76 @@
+"""SQLite's writers and statements: turns in order, and many rows in one step."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, Text, insert, select
+from sqlalchemy.exc import StatementError
+
+from lark_controller.store import sqlite
+from lark_controller.store.database import connect
+from tests.fixtures.service import wait
+
+COLOURS = Table("colours", MetaData(), Column("number", Integer, primary_key=True), Column("name", Text))
+
+
+@pytest.mark.parametrize("count", [1, sqlite.PORTION, 2 * sqlite.PORTION + 3])
+def test_many_rows_are_inserted_and_changed_in_few_steps(tmp_path: Path, count: int) -> None:
+    database = connect(f"sqlite:///{tmp_path}/some.db")
+    steps: list[str] = []
+    change = "UPDATE colours SET name = new.column2 FROM (VALUES {rows}) AS new WHERE number = new.column1"
+    with database.engine.connect() as connection, connection.begin():
+        COLOURS.create(connection)
+        handle = connection.connection.driver_connection
+        assert handle is not None
+        handle.set_trace_callback(steps.append)
+        connection.execute(insert(COLOURS), [{"number": number, "name": "red"} for number in range(count)])
+        rows = [(number, f"blue {number}") for number in range(1, count + 1)]
+        changed = sqlite.with_rows(connection, change, rows)
+        handle.set_trace_callback(None)
+        found = [name for _, name in connection.execute(select(COLOURS).order_by(COLOURS.c.number))]
+    assert changed == count - 1
+    assert found == ["red", *(f"blue {number}" for number in range(1, count))]
+    assert len(steps) == 2 * -(-count // sqlite.PORTION)
+    database.engine.dispose()
+
+
+def test_no_text_with_nul_is_stored(tmp_path: Path) -> None:
+    database = connect(f"sqlite:///{tmp_path}/some.db")
+    with database.engine.connect() as connection, pytest.raises(StatementError, match="NUL"):
+        sqlite.with_rows(connection, "INSERT INTO colours VALUES {rows}", [(1, "red\0")])
+    database.engine.dispose()
+
+
+def test_whoever_comes_first_writes_first() -> None:
+    """One that writes again and again does not come before those that wait."""
+    turns = sqlite.Turns()
+    order: list[int] = []
+
+    def write(number: int) -> None:
+        with turns:
+            order.append(number)
+
+    waiting = []
+    turns.__enter__()
+    for number in range(5):
+        thread = threading.Thread(target=write, args=(number,))
+        thread.start()
+        waiting.append(thread)
+        wait(lambda: len(turns._waiting) == len(waiting))
+    turns.__exit__()
+    with turns:
+        order.append(5)
+    for thread in waiting:
+        thread.join()
+    assert order == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_turn_ends_with_an_error() -> None:
+    turns = sqlite.Turns()
+    with pytest.raises(ZeroDivisionError), turns:
+        raise ZeroDivisionError
+    with turns:
+        pass
