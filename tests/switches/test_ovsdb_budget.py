@@ -18,6 +18,7 @@ from lark_common.log import LOGGER
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.ovsdb import bounds, driver, json_stream
+from lark_controller.switches.ovsdb.driver import Transaction
 from lark_controller.switches.ovsdb.json_stream import Parser
 
 
@@ -268,6 +269,35 @@ def test_databases_beyond_their_time_have_no_more_of_it_together_than_one(monkey
             databases._charge(99, quiet, 0.0005)
             assert quiet.deadline == 0.0
     assert 0.5 * driver.TIME_SHARE * 100 < spent < 1.5 * driver.TIME_SHARE * 100
+
+
+def test_what_many_databases_took_at_once_is_not_counted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a start of the controller: each has its own time again."""
+    now = 0.0
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now))
+    databases, room = driver.Ovsdb(driver.OvsdbOptions(), lambda _: None), bounds.RowRoom()
+    with selectors.DefaultSelector() as selector:
+        switches = [driver._Switch(number, "tcp:127.0.0.1:1", selector, 0, Fence(), room) for number in range(100)]
+        for number, each in enumerate(switches):
+            databases._charge(number, each, driver.TIME_AT_ONCE + 0.001)
+            assert each.deadline > now
+        now = 10_000.0
+        for number, each in enumerate(switches):
+            databases._charge(number, each, 0.1)
+            assert each.deadline < now
+
+
+def test_a_database_whose_messages_fail_has_few_lines_of_the_log_and_short_reasons(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with selectors.DefaultSelector() as selector, caplog.at_level("INFO", LOGGER):
+        switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
+        reasons = [switch.failed(KeyError("x" * 10_000)).reason for _ in range(100)]
+        switch._txn = SimpleNamespace(commit=lambda: Transaction.ERROR, get_error=lambda: "x" * 1_000_000)
+        switch._finished()
+        switch.close()
+    assert 0 < len(caplog.records) <= driver.LINES_AT_ONCE + 1
+    assert max(len(each) for each in (*reasons, switch._error)) < 2 * driver.MOST_WORDS
 
 
 @pytest.mark.parametrize("value", ["0", '"x"', "null"])
