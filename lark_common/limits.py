@@ -118,6 +118,15 @@ class Buckets:
                 self._of.popitem(last=False)
             return 0.0 if taken else bucket.until(amount)
 
+    def until(self, key: Hashable, amount: float = 1.0) -> float:
+        """The seconds until an amount is there, of which nothing is taken."""
+        with self._lock:
+            bucket = self._of.get(key)
+            if bucket is None:
+                return 0.0
+            bucket.left(self._clock())
+            return bucket.until(amount)
+
 
 class Places:
     """Places that callers occupy for a time, ``most`` for each; there is no queue for a place. Thread-safe."""

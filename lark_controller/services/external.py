@@ -93,8 +93,6 @@ class ExternalAddresses:
         # When a refusal of a job's was written last: a job may ask in a loop.
         self._refused: dict[str, float] = {}
         self._given = Buckets(GIVEN_A_SECOND, GIVEN_AT_ONCE)
-        # Until when jobs are given no other address, by the monotonic clock.
-        self._given_later: dict[str, float] = {}
         self._translations = translations or Translations()
         feed.completed_by(self.with_external)
         feed.followed_by(self._translations.note)
@@ -157,7 +155,7 @@ class ExternalAddresses:
 
     def _check_rate(self, job: Job) -> None:
         """Raise ExternalAddressError where a job was given too many addresses of late."""
-        if (left := self._given_later.get(job.id, 0.0) - time.monotonic()) > 0:
+        if left := self._given.until(job.id):
             raise ExternalAddressError(
                 f"job {job.called} has asked and released too often; another address in {math.ceil(left)} s"
             )
@@ -172,8 +170,8 @@ class ExternalAddresses:
             self._exhausted[claim.pool] = claim.networks
             raise
         self._exhausted.pop(claim.pool, None)
-        if made.created == now and (seconds := self._given.take(made.job)):
-            self._given_later[made.job] = time.monotonic() + seconds
+        if made.created == now:
+            self._given.take(made.job)
         return made
 
     def _kept(self, job: Job, family: int, now: float) -> Association | None:
@@ -353,8 +351,6 @@ class ExternalAddresses:
             self._forget_past(now)
             self._exhausted.clear()
             self._refused = {job: at for job, at in self._refused.items() if now - at < REFUSED_EVERY}
-            late = time.monotonic()
-            self._given_later = {job: at for job, at in self._given_later.items() if at > late}
             gone = [place for place in self._of_job if place[0] not in self._feed.directory.by_id]
             for place in gone:
                 del self._of_job[place]

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import ExternalAddressError, StoreError
+from lark_common.limits import Buckets
 from lark_common.runs import Address
 from lark_controller.api.external import ExternalWish
 from lark_controller.api.jobs import Registered
@@ -164,14 +165,12 @@ def test_a_pool_that_is_exhausted_is_looked_through_once_and_again_when_somethin
         assert (given.address, len(looked)) == (made.address, before + 1)
 
 
-def test_a_job_that_asks_and_releases_in_a_loop_is_given_an_address_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(external, "GIVEN_AT_ONCE", 3)
+def test_a_job_that_asks_and_releases_in_a_loop_is_given_an_address_a_minute(tmp_path: Path) -> None:
     with running(tmp_path, OPEN + SECTION.replace("REFUSED", "hold")) as controller:
         first, second = post(controller, 1).job, post(controller, 2).job
-        controls = controller.external
-        for _ in range(4):
+        controls, clock = controller.external, 100.0
+        controls._given = Buckets(1 / 60, 3, clock=lambda: clock)
+        for _ in range(3):
             wish = ExternalWish(first.id, family=4)
             made = controls.associate(wish, "alice").association
             # It has that already.
@@ -180,14 +179,18 @@ def test_a_job_that_asks_and_releases_in_a_loop_is_given_an_address_a_minute(
         for _ in range(20):
             with pytest.raises(ExternalAddressError, match=r"job .* has asked and released too often; .* in [0-9]+ s"):
                 controls.associate(ExternalWish(first.id, family=4), "alice")
-        assert len(controller.audit.page(first.id, None, 100).entries) == 1 + 2 * 4 + 1
+        assert len(controller.audit.page(first.id, None, 100).entries) == 1 + 2 * 3 + 1
         controls.expire(time.time())
         assert controls.associate(ExternalWish(second.id, family=4), "alice").created
         with pytest.raises(ExternalAddressError, match="too often"):
             controls.associate(ExternalWish(first.id, family=4), "alice")
-        # Once its time has come it is given one again.
-        controls._given_later[first.id] = time.monotonic()
-        assert controls.associate(ExternalWish(first.id, family=4), "alice").created
+        # Once its time has come it is given one again, and no more than one.
+        clock += 61.0
+        made = controls.associate(ExternalWish(first.id, family=4), "alice")
+        assert made.created
+        controls.release(made.association.id, "alice")
+        with pytest.raises(ExternalAddressError, match="too often"):
+            controls.associate(ExternalWish(first.id, family=4), "alice")
 
 
 def test_a_dhcp_job_gets_its_address_with_its_lease_and_hears_so_before(tmp_path: Path, network: FakeNetwork) -> None:

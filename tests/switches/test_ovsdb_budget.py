@@ -18,6 +18,7 @@ from lark_common.log import LOGGER
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.ovsdb import bounds, driver, json_stream
+from lark_controller.switches.ovsdb.driver import Transaction
 from lark_controller.switches.ovsdb.json_stream import Parser
 
 
@@ -65,8 +66,21 @@ def test_a_database_that_asks_and_takes_no_answers_is_left() -> None:
         switch.close()
 
 
-def serve(listener: socket.socket, rows: int, length: int, turns: int = 1_000) -> None:
-    """A database that inserts rows, so many at a time, each with a text of that length, and then waits."""
+def text(length: int) -> dict[str, Any]:
+    """A row of Queue with a text of that length."""
+    return {"external_ids": ["map", [["a", "x" * length]]]}
+
+
+def references(count: int) -> dict[str, Any]:
+    """A row of QoS with so many references to rows that are not there."""
+    return {"queues": ["map", [[number, ["uuid", str(UUID(int=number))]] for number in range(count)]]}
+
+
+def serve(
+    listener: socket.socket, rows: int, new: dict[str, Any], turns: int = 1_000, about: list[Any] | None = None
+) -> None:
+    """A database that inserts rows, so many at a time, and then waits. With ``about`` they are in the database about
+    the server itself; that has its requests."""
     peer = listener.accept()[0]
     decoder, held, monitor = json.JSONDecoder(), "", None
     with peer, contextlib.suppress(OSError):
@@ -80,24 +94,38 @@ def serve(listener: socket.socket, rows: int, length: int, turns: int = 1_000) -
                     if asked["method"] == "monitor":
                         monitor, root = asked["params"][1], {"new": {"cur_cfg": 0, "next_cfg": 0}}
                         answer["result"] = {"Open_vSwitch": {str(UUID(int=1)): root}}
+                    elif asked["method"] == "get_schema" and about is not None:
+                        answer["result"] = {"name": "_Server", "version": "1.0.0", "tables": {"Database": MANY_COLUMNS}}
                     elif asked["method"] == "get_schema":
                         answer |= {"error": "no such database", "result": None}
+                    elif asked["method"] == "monitor_cond" and about is not None:
+                        monitor, own = asked["params"][1], {"name": "Open_vSwitch", "model": "standalone"}
+                        about.append(asked["params"][2])
+                        answer["result"] = {"Database": {str(UUID(int=1)): {"initial": own}}}
                     peer.sendall(json.dumps(answer).encode())
-        row = {"new": {"external_ids": ["map", [["a", "x" * length]]]}}
+        table = "Database" if about is not None else "Queue" if "external_ids" in new else "QoS"
+        method, row = ("update", {"new": new}) if about is None else ("update2", {"insert": new})
         for first in range(0, turns * rows, rows):
-            queues = {str(UUID(int=number + 2)): row for number in range(first, first + rows)}
-            update = {"id": None, "method": "update", "params": [monitor, {"Queue": queues}]}
+            some = {str(UUID(int=number + 2)): row for number in range(first, first + rows)}
+            update = {"id": None, "method": method, "params": [monitor, {table: some}]}
             peer.sendall(json.dumps(update).encode())
         while peer.recv(65_536):
             pass
 
 
-@pytest.mark.parametrize(("rows", "length"), [(100, 1), (1, 5_000)])
-def test_a_database_of_rows_without_end_is_left(rows: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+MANY_COLUMNS = {"columns": {f"c{number}": {"type": "string"} for number in range(1_000)}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "new", "table"), [(100, text(1), "Queue"), (1, text(5_000), "Queue"), (1, references(100), "QoS")]
+)
+def test_a_database_of_rows_without_end_is_left(
+    rows: int, new: dict[str, Any], table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, most in (("MOST_ROWS", 2_000), ("MOST_CHARACTERS", 100_000), ("LOOK_AGAIN", 20_000), ("AT_ONCE", 1)):
         monkeypatch.setattr(bounds, name, most)
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
-        serving = threading.Thread(target=serve, args=(listener, rows, length), daemon=True)
+        serving = threading.Thread(target=serve, args=(listener, rows, new), daemon=True)
         serving.start()
         switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
         reasons: list[str] = []
@@ -105,11 +133,49 @@ def test_a_database_of_rows_without_end_is_left(rows: int, length: int, monkeypa
         while serving.is_alive() and time.monotonic() < end:
             report = switch.step()
             reasons += [] if report is None else [report.reason]
-            most = max(most, len(switch._idl.tables["Queue"].rows))
+            most = max(most, len(switch._idl.tables[table].rows))
         serving.join(20)
         assert reasons[-1] == bounds.TOO_LARGE
         assert 0 < most <= 2_000
-        assert not switch._idl.tables["Queue"].rows
+        assert not switch._idl.tables[table].rows
+        switch.close()
+
+
+@pytest.mark.parametrize(("rows", "length"), [(100, 1), (1, 5_000)])
+def test_what_it_says_of_its_server_is_bounded_as_well(rows: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library has tables of its own for that, with the columns that the server names."""
+    for name, most in (("MOST_ROWS", 2_000), ("MOST_CHARACTERS", 100_000), ("LOOK_AGAIN", 20_000), ("AT_ONCE", 1)):
+        monkeypatch.setattr(bounds, name, most)
+    with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
+        about: list[Any] = []
+        serving = threading.Thread(
+            target=serve, args=(listener, rows, {"name": "x" * length}, 1_000, about), daemon=True
+        )
+        serving.start()
+        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
+        reasons: list[str] = []
+        most, end = 0, time.monotonic() + 60
+        while serving.is_alive() and time.monotonic() < end:
+            report = switch.step()
+            reasons += [] if report is None else [report.reason]
+            tables = switch._idl.server_tables or {}
+            most = max(most, *(len(each.rows) for each in tables.values())) if tables else most
+        serving.join(20)
+        assert reasons[-1] == bounds.TOO_LARGE
+        assert 0 < most <= 2_000
+        assert about == [{"Database": [{"columns": list(bounds._SERVER_COLUMNS)}]}]
+        switch.close()
+
+
+@pytest.mark.parametrize("state", ["x" * 1_000_000, [[]] * 1_000_000, {"a": 1}, None, 7])
+def test_what_stands_in_the_place_of_its_states_name_is_not_kept(state: Any) -> None:
+    with selectors.DefaultSelector() as selector:
+        switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
+        switch._idl.last_id = state
+        report = switch.step()
+        assert report is not None
+        assert report.reason == bounds.TOO_LARGE
+        assert switch._idl.last_id == str(UUID(int=0))
         switch.close()
 
 
@@ -132,7 +198,7 @@ def test_databases_that_are_each_within_their_bounds_do_not_add_up(monkeypatch: 
         for datapath in range(9):
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             turns = 3 if datapath == 0 else 1_000
-            serving.append(threading.Thread(target=serve, args=(listener, 100, 10, turns), daemon=True))
+            serving.append(threading.Thread(target=serve, args=(listener, 100, text(10), turns), daemon=True))
             serving[-1].start()
             address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
             switches.append(driver._Switch(datapath, address, selector, 0, Fence(), room))
@@ -203,6 +269,35 @@ def test_databases_beyond_their_time_have_no_more_of_it_together_than_one(monkey
             databases._charge(99, quiet, 0.0005)
             assert quiet.deadline == 0.0
     assert 0.5 * driver.TIME_SHARE * 100 < spent < 1.5 * driver.TIME_SHARE * 100
+
+
+def test_what_many_databases_took_at_once_is_not_counted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a start of the controller: each has its own time again."""
+    now = 0.0
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now))
+    databases, room = driver.Ovsdb(driver.OvsdbOptions(), lambda _: None), bounds.RowRoom()
+    with selectors.DefaultSelector() as selector:
+        switches = [driver._Switch(number, "tcp:127.0.0.1:1", selector, 0, Fence(), room) for number in range(100)]
+        for number, each in enumerate(switches):
+            databases._charge(number, each, driver.TIME_AT_ONCE + 0.001)
+            assert each.deadline > now
+        now = 10_000.0
+        for number, each in enumerate(switches):
+            databases._charge(number, each, 0.1)
+            assert each.deadline < now
+
+
+def test_a_database_whose_messages_fail_has_few_lines_of_the_log_and_short_reasons(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with selectors.DefaultSelector() as selector, caplog.at_level("INFO", LOGGER):
+        switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
+        reasons = [switch.failed(KeyError("x" * 10_000)).reason for _ in range(100)]
+        switch._txn = SimpleNamespace(commit=lambda: Transaction.ERROR, get_error=lambda: "x" * 1_000_000)
+        switch._finished()
+        switch.close()
+    assert 0 < len(caplog.records) <= driver.LINES_AT_ONCE + 1
+    assert max(len(each) for each in (*reasons, switch._error)) < 2 * driver.MOST_WORDS
 
 
 @pytest.mark.parametrize("value", ["0", '"x"', "null"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from typing import Any, Final
+from uuid import UUID
 
 from lark_controller.qos.queues import PortQueues
 from lark_controller.switches.ovsdb.json_stream import Parser
@@ -15,10 +16,14 @@ from lark_controller.switches.ovsdb.json_stream import Parser
 with warnings.catch_warnings():
     # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
     warnings.simplefilter("ignore")
+    from ovs.db.data import Datum
     from ovs.db.idl import Idl
+    from ovs.jsonrpc import Message
 
-# Rows of a replica, and the characters in them: a worker has tens of thousands of queues, of some hundred characters
-# each. The characters are counted anew each time that as many have come, and at least so many.
+# Rows of a replica, and the characters in them: a worker has tens of thousands of queues, of a thousand characters
+# each. An entry of a map or a set counts as so many characters more: a number or a reference takes memory as well. The
+# characters are counted anew each time that as many have come, and at least so many.
+ENTRY: Final = 64
 MOST_ROWS: Final = 1 << 17
 MOST_CHARACTERS: Final = 64 << 20
 LOOK_AGAIN: Final = 1 << 14
@@ -32,9 +37,27 @@ ROW: Final = 512
 AT_ONCE: Final = 1 << 20
 # Bytes of answers (echo) that a server may leave untaken.
 MOST_OWED: Final = 1 << 20
+# Characters of the name of a database's state, which is a UUID.
+MOST_STATE: Final = 64
 TOO_LARGE: Final = "its database has more rows, or longer ones, than one of queues can have"
 TOO_MUCH_TOGETHER: Final = "all switches' databases together have more than is kept, and its own more than its part"
 TAKES_NOTHING: Final = "its database takes no answers"
+
+# The columns that the library looks at in the database about the server itself. It asks for the schema of that, and
+# would keep every column that is in it.
+_TEXT: Final = {"type": "string"}
+_SERVER_COLUMNS: Final = {
+    "name": _TEXT,
+    "model": _TEXT,
+    "connected": {"type": "boolean"},
+    "leader": {"type": "boolean"},
+    "index": {"type": {"key": "integer", "min": 0, "max": 1}},
+}
+_SERVER: Final = {
+    "name": "_Server",
+    "version": "1.0.0",
+    "tables": {"Database": {"columns": _SERVER_COLUMNS}},
+}
 
 
 class RowRoom:
@@ -86,6 +109,8 @@ class ReplicaBounds:
         before = self._session.get_backlog()
         self._before = self._received()
         self._idl.run()
+        if not _is_state(self._idl.last_id):
+            return TOO_LARGE
         unsent = self._session.get_backlog()
         self._owed = self._owed + max(0, unsent - before) if unsent else 0
         if self._owed > MOST_OWED:
@@ -99,8 +124,13 @@ class ReplicaBounds:
 
     def _next(self) -> Any:
         """The next message; None where there is none, or enough has come in this turn."""
-        enough = self._received() - self._before >= AT_ONCE
-        return None if enough else self._receive()
+        if self._received() - self._before >= AT_ONCE:
+            return None
+        message = self._receive()
+        asked = self._idl._server_schema_request_id
+        if message is not None and message.type == Message.T_REPLY and asked is not None and message.id == asked:
+            message.result = _SERVER
+        return message
 
     def _received(self) -> int:
         rpc = self._session.rpc
@@ -113,7 +143,7 @@ class ReplicaBounds:
 
     def _beyond(self) -> str:
         """The reason why what the replica holds is too much, ``""`` where it is not."""
-        rows = sum(len(table.rows) for table in self._idl.tables.values())
+        rows = sum(len(table.rows) for table in _tables(self._idl))
         if rows > MOST_ROWS:
             return TOO_LARGE
         received = self._received()
@@ -127,20 +157,28 @@ class ReplicaBounds:
         return "" if self._room.may_hold(self, size - self._expected) else TOO_MUCH_TOGETHER
 
 
+def _is_state(value: Any) -> bool:
+    """True for what may be the name of a database's state: the library keeps whatever the server sends."""
+    return isinstance(value, str | UUID) and len(str(value)) <= MOST_STATE
+
+
+def _tables(idl: Idl) -> list[Any]:
+    """The tables of a replica, with that about the server itself, which the library keeps beside them."""
+    return [*idl.tables.values(), *(idl.server_tables or {}).values()]
+
+
 def _characters_in(idl: Idl) -> int:
     """The characters in the rows of a replica, or more than may be."""
     total = 0
-    for table in idl.tables.values():
+    for table in _tables(idl):
         for row in table.rows.values():
-            total += sum(_characters(getattr(row, column)) for column in table.columns)
+            total += sum(map(_characters, row._data.values()))
             if total > MOST_CHARACTERS:
                 return total
     return total
 
 
-def _characters(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(_characters(key) + _characters(each) for key, each in value.items())
-    return sum(map(_characters, value)) if isinstance(value, list) else 0
+def _characters(datum: Datum) -> int:
+    """The characters of a column as it was sent: the library shows no reference to a row that is not there."""
+    texts = (atom.value for pair in datum.values.items() for atom in pair if atom is not None)
+    return ENTRY * len(datum.values) + sum(len(text) for text in texts if isinstance(text, str))

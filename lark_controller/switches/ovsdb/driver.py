@@ -8,6 +8,7 @@ transaction, and waits until ovs-vswitchd has put it into force (``cur_cfg``). I
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import selectors
@@ -60,6 +61,8 @@ BUSY: Final = 60.0
 # Lines of the log that say of one database whether queues can be managed: at once, and a second afterwards.
 LINES_AT_ONCE: Final = 16
 LINES: Final = 1 / 60
+# Letters of an error in the words of a database.
+MOST_WORDS: Final = 500
 # Seconds without the replica of a database that goes beyond its bounds.
 SHUT: Final = 60.0
 # Seconds before a server that does not answer is called away.
@@ -208,8 +211,7 @@ class Ovsdb:
         try:
             report = switch.step()
         except Exception as error:
-            failure("a switch's database could not be handled", error, datapath=switch.name)
-            report = switch.broken(f"internal error: {error}")
+            report = switch.failed(error)
         self._charge(datapath, switch, time.thread_time() - began)
         heappush(self._due, (switch.deadline, datapath))
         if report is not None:
@@ -217,11 +219,15 @@ class Ovsdb:
 
     def _charge(self, datapath: int, switch: _Switch, seconds: float) -> None:
         """Take time off a database's budget. Those that go beyond it have no more time together than one has."""
-        pause = switch.paid(seconds * (len(self._busy) if datapath in self._busy else 1))
-        if pause:
-            now = time.monotonic()
+        now = time.monotonic()
+        if self._busy.get(datapath, math.inf) <= now:
+            self._forget_quiet(now)
+        if pause := switch.paid(seconds * (len(self._busy) if datapath in self._busy else 1)):
             self._busy[datapath] = now + pause + BUSY
-            self._busy = {each: until for each, until in self._busy.items() if until > now}
+            self._forget_quiet(now)
+
+    def _forget_quiet(self, now: float) -> None:
+        self._busy = {each: until for each, until in self._busy.items() if until > now}
 
 
 class _Switch:
@@ -304,6 +310,12 @@ class _Switch:
         self.deadline = time.monotonic() + RETRY
         self._last = Report(self._datapath, self._revision, reason=reason)
         return self._last
+
+    def failed(self, error: Exception) -> Report:
+        """Begin anew after an unexpected error, such as one by what a server should not send."""
+        if self._lines.take_whole(time.monotonic()):
+            failure("a switch's database could not be handled", error, datapath=self.name)
+        return self.broken(f"internal error: {error}"[:MOST_WORDS])
 
     def step(self) -> Report | None:
         """Do what can be done now without waiting; a report if anything has changed."""
@@ -412,7 +424,7 @@ class _Switch:
         elif status not in (Transaction.SUCCESS, Transaction.UNCHANGED):
             self._retry_at = time.monotonic() + RETRY
             if status == Transaction.ERROR:
-                self._error = f"its database refuses the queues: {self._txn.get_error()}"
+                self._error = f"its database refuses the queues: {self._txn.get_error()[:MOST_WORDS]}"
         self._txn, self._seen = None, -2
         return True
 
