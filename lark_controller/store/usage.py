@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
+from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -36,6 +38,9 @@ from lark_controller.store.schema import PEAK_COLUMNS, USAGE_COLUMNS, usage, usa
 # serves the living as well.
 NOT_ENDED: Final = 253_402_300_799.0
 _ROWS_AT_ONCE: Final = 2_000
+_REPLACED: Final = ("at", "readings", *PEAK_COLUMNS)
+_NUMBER, _ENDED_AT = (list(usage_jobs.columns.keys()).index(name) for name in ("number", "ended_at"))
+_OVER: Final = "SELECT number FROM usage_jobs WHERE number IN (SELECT value FROM json_each(?)) AND ended_at <> ?"
 
 _JOB_SUMS: Final = tuple(usage_jobs.c[name] for name in USAGE_COLUMNS)
 _PEAKS: Final = tuple(usage_jobs.c[name] for name in PEAK_COLUMNS)
@@ -80,8 +85,19 @@ def write(connection: Connection, use: NewUse) -> None:
 
     One transaction: a reading that is kept is counted, once, and one that is not kept is counted by the next.
     """
-    bulk.add(connection, usage_jobs, use.jobs, USAGE_COLUMNS, ("ended_at", "at", "readings", *PEAK_COLUMNS))
+    live, others = ([], use.jobs) if connection.dialect.name == "postgresql" else _by_end(connection, use.jobs)
+    bulk.add(connection, usage_jobs, live, USAGE_COLUMNS, _REPLACED)
+    bulk.add(connection, usage_jobs, others, USAGE_COLUMNS, ("ended_at", *_REPLACED))
     bulk.add(connection, usage, use.sums, USAGE_COLUMNS, ())
+
+
+def _by_end(connection: Connection, jobs: Sequence[bulk.Row]) -> tuple[list[bulk.Row], list[bulk.Row]]:
+    """The rows of jobs that live and lived before, and all others. SQLite writes every index anew that names a column
+    which is set, whatever it is set to; four of them have the time of the end."""
+    numbers = json.dumps([row[_NUMBER] for row in jobs])
+    over = {number for (number,) in connection.exec_driver_sql(_OVER, (numbers, NOT_ENDED))}
+    lives = [row[_ENDED_AT] == NOT_ENDED and row[_NUMBER] not in over for row in jobs]
+    return list(compress(jobs, lives)), list(compress(jobs, (not each for each in lives)))
 
 
 def unended(connection: Connection) -> Iterator[Readings]:

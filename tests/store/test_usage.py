@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -17,6 +18,9 @@ from lark_controller.accounting.readings import CountKind, FlowReading, PortRead
 from lark_controller.accounting.usage import MOST, JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import Store
+from lark_controller.store.database import connect
+from lark_controller.store.schema import metadata
+from lark_controller.store.usage import new_use, write
 from tests.fixtures.databases import NOW, a_run
 
 DAY_ONE = 1_700_006_400  # a midnight in UTC
@@ -67,6 +71,37 @@ def test_new_use_is_added_and_readings_are_replaced(store: Store) -> None:
     store.usage.finish([2])
     assert list(store.usage.unended()) == []
     assert store.usage.of_jobs([2]) == {2: JobUsage(USE, at=DAY_ONE + 30, final=True)}
+
+
+def test_a_job_whose_end_was_none_lives_on_and_others_ends_stay(store: Store) -> None:
+    store.usage.write([entry(), entry(2), entry(3)])
+    store.usage.write([entry(1, new=Usage(), readings="", final=True), entry(2, new=Usage(), readings="", final=True)])
+    store.usage.write([entry(1, at=DAY_ONE + 90, new=Usage(), readings='{"at":3}'), entry(3), entry(4)])
+    assert [(each.number, each.readings) for each in store.usage.unended()] == [
+        (1, '{"at":3}'), (3, '{"at":1}'), (4, '{"at":1}')
+    ]  # fmt: skip
+    assert {number: each.final for number, each in store.usage.of_jobs([1, 2, 3, 4]).items()} == {
+        1: False, 2: True, 3: False, 4: False
+    }  # fmt: skip
+
+
+def test_on_sqlite_the_use_of_jobs_that_live_on_changes_no_index(tmp_path: Path) -> None:
+    database = connect(f"sqlite:///{tmp_path}/some.db")
+    metadata.create_all(database.engine)
+    use = new_use([entry(), entry(2)])
+    with database.engine.connect() as connection, connection.begin():
+        write(connection, use)
+        handle = connection.connection.driver_connection
+        assert handle is not None
+        steps: list[str] = []
+        handle.set_trace_callback(steps.append)
+        write(connection, use)
+        handle.set_trace_callback(None)
+        (step,) = (step for step in steps if step.startswith("INSERT INTO usage_jobs"))
+        update = [opcode for (_, opcode, *_) in connection.exec_driver_sql(f"EXPLAIN {step}")]
+    assert "Insert" in update
+    assert "IdxDelete" not in update
+    database.engine.dispose()
 
 
 def test_peaks_are_replaced_and_stay_with_jobs_that_have_ended(store: Store) -> None:
