@@ -17,7 +17,7 @@ LOCKS: Final = {"Lock", "RLock", "Condition"}
 STARTS: Final = {"Thread", "StoppableThread", "TurnThread", "ThreadPoolExecutor"}
 ROWS: Final = {
     "lark_controller/rest/": "(in `rest/`)",
-    "lark_controller/store/database.py": "SQLite's writer",
+    "lark_controller/store/sqlite.py": "SQLite's writer",
     "lark_controller/services/scitags.py": "`RegistryFile`",
     "lark_controller/services/gathering.py": "`Gathering`",
     "lark_common/limits.py": "limits",

@@ -186,9 +186,9 @@ def test_a_job_that_asks_and_releases_in_a_loop_is_given_an_address_a_minute(tmp
             controls.associate(ExternalWish(first.id, family=4), "alice")
         # Once its time has come it is given one again, and no more than one.
         clock += 61.0
-        made = controls.associate(ExternalWish(first.id, family=4), "alice")
-        assert made.created
-        controls.release(made.association.id, "alice")
+        again = controls.associate(ExternalWish(first.id, family=4), "alice")
+        assert again.created
+        controls.release(again.association.id, "alice")
         with pytest.raises(ExternalAddressError, match="too often"):
             controls.associate(ExternalWish(first.id, family=4), "alice")
 

@@ -13,12 +13,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from ovs.db import idl
 
 from lark_common.log import LOGGER
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.fence import Fence
 from lark_controller.switches.ovsdb import bounds, driver, json_stream
-from lark_controller.switches.ovsdb.driver import Transaction
 from lark_controller.switches.ovsdb.json_stream import Parser
 
 
@@ -293,7 +293,7 @@ def test_a_database_whose_messages_fail_has_few_lines_of_the_log_and_short_reaso
     with selectors.DefaultSelector() as selector, caplog.at_level("INFO", LOGGER):
         switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
         reasons = [switch.failed(KeyError("x" * 10_000)).reason for _ in range(100)]
-        switch._txn = SimpleNamespace(commit=lambda: Transaction.ERROR, get_error=lambda: "x" * 1_000_000)
+        switch._txn = SimpleNamespace(commit=lambda: idl.Transaction.ERROR, get_error=lambda: "x" * 1_000_000)
         switch._finished()
         switch.close()
     assert 0 < len(caplog.records) <= driver.LINES_AT_ONCE + 1
