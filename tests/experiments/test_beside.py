@@ -98,6 +98,29 @@ def test_the_labs_tests_take_the_first_sound_measurement_also_where_it_fails() -
     assert not rates.have((30,))
 
 
+@pytest.mark.parametrize(
+    ("references", "enough", "counts"),
+    [
+        # Repeated three times, then marked.
+        ((0.97, 0.97, 0.97, 0.96), True, 4),
+        # Too late for a stream of too much to be seen.
+        ((0.97, 0.97, 0.97, 0.90, 0.95), True, 5),
+        # What has too little counts beside a sound reference alone.
+        ((0.97, 0.97, 0.97, 0.96, 1.0), False, 5),
+        # A sound one counts at once.
+        ((0.97, 1.0), True, 2),
+    ],
+)
+def test_what_has_enough_beside_a_late_reference_time_and_again_counts_and_is_marked(
+    references: tuple[float, ...], enough: bool, counts: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = [Taken((float(number),), Meanwhile(got)) for number, got in enumerate(references, 1)]
+    several = iter(taken)
+    found = first_sound(lambda: next(several), lambda _: enough)
+    assert found == Rates((float(counts),), references[counts - 1])
+    assert ("marked" in capsys.readouterr().out) is (abs(found.reference - 1) > TOLERANCE)
+
+
 def test_the_labs_tests_fail_where_no_measurement_is_sound() -> None:
     several = []
 
