@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -114,8 +114,9 @@ def test_the_labs_tests_take_the_first_sound_measurement_also_where_it_fails() -
 def test_what_has_enough_beside_a_late_reference_time_and_again_counts_and_is_marked(
     references: tuple[float, ...], enough: bool, counts: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    taken = [Taken((float(number),), Meanwhile(got)) for number, got in enumerate(references, 1)]
-    several = iter(taken)
+    several: Iterator[Taken[Sequence[float]]] = iter(
+        [Taken((float(number),), Meanwhile(got)) for number, got in enumerate(references, 1)]
+    )
     found = first_sound(lambda: next(several), lambda _: enough)
     assert found == Rates((float(counts),), references[counts - 1])
     assert ("marked" in capsys.readouterr().out) is (abs(found.reference - 1) > TOLERANCE)

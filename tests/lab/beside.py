@@ -4,8 +4,8 @@ A machine that is late lets every stream have less, the reference as well. So a 
 reference is off, for a bounded number of times. The first measurement whose reference has its rate decides, whatever
 came out; where there is none, the test fails and says so.
 
-Where each stream has what it is to have in spite of a reference that is a little off, time and again, that counts and is
-marked: a late machine gives nobody more.
+Where each stream has what it is to have in spite of a reference that is a little off, time and again, that counts and
+is marked: a late machine gives nobody more.
 
 Where the machine's processors had no time left, a small reference may have its rate beside streams that have not: a
 measurement of too little is made again then. One of too much decides, since a late machine gives nobody more; and a
@@ -100,8 +100,8 @@ def measured(
 def first_sound(
     measure: Callable[[], Taken[Sequence[float]]], enough: Callable[[Sequence[float]], bool] = lambda _: False
 ) -> Rates:
-    """Answer the first measurement that is sound, whatever it is; or one of enough in which the reference nearly had its
-    rate, once REPEATED were not sound. Raises LabError where none of TRIES is either."""
+    """Answer the first measurement that is sound, whatever it is; or one of enough in which the reference nearly had
+    its rate, once REPEATED were not sound. Raises LabError where none of TRIES is either."""
     tried = []
     for turn in range(1, TRIES + 1):
         taken = measure()
