@@ -65,6 +65,8 @@ class MissedSwitches:
             # Strangers at the port of one that stands by may be thousands, and would all have their turns before.
             first = self._expected(wanted)
             wanted = sorted(wanted, key=lambda each: each not in first)[:AT_ONCE]
+            # Those that cannot come, for want of a listener, leave the next turn to the others.
+            missed.update(dict.fromkeys(wanted, now))
         tcp, tls = self._listeners() if wanted else ((), ())
         return json.dumps({"switches": wanted, "tcp": tcp, "tls": tls}, separators=(",", ":")).encode()
 

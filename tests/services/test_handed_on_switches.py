@@ -69,7 +69,20 @@ def test_many_that_are_missed_are_waited_for_longer_and_taken_in_parts() -> None
     active.now += MANY_MISSED_SECONDS
     assert active.wanted(*kept) == list(range(1, AT_ONCE + 1))
     active.present = frozenset(range(FEW + 1, MOST + 1))
+    active.now += MISSED_SECONDS
     assert active.wanted(*kept) == list(range(1, FEW + 1))
+
+
+def test_those_that_have_had_their_turn_and_have_not_come_leave_the_next_to_others() -> None:
+    active = Active()
+    kept = range(1, 2 * AT_ONCE + 1)
+    active.wanted(*kept)
+    active.now += MANY_MISSED_SECONDS
+    assert active.wanted(*kept) == list(range(1, AT_ONCE + 1))
+    active.now += SECONDS
+    assert active.wanted(*kept) == list(range(AT_ONCE + 1, 2 * AT_ONCE + 1))
+    active.now += MANY_MISSED_SECONDS
+    assert active.wanted(*kept) == list(range(1, AT_ONCE + 1))
 
 
 def test_those_that_are_expected_have_their_turn_before_any_number_of_strangers() -> None:
