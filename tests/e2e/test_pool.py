@@ -68,8 +68,8 @@ def lark(site: Site, folder: Path, collector: Collector) -> Iterator[Lark]:
 
 @pytest.fixture
 def brief(site: Site, folder: Path, collector: Collector) -> Iterator[Lark]:
-    """A controller whose leases are two seconds; nobody renews them."""
-    with running(site, folder, collector, 2.0) as lark:
+    """A controller whose leases are five seconds; nobody renews them."""
+    with running(site, folder, collector, 5.0) as lark:
         yield lark
 
 
@@ -146,18 +146,22 @@ def test_a_job_on_a_slot_that_is_unclaimed_is_quarantined(site: Site, lark: Lark
 def test_leases_end_nothing_that_the_pool_confirms_or_while_it_is_away(
     site: Site, brief: Lark, collector: Collector
 ) -> None:
-    job, over = site.run(brief, "a", "alice"), site.run(brief, "b", "bob")
+    job = site.run(brief, "a", "alice")
+    # Before its lease ends, whatever the other's start takes.
+    pool_says(collector, job)
+    over = site.run(brief, "b", "bob")
 
     def heard_of() -> bool:
         pool_says(collector, job)
         return state(brief, over) == "ended"
 
-    wait(heard_of, 20)
+    wait(heard_of, 60)
     before = readings(brief)
     wait(lambda: readings(brief) > before)
+    assert state(brief, job) == "enforced"
     collector.kill()
     before = failures(brief)
-    wait(lambda: failures(brief) >= before + 8, 30)
+    wait(lambda: failures(brief) >= before + 8, 60)
     assert state(brief, job) == "enforced"
     assert brief.service.metrics.leases_kept._value.get() >= 1
     collector.start()
