@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from threading import Lock
@@ -18,8 +18,10 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import StatementError
 
-# Rows of one step. A statement has 32,766 values at most (SQLITE_MAX_VARIABLE_NUMBER).
+# Rows and characters of one step at most; a row with more text is a step by itself. A statement has 32,766 values at
+# most (SQLITE_MAX_VARIABLE_NUMBER).
 PORTION: Final = 256
+MOST_TEXT: Final = 1 << 18
 _ROWS: Final = "{rows}"
 _INSERT: Final = re.compile(r"(INSERT INTO [^?]* VALUES )(\(\?(?:, \?)*\))([^?]*)")
 
@@ -84,8 +86,20 @@ def _template(statement: str) -> str | None:
     return None if found is None or _ROWS in statement else f"{found[1]}{_ROWS}{found[3]}"
 
 
-def _portions(rows: Sequence[Row]) -> list[Sequence[Row]]:
-    return [rows[start : start + PORTION] for start in range(0, len(rows), PORTION)]
+def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows in portions of 256, 128, 64 and so on. The driver keeps the last 128 statements of each connection with
+    the values that they had last: with a statement for each number of rows these were hundreds of megabytes of ads."""
+    start = 0
+    while start < len(rows):
+        size = min(PORTION, 1 << (len(rows) - start).bit_length() - 1)
+        while size > 1 and _characters(rows[start : start + size]) > MOST_TEXT:
+            size //= 2
+        yield rows[start : start + size]
+        start += size
+
+
+def _characters(rows: Sequence[Row]) -> int:
+    return sum(len(value) for value in chain.from_iterable(rows) if isinstance(value, str))
 
 
 @lru_cache(maxsize=256)

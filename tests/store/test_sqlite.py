@@ -33,8 +33,37 @@ def test_many_rows_are_inserted_and_changed_in_few_steps(tmp_path: Path, count: 
         found = [name for _, name in connection.execute(select(COLOURS).order_by(COLOURS.c.number))]
     assert changed == count - 1
     assert found == ["red", *(f"blue {number}" for number in range(1, count))]
-    assert len(steps) == 2 * -(-count // sqlite.PORTION)
+    assert len(steps) == 2 * (count // sqlite.PORTION + (count % sqlite.PORTION).bit_count())
     database.engine.dispose()
+
+
+class Steps(list[tuple[str, tuple[object, ...]]]):
+    """A cursor that keeps what it is to carry out."""
+
+    def execute(self, statement: str, values: tuple[object, ...]) -> None:
+        self.append((statement, values))
+
+
+def test_there_are_few_statements_whatever_the_number_of_rows() -> None:
+    """The driver keeps statements, with their values."""
+    statements: set[str] = set()
+    for count in range(1, 2 * sqlite.PORTION):
+        steps = Steps()
+        rows = [(number, "red") for number in range(count)]
+        assert sqlite.insert_many(steps, "INSERT INTO colours (number, name) VALUES (?, ?)", rows, None)
+        assert [value for _, values in steps for value in values] == [value for row in rows for value in row]
+        statements.update(statement for statement, _ in steps)
+    assert len(statements) == sqlite.PORTION.bit_length()
+
+
+def test_a_step_has_little_text_or_one_row() -> None:
+    half, much = "x" * (sqlite.MOST_TEXT // 2), "x" * (2 * sqlite.MOST_TEXT)
+    steps = Steps()
+    names = [half, half, half, much, half, "red", "blue", "green"]
+    sqlite.insert_many(steps, "INSERT INTO colours (name) VALUES (?)", [(name,) for name in names], None)
+    assert [values for _, values in steps] == [
+        (half, half), (half,), (much,), (half, "red", "blue", "green")
+    ]  # fmt: skip
 
 
 def test_no_text_with_nul_is_stored(tmp_path: Path) -> None:

@@ -54,17 +54,17 @@ def counted() -> Iterator[list[str]]:
         sql_event.remove(Engine, "commit", commit)
 
 
-def test_fifty_posts_and_ends_take_as_many_statements_as_one_and_one_commit(store: Store) -> None:
-    store.runs.carry_out([post(a_run(number)) for number in range(100, 160)])
+def test_64_posts_and_ends_take_as_many_statements_as_one_and_one_commit(store: Store) -> None:
+    store.runs.carry_out([post(a_run(number)) for number in range(100, 170)])
     with counted() as alone:
         store.runs.carry_out([post(a_run(0)), over(a_run(100), exit_ad="ExitCode = 0")])
     with counted() as many:
-        asked: list[Request] = [post(a_run(number)) for number in range(1, 51)]
-        outcomes = store.runs.carry_out([*asked, *(over(a_run(101 + number), exit_ad="x") for number in range(50))])
+        asked: list[Request] = [post(a_run(number)) for number in range(1, 65)]
+        outcomes = store.runs.carry_out([*asked, *(over(a_run(101 + number), exit_ad="x") for number in range(64))])
     assert len(many) == len(alone)
     assert many.count("COMMIT") == 1
-    assert len(outcomes) == 100
-    assert len(list(store.runs.live())) == 60
+    assert len(outcomes) == 128
+    assert len(list(store.runs.live())) == 70
 
 
 def test_the_error_of_one_fails_no_other(store: Store) -> None:
