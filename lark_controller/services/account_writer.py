@@ -21,6 +21,8 @@ from lark_controller.store import BATCH, Store
 
 # Seconds between looks for jobs that have ended, which are written without waiting for the next minute.
 _SOON: Final = 1.0
+# Seconds between two portions of accounts, at most.
+_REST: Final = 0.5
 _PRUNE_EVERY: Final = 3_600.0
 
 
@@ -104,10 +106,14 @@ class AccountWriter:
             self._doubtful = []
         numbers = iter(self._ledger.ended() if only_ended else self._ledger.changed())
         while batch := list(islice(numbers, BATCH)):
+            began = time.monotonic()
             entries = self._doubtful = self._ledger.entries(batch)
             self._store.usage.write(entries)
             self._doubtful = []
             self._ledger.wrote(entries)
+            if len(batch) == BATCH:
+                # As long as that took, so that posts do not wait for a portion each.
+                self._thread.pause(min(time.monotonic() - began, _REST))
         keys = iter(self._pairs.changed(only_ended))
         while some := list(islice(keys, BATCH)):
             # Written as they are and not added, so that a commit whose answer is lost may come twice.
