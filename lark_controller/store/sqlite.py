@@ -45,7 +45,17 @@ class Turns:
             turn = Lock()
             turn.acquire()
             self._waiting.append(turn)
-        turn.acquire()
+        try:
+            turn.acquire()
+        except BaseException:
+            # Ctrl-C at a command: the turn of one that is gone would be everybody's last.
+            with self._lock:
+                waits = turn in self._waiting
+                if waits:
+                    self._waiting.remove(turn)
+            if not waits:
+                self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

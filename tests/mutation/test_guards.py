@@ -36,8 +36,11 @@ def test_one_that_is_taken_away_is_noticed_and_one_that_stays_is_not(tmp_path: P
     """A short form of ``python -m tests.mutation.guards``."""
     (guard,) = [each for each in GUARDS if each.name == "no hand-over while switches come"]
     stays = replace(guard, name="stays", without=" or loss.connected < reach.connected")
+    broken = replace(guard, name="its test fails", test=str(tmp_path / "test_broken.py"))
+    Path(broken.test).write_text("def test_it():\n    assert False\n")
     lines = [
-        "\n".join(f"{key} = {json.dumps(value)}" for key, value in asdict(each).items()) for each in (guard, stays)
+        "\n".join(f"{key} = {json.dumps(value)}" for key, value in asdict(each).items())
+        for each in (guard, stays, broken)
     ]
     made = tmp_path / "guards.toml"
     made.write_text("".join(f"[[guard]]\n{each}\n" for each in lines))
@@ -45,4 +48,6 @@ def test_one_that_is_taken_away_is_noticed_and_one_that_stays_is_not(tmp_path: P
         [sys.executable, "-m", "tests.mutation.guards", "--list", str(made)], cwd=ROOT, text=True, capture_output=True
     )
     assert shown.returncode == 1, shown.stdout + shown.stderr
-    assert shown.stdout.splitlines() == [f"noticed   {guard.name}", "UNNOTICED stays", "1 of 2 noticed"]
+    assert shown.stdout.splitlines() == [
+        f"noticed   {guard.name}", "UNNOTICED stays", "FAILS ANYWAY its test fails", "1 of 3 noticed"
+    ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,36 @@ def test_a_turn_ends_with_an_error() -> None:
         raise ZeroDivisionError
     with turns:
         pass
+
+
+class Interrupted:
+    """A lock at which the main thread is interrupted when it waits; ``before`` runs first."""
+
+    def __init__(self, before: Callable[[], object]) -> None:
+        self._before = before
+        self._free = True
+
+    def acquire(self) -> None:
+        if not self._free:
+            self._before()
+            raise KeyboardInterrupt
+        self._free = False
+
+    def release(self) -> None:
+        self._free = True
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_one_that_is_interrupted_while_it_waits_leaves_its_turn_to_the_others(
+    handed_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = sqlite.Turns()
+    turns.__enter__()
+    before = turns.__exit__ if handed_over else lambda: None
+    monkeypatch.setattr(sqlite, "Lock", lambda: Interrupted(before))
+    with pytest.raises(KeyboardInterrupt):
+        turns.__enter__()
+    if not handed_over:
+        turns.__exit__()
+    assert not turns._taken
+    assert not turns._waiting
