@@ -350,6 +350,10 @@ class Desired(ExternalJobs):
         for key, net in slices.items():
             assert isinstance(key, SliceKey)
             self.ruled.slice_changed(key)
+            if self._followed:
+                # No switch holds any of this yet. Until labels are moved a job breaks up the block of those beside it,
+                # which would change every switch of both slices.
+                continue
             made: dict[int, tuple[Changes, int]] = {}
             for datapath in self._local.edges_of(key):
                 if datapath not in self.switches or key in touched.get(datapath, ()):

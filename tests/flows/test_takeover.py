@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Address
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.qos.worker_queues import Claim
 from tests.flows.test_desired import CORE, EDGES, FULL, QUEUES, a_job, a_switch, apply
-from tests.flows.test_transition import QUEUED, VARIANTS
+from tests.flows.test_transition import QUEUED, VARIANTS, calls
 
 OTHER_DSCP = QUEUES.replace("cms: {ceiling: 250Mbit}", "cms: {ceiling: 250Mbit, dscp: 30}")
 OTHER_ORDER = QUEUES.replace("  cms: {ceiling: 250Mbit}\n  default: {queue: 1}", "  default: {queue: 1}\n  cms: {}")
@@ -225,3 +225,43 @@ def test_other_local_networks_change_what_a_reserved_flow_to_the_wan_leaves_out(
         assert apply(before.build(1), transition.changes(1)) == after.build(1)
         assert after.rules[1] == len(after.build(1).flows)
         assert bool(transition.changed(1)) is bool(reserved)
+
+
+def test_a_job_that_comes_before_labels_are_moved_costs_nothing_at_other_switches() -> None:
+    new = FULL.replace("{by: Owner}", "{by: AcctGroup}")
+    block = IPv4Network("10.64.1.0/26")
+
+    def cost(edges: int) -> int:
+        owners, decided = ("alice", "bob"), Decider(load(FULL))
+        before, afresh = Desired(load(FULL)), Desired(load(new))
+        for datapath in range(3, 3 + edges):
+            before.set_switch(a_switch(FULL, datapath), (f"worker{datapath}",))
+            afresh.set_switch(a_switch(new, datapath), (f"worker{datapath}",))
+        there = [
+            a_job(number, owner=owner, datapath=datapath, ipv4=block[number], ipv4_block=block)
+            for number, (owner, datapath) in enumerate(product(owners, range(3, 3 + edges)), 1)
+        ]
+        for job in there:
+            before.put(job, decided.of(job))
+        after, decider = Desired.following(load(new), before), Decider(load(new))
+        # The first of the block's jobs are under their new label when another comes.
+        for job in there[:edges]:
+            after.decide_anew(job.number, decider.of(job))
+        fresh = a_job(63, owner="bob", datapath=3, ipv4=block[63], ipv4_block=block)
+        took = calls(lambda: after.put(fresh, decider.of(fresh)))
+        before.put(fresh, decided.of(fresh))
+        for job in there[edges:]:
+            after.decide_anew(job.number, decider.of(job))
+        for _ in after.move_labels():
+            pass
+        for job in (*there, fresh):
+            afresh.put(job, decider.of(job))
+        transition = Transition(before, after)
+        for datapath in range(3, 3 + edges):
+            held, wanted = before.build(datapath), afresh.build(datapath)
+            assert after.build(datapath) == wanted
+            assert apply(held, transition.changes(datapath)) == wanted
+            assert after.rules[datapath] == len(wanted.flows)
+        return took
+
+    assert cost(24) - cost(4) < 400
