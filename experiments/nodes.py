@@ -35,6 +35,8 @@ URL = "http://127.0.0.1:8080"
 OPENFLOW = "127.0.0.1:6653"
 START_SECONDS = 60
 OVSDB = "unix:/run/openvswitch/db.sock"
+# Seconds for which a job lives without a worker service that renews it: longer than any run of the nodes.
+LEASE = 86_400
 
 
 def frozen(value: Any) -> Any:
@@ -247,6 +249,18 @@ def leaves() -> Iterator[None]:
             process.wait(30)
 
 
+def settings() -> dict[str, str]:
+    """The controller's settings."""
+    return {
+        "LARK_STATE_DIR": str(STATE),
+        "LARK_POLICY_FILE": str(STATE / "policy.yaml"),
+        "LARK_OPENFLOW_LISTEN": OPENFLOW,
+        "LARK_OVSDB": OVSDB,
+        "LARK_TOKENS_FILE": str(STATE / "tokens.yaml"),
+        "LARK_LEASE_SECONDS": str(LEASE),
+    }
+
+
 @contextlib.contextmanager
 def controller(request: Request) -> Iterator[None]:
     """A controller with a database of its own; it is there when the block begins."""
@@ -256,14 +270,7 @@ def controller(request: Request) -> Iterator[None]:
     every = [Member(application, node) for application in range(applications(request)) for node in range(request.nodes)]
     names += [f"{each.address} {each.name}" for each in every]
     Path("/etc/hosts").write_text("\n".join(names) + "\n")
-    environment = {
-        **os.environ,
-        "LARK_STATE_DIR": str(STATE),
-        "LARK_POLICY_FILE": str(STATE / "policy.yaml"),
-        "LARK_OPENFLOW_LISTEN": OPENFLOW,
-        "LARK_OVSDB": OVSDB,
-        "LARK_TOKENS_FILE": str(STATE / "tokens.yaml"),
-    }
+    environment = {**os.environ, **settings()}
     scopes = ["--scope", "operate", "--scope", "hook"]
     made = run(
         [LARK, "token", "experiment", *scopes, "--file", environment["LARK_TOKENS_FILE"]], env=environment

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from experiments import cluster, measured
+from experiments import adaptive, cluster, full_links, measured, qos_allocation, qos_applications, qos_framework
+from experiments import nodes as cluster_nodes
 from experiments.beside import TRIES, Processors
 from experiments.nodes import Request, Run
 from lab.run import LabError
+from lark_controller import settings
 
 PROCESSORS = [(0.0, Processors(10, 0, 100)), (100.0, Processors(60, 0, 200))]
 
@@ -95,3 +97,10 @@ def test_what_was_written_counts_where_the_lab_ended_too_early() -> None:
         measured.read([], request("a"), PROCESSORS, "no end within 60 s")
     with pytest.raises(LabError, match="it broke"):
         measured.read([json.dumps({"run": "a", "failed": "it broke"})], request("a"), PROCESSORS)
+
+
+@pytest.mark.parametrize("experiment", [adaptive, full_links, qos_allocation, qos_applications, qos_framework])
+def test_the_nodes_jobs_live_as_long_as_any_experiment(experiment: Any) -> None:
+    """No worker service renews them; without a job nothing can be reserved, and its port passes nothing."""
+    given = settings.load(cluster_nodes.settings())
+    assert given.lease_seconds > experiment.SECONDS + 10 * cluster_nodes.START_SECONDS
