@@ -33,6 +33,8 @@ LOAD_FROM: Final = 6.0
 LOAD_SECONDS: Final = 8.0
 LOAD_NODES: Final = (2, 1)
 LOAD: Final = 180.0
+# The runs: without adapting, and with it.
+NAMES: Final = ("frames", "frames, adapting")
 # Seconds after a change that do not count: the news, and frames that are under way.
 SETTLED: Final = 2.0
 # Of its frame rate, what counts as kept.
@@ -56,7 +58,7 @@ def runs(options: Options) -> Iterator[Run]:
     load = of_link(LOAD, limit)
     # More than it has reserved, so that it takes all of that.
     sent = ("--rate", f"{FRAMES:g}", "--seconds", f"{LOAD_SECONDS:g}", "--bytes", f"{2 * load * megabyte / FRAMES:.0f}")
-    for name in ("frames", "frames, adapting"):
+    for name in NAMES:
         both = (name, "frames")
         reserved_later = (None, load * unit)
         delays = (0.0, LOAD_FROM)
@@ -94,7 +96,7 @@ def adapting(times: Measured, options: Options) -> Result:
             ),
             Check.of("not adapting: less than that", least["frames"], lambda found: found < KEPT),
         ),
-        setting=setting(options),
+        setting=setting(options, times.repetitions(*NAMES)),
         notes=(
             f"Three ranks send their parts of {FRAMES:g} frames a second to the fourth. After {LOAD_FROM:g} s, for "
             f"{LOAD_SECONDS:g} s, another application sends what it has reserved, {load:g} MB/s, from one of the three "
@@ -104,7 +106,7 @@ def adapting(times: Measured, options: Options) -> Result:
             f"as pass in time. A frame went {'; '.join(told)}.",
             "The picture shows one measurement of each; the aims are judged by all.",
         ),
-        beside=times.beside("frames"),
+        beside=times.beside(*NAMES),
     )  # fmt: skip
 
 
@@ -146,10 +148,10 @@ def _size(played: Played, begin: float, end: float) -> float:
     return sum(sizes) / max(1, len(sizes))
 
 
-def setting(options: Options) -> dict[str, str | float | int | bool]:
-    """The setting of the results of applications."""
+def setting(options: Options, repetitions: int | str) -> dict[str, str | float | int | bool]:
+    """The setting of the results of applications, with how often each run was measured."""
     return {
         "nodes": NODES,
         "rates of the paper times": scale(NODES, options),
-        "repetitions": options.fewer,
+        "repetitions": repetitions,
     }

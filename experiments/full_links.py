@@ -6,6 +6,7 @@ on cables that differ in one thing each: how many frames they hold back, how muc
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
@@ -13,6 +14,7 @@ from typing import Final
 
 from experiments import paper
 from experiments.beside import Kept
+from experiments.cable import MARGIN, held
 from experiments.cluster import Played
 from experiments.measured import Measured, NotMeasuredError, measure
 from experiments.nodes import Run
@@ -82,6 +84,9 @@ def _at_once(variant: Variant) -> str:
 def result(times: Measured, options: Options) -> Result:
     """The times of each kind of cable, and what was lost on it."""
     places: list[str] = []
+    names = [
+        name for each in variants(options) for name in (_at_once(each), *(_alone(each, one) for one in rates(options)))
+    ]
     alone, joint, told = [], [], []
     slower: dict[str, list[tuple[float, bool]]] = {}
     dropped: dict[str, list[tuple[float, bool]]] = {}
@@ -109,19 +114,20 @@ def result(times: Measured, options: Options) -> Result:
         y_label="completion time, s",
         series=(Series("alone", tuple(alone)), Series("at once", tuple(joint))),
         checks=tuple(_checks(slower, dropped)),
-        setting=setting(NODES, options),
+        setting=setting(NODES, options, times.repetitions(*names)),
         notes=(
             f"All flows of a link together reserve {paper.LINK_MBYTES:g} MB/s, all of it; the cable carries 2 % "
             "more. A switch that holds back 40 ms at the paper's rates holds 130 full frames for each of these "
-            "42 flows; at the scale of this lab it holds little more than one. A frame that it drops at the end of a "
-            "round is sent again after a time-out, for which the whole exchange waits. The cables here differ in what "
-            "they hold back, in what they carry beyond what is reserved, and in how fast all of it is, which is the "
-            "work of the lab's processor.",
+            f"42 flows; at the scale of this lab it holds {_held(options)} for all of them. A frame that it drops at "
+            "the end of a round is sent again after a time-out, for which the whole exchange waits. The cables here "
+            "differ in what they hold back, in what they carry beyond what is reserved, and in how fast all of it is, "
+            "which is the work of the lab's processor.",
             f"Lost, in the middle of the measurements: {'; '.join(told)}.",
-            *times.missing(*(f"{each.name}," for each in variants(options))),
+            f"At once they take, of their time alone: {'; '.join(itertools.starmap(_slower, slower.items()))}.",
+            *times.missing(*names),
         ),
         places=tuple(places),
-        beside=times.beside(*(f"{each.name}," for each in variants(options))),
+        beside=times.beside(*names),
     )
 
 
@@ -145,6 +151,16 @@ def _checks(
         yield Check.of(
             f"with {DEEP.name}: within 5 % of the time alone", slower[DEEP.name], lambda part: abs(part - 1) <= WITHIN
         )
+
+
+def _held(options: Options) -> int:
+    """The frames that a cable of the first kind holds back."""
+    return held(options.rates.link_mbytes * MEGABITS * scale(NODES, options) * MARGIN)
+
+
+def _slower(name: str, parts: list[tuple[float, bool]]) -> str:
+    """A part of a sentence about the times of exchanges at once."""
+    return f"{name}, {min(part for part, _ in parts):.3f} to {max(part for part, _ in parts):.3f}"
 
 
 def _lost(several: tuple[Played, ...] | list[Played]) -> str:

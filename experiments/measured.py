@@ -54,12 +54,18 @@ class Measured:
         return all(name in self.kept for name in names)
 
     def beside(self, *names: str) -> Beside | None:
-        """The reference streams of the runs whose names begin so."""
-        return Beside.of(one for name, kept in self.kept.items() if name.startswith(names) for one in kept.taken)
+        """The reference streams of these runs."""
+        return Beside.of(one for name, kept in self.kept.items() if name in names for one in kept.taken)
+
+    def repetitions(self, *names: str) -> int | str:
+        """The measurements that count of each of these runs, or the least and the most of them."""
+        counts = [len(kept.values) for name, kept in self.kept.items() if name in names]
+        least, most = min(counts, default=0), max(counts, default=0)
+        return most if least == most else f"{least} to {most}"
 
     def missing(self, *names: str) -> tuple[str, ...]:
-        """A note of the runs whose names begin so of which nothing was measured; none where there are none."""
-        told = [f"{name} ({why})" for name, why in self.failed.items() if name.startswith(names)]
+        """A note of these runs of which nothing was measured; none where there are none."""
+        told = [f"{name} ({why})" for name, why in self.failed.items() if name in names]
         return (f"Not measured, and left out: {'; '.join(told)}.",) if told else ()
 
 

@@ -175,7 +175,7 @@ def against_allocation(times: Measured, options: Options) -> Result:
                 "they communicate alone" if alone else "they would not from {} of the most on, without any one point",
             ),
         ),
-        setting=setting(options),
+        setting=setting(options, times.repetitions(*names)),
         notes=(
             "Integer Sort is ours, in the shape of NAS IS; PTRANS, RandomAccess, FFT and b_eff are HPC Challenge's, "
             f"LAMMPS moves a bar of {8 * CELLS:,} atoms of silicon, POV-Ray renders a fourth of each picture on each "

@@ -103,6 +103,11 @@ def noises(name: str, options: Options) -> tuple[int, ...]:
     return NOISES[name][-1:] if options.quick else NOISES[name]
 
 
+def _least_and_most(name: str, options: Options) -> tuple[int, ...]:
+    """No background flow beside a program, and the most."""
+    return (0, noises(name, options)[-1])
+
+
 def at_once(options: Options) -> tuple[tuple[tuple[str, float], ...], ...]:
     """The programs to run at the same time."""
     return () if options.quick else TOGETHER
@@ -150,7 +155,12 @@ def with_background(times: Measured, limit: float, options: Options) -> Result:
             unreserved = _point(x, times[nothing])
             off.append((kept[-1].y / alone[-1].y, kept[-1].marked or alone[-1].marked))
             worse.append((free[-1].y / unreserved.y, free[-1].marked or unreserved.marked))
-    names = [f"{name}, {kind}," for name in accompanied(options) for kind in ("reserved", "free")]
+    names = [
+        _beside(name, kind, noise)
+        for name in accompanied(options)
+        for kind in ("reserved", "free")
+        for noise in (0, *noises(name, options))
+    ]
     if not places:
         raise NotMeasuredError(f"no program beside background flows: {' '.join(times.missing(*names))}")
     return Result(
@@ -175,7 +185,7 @@ def with_background(times: Measured, limit: float, options: Options) -> Result:
                 "{} to {} times",
             ),
         ),
-        setting=setting(options),
+        setting=setting(options, times.repetitions(*names)),
         notes=(
             "The background flows are TCP streams from the first node, one to each of the next nodes. The paper's "
             "nodes have four processors each, and it supposes that the flows have others than the "
@@ -192,7 +202,7 @@ def floors(times: Measured, options: Options) -> Result:
     """Programs that reserve a floor are not worse off than those that reserve nothing, alone and beside others."""
     places, floor, free, off = [], [], [], []
     for name in accompanied(options):
-        for noise in (0, *noises(name, options)[-1:]):
+        for noise in _least_and_most(name, options):
             given, nothing = _beside(name, "floor", noise), _beside(name, "free", noise)
             if not times.has(given, nothing):
                 continue
@@ -201,7 +211,12 @@ def floors(times: Measured, options: Options) -> Result:
             floor.append(_point(x, times[given]))
             free.append(_point(x, times[nothing]))
             off.append((floor[-1].y / free[-1].y, floor[-1].marked or free[-1].marked))
-    names = [f"{name}, {kind}," for name in accompanied(options) for kind in ("floor", "free")]
+    names = [
+        _beside(name, kind, noise)
+        for name in accompanied(options)
+        for kind in ("floor", "free")
+        for noise in _least_and_most(name, options)
+    ]
     if not places:
         raise NotMeasuredError(f"no program with a floor: {' '.join(times.missing(*names))}")
     return Result(
@@ -220,7 +235,7 @@ def floors(times: Measured, options: Options) -> Result:
                 "{} to {} of the time",
             ),
         ),
-        setting=setting(options),
+        setting=setting(options, times.repetitions(*names)),
         notes=(
             "A reservation that is not steady, which is the default: its rate for certain, and what is free on top. "
             "In all other figures reservations are steady, as the paper's are.",
@@ -255,7 +270,7 @@ def together(times: Measured, options: Options) -> Result:
         y_label="time, s",
         series=(Series("alone", tuple(alone)), Series("at once", tuple(joint))),
         checks=(Check.of("within 5 % of the time alone", off, lambda found: abs(found - 1) <= WITHIN),),
-        setting=setting(options),
+        setting=setting(options, times.repetitions(*names)),
         notes=(
             "Of the rates 5 and 8 MB/s are the paper's, of a pair of Integer Sorts; programs and 20 MB/s are ours.",
             f"{LITTLE} LAMMPS and HPC Challenge are not among them: their ranks ask for messages without a pause.",

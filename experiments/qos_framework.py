@@ -78,6 +78,7 @@ def _of(nodes: int, options: Options) -> Iterable[Result]:
     together = shares(nodes, options)
     singles = sorted({rate for rates_ in together for rate in rates_} | set(alone))
     runs = [Run("free", (None,)), *(Run(f"alone {rate:g}", (rate * unit,)) for rate in singles)]
+    runs += [Run(_floor(rate), (rate * unit,), floor=True) for rate in alone]
     if noises:
         runs.append(Run(f"alone {reserved:g}", (reserved * unit,)))
     for noise in noises:
@@ -103,6 +104,11 @@ def scale(nodes: int, options: Options) -> float:
     return SCALE / nodes * options.scale
 
 
+def _floor(rate: float) -> str:
+    """The name of the run of one application that reserves a floor."""
+    return f"floor {rate:g}"
+
+
 def named(each: Sequence[float]) -> str:
     """The name of applications that run at the same time, by their allocations."""
     return "+".join(f"{rate:g}" for rate in each)
@@ -117,7 +123,9 @@ def against_allocation(
     unit = 1_000_000 * scale(nodes, options)
     expected = tuple(Point(rate, payload / (rate * unit * PAYLOAD)) for rate in alone)
     off = [(point.y / other.y, point.marked) for point, other in zip(found, expected, strict=True)]
-    free = _point(0, times["free"])
+    free, floors = _point(0, times["free"]), tuple(_point(rate, times[_floor(rate)]) for rate in alone)
+    worse = [(point.y / free.y, point.marked or free.marked) for point in floors]
+    names = ("free", *(f"alone {rate:g}" for rate in alone), *map(_floor, alone))
     falling = all(first.y > second.y for first, second in pairwise(found))
     return Result(
         name=f"qos-figure-{8 if nodes <= 4 else 9}",
@@ -129,6 +137,7 @@ def against_allocation(
             Series("exchange, reserved", found),
             Series("its bytes at that rate", expected, aim=True),
             Series("exchange alone, nothing reserved", tuple(replace(free, x=rate) for rate in alone)),
+            Series("exchange alone, reserved as a floor", floors),
         ),
         checks=(
             Check(
@@ -140,8 +149,11 @@ def against_allocation(
             Check.of(
                 "the time is that of the bytes at the reserved rate, within 10 %", off, lambda part: 0.9 <= part <= 1.1
             ),
+            Check.of(
+                "with a floor at most 5 % slower than with nothing reserved", worse, lambda part: part <= 1 + WITHIN
+            ),
         ),
-        setting=setting(nodes, options),
+        setting=setting(nodes, options, times.repetitions(*names)),
         notes=(
             "The application is a program of ours: in every round each node sends as much to every other. The paper's "
             "applications, of which it says that their communication patterns differ, are not run.",
@@ -149,7 +161,7 @@ def against_allocation(
             f"{paper.flow_limit(nodes, options.rates.link_mbytes):g} MB/s can be reserved for each; more is refused.",
             "Links that are full duplex could reserve twice that: each direction has the capacity.",
         ),
-        beside=times.beside("alone", "free"),
+        beside=times.beside(*names),
     )  # fmt: skip
 
 
@@ -162,6 +174,7 @@ def with_background(nodes: int, reserved: float, noises: Sequence[int], times: M
     )
     off = [(point.y / kept[0].y, point.marked or kept[0].marked) for point in kept[1:]]
     worse = [(point.y / free[0].y, point.marked or free[0].marked) for point in free[1:]]
+    names = ("free", f"alone {reserved:g}", *(f"{kind} {n}" for n in noises for kind in ("noise", "reserved noise")))
     return Result(
         name="qos-figure-12",
         title=f"Exchange between {nodes} nodes: completion time beside background flows",
@@ -183,13 +196,13 @@ def with_background(nodes: int, reserved: float, noises: Sequence[int], times: M
                 "{} to {} Mb/s, the least of each run",
             ),
         ),
-        setting=setting(nodes, options),
+        setting=setting(nodes, options, times.repetitions(*names)),
         notes=(
             "The background flows are TCP streams from the first node, one to each of the next nodes. They got, all "
             f"together: {'; '.join(_background(n, times) for n in noises)}.",
             f"The paper does not say what was reserved; {reserved:g} MB/s, four fifths of the most, is ours.",
         ),
-        beside=times.beside(f"alone {reserved:g}", "free", "noise", "reserved noise"),
+        beside=times.beside(*names),
     )
 
 
@@ -212,6 +225,8 @@ def at_once(nodes: int, together: Sequence[Sequence[float]], times: Measured, op
     """Figure 13: applications at the same time, each with its own allocation."""
     alone, beside, free, off = [], [], [], []
     places: list[str] = []
+    names = [f"alone {rate:g}" for each in together for rate in each]
+    names += [f"{kind} {named(each)}" for each in together for kind in ("together", "free")]
     for each in together:
         for number, rate in enumerate(each):
             places.append(f"{rate:g} of\n{named(each)}")
@@ -232,7 +247,7 @@ def at_once(nodes: int, together: Sequence[Sequence[float]], times: Measured, op
             Series("at once, nothing reserved", tuple(free)),
         ),
         checks=(Check.of("within 5 % of the time alone", off, lambda part: abs(part - 1) <= WITHIN, "{} to {} of it"),),
-        setting=setting(nodes, options),
+        setting=setting(nodes, options, times.repetitions(*names)),
         notes=(
             "In the paper Integer Sort on four nodes takes "
             f"{paper.SORT_SECONDS_ALONE[5.0]:g} s at 5 MB/s and {paper.SORT_SECONDS_ALONE[8.0]:g} s at 8 MB/s alone, "
@@ -240,7 +255,7 @@ def at_once(nodes: int, together: Sequence[Sequence[float]], times: Measured, op
             "pairs and triples, of which its text has no values; all here but 5 and 8 MB/s on four nodes are ours.",
         ),
         places=tuple(places),
-        beside=times.beside("alone", "together", "free"),
+        beside=times.beside(*names),
     )
 
 
@@ -262,12 +277,12 @@ def requested(nodes: int, runs: Iterable[Run], seconds: float, options: Options)
     )
 
 
-def setting(nodes: int, options: Options) -> dict[str, str | float | int | bool]:
-    """The setting of the results of exchanges."""
+def setting(nodes: int, options: Options, repetitions: int | str) -> dict[str, str | float | int | bool]:
+    """The setting of the results of exchanges, with how often each run was measured."""
     return {
         "nodes": nodes,
         "rates of the paper times": scale(nodes, options),
         "bytes of a flow in a round": SIZE,
         "rounds": ROUNDS,
-        "repetitions": options.fewer,
+        "repetitions": repetitions,
     }

@@ -13,6 +13,7 @@ from experiments import calibration, lark_host, lark_latency, lark_start, lark_w
 from experiments.beside import Kept, Meanwhile, Taken, keep
 from experiments.cluster import Played
 from experiments.measured import Measured
+from experiments.nodes import Request, Run
 from experiments.options import Options
 from experiments.pool import Stream
 from experiments.result import Result
@@ -219,6 +220,35 @@ def test_figure_12_of_the_qos_framework_shows_what_the_background_flows_got() ->
     assert "2 flows 8.00 Mb/s beside flows without a reservation, 0.75 beside reserved ones" in " ".join(result.notes)
     times["reserved noise 2"] = played(1.2, 0.5, 0.0)
     assert verdicts(qos_framework.with_background(4, 28.0, [2], Measured(times), Options())) == ["met", "met", "missed"]
+
+
+@pytest.mark.parametrize(("floor", "said"), [(1.04, "met"), (1.06, "missed")])
+def test_an_exchange_that_reserves_a_floor_is_held_to_one_that_reserves_nothing(floor: float, said: str) -> None:
+    rates, options = (7.0, 35.0), Options()
+    made: list[Run] = []
+
+    def nothing(request: Request, *_: object) -> Measured:
+        made.extend(request.runs)
+        return Measured({})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(qos_framework, "measure", nothing)
+        with pytest.raises(LabError):
+            qos_framework.run(options)
+    floors = [each for each in made if each.floor]
+    assert [(each.name, each.background) for each in floors] == [
+        (f"floor {rate:g}", 0) for rate in qos_framework.rates(4, options)
+    ]
+    request = qos_framework.requested(4, made, 1.0, options)
+    payload = request.size * request.rounds / (1e6 * qos_framework.scale(4, options) * qos_framework.PAYLOAD)
+    times = {"free": played(1.0), "free 5+8": played(9.0)}
+    times |= {f"alone {rate:g}": played(payload / rate) for rate in rates}
+    times |= {f"floor {rate:g}": played(floor) for rate in rates}
+    result = qos_framework.against_allocation(4, rates, Measured(times), request, options)
+    assert verdicts(result) == ["met", "met", said]
+    assert result.beside is not None
+    assert result.beside.taken == 1 + 2 * len(rates)
+    assert result.setting["repetitions"] == 1
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(1.0, "met"), (1.06, "missed"), (0.94, "missed")])

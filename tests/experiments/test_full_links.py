@@ -52,6 +52,9 @@ def test_losses_explain_the_time_or_they_do_not() -> None:
     found = full_links.result(Measured(times(1.12, 40)), OPTIONS)
     assert verdicts(found) == [True, True, True]
     assert "40 ms: 40 frames dropped, 80 segments sent again, 4 time-outs at once, 0 frames dropped" in found.notes[1]
+    assert "40 ms, 1.120 to 1.120; 8 frames a flow, 1.000 to 1.000" in found.notes[2]
+    # At a hundredth of the paper's rates.
+    assert "it holds 57 for all of them" in found.notes[0]
     assert len(found.places) == 3 * len(full_links.VARIANTS)
     # Nothing is lost, so something else costs the time.
     assert verdicts(full_links.result(Measured(times(1.12, 0)), OPTIONS)) == [False, True, True]

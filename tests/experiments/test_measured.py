@@ -52,6 +52,7 @@ def test_a_run_that_fails_is_tried_again_and_left_out_and_the_others_go_on() -> 
     assert found["good"].values[0].seconds == (2.0,)
     assert found.missing("bad", "good") == ("Not measured, and left out: bad (bad does not end).",)
     assert found.missing("good") == ()
+    assert (found.repetitions("good", "bad"), found.repetitions("bad")) == (2, 0)
     with pytest.raises(measured.NotMeasuredError, match="bad: bad does not end"):
         found["bad"]
 
@@ -68,6 +69,15 @@ def test_a_run_that_fails_once_is_measured_at_its_next_turn() -> None:
     found = measured.read(map(json.dumps, lines), request("one"), PROCESSORS)
     assert len(found["one"].values) == 2
     assert found.failed == {}
+
+
+def test_a_result_counts_the_measurements_of_its_own_runs_alone() -> None:
+    lines = [json.dumps({"run": name, "taken": taken()}) for name in ("free", "free", "alone 5", "free 5+8")]
+    found = measured.read(lines, request("free", "alone 5", "free 5+8"), PROCESSORS)
+    assert found.repetitions("free", "alone 5") == "1 to 2"
+    beside = found.beside("free", "alone 5")
+    assert beside is not None
+    assert (beside.taken, beside.sound) == (3, 3)
 
 
 def test_what_is_not_sound_is_repeated_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
