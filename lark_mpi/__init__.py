@@ -1,6 +1,6 @@
 """Bandwidth for MPI applications: reserved for a pattern of messages over a communicator, as a whole or not at all."""
 
-from lark_mpi.communicator import KEYVAL, Comm, Path, Reservation, Wish, release, reserve, reserved
+from lark_mpi.communicator import Comm, Path, Reservation, Wish, key, release, reserve, reserved
 from lark_mpi.errors import ReservationError
 from lark_mpi.patterns import Pattern
 
@@ -16,3 +16,12 @@ __all__ = [
     "reserve",
     "reserved",
 ]
+
+# The MPI attribute. A program may import this package before MPI_Init, when MPI makes no attribute.
+KEYVAL: int
+
+
+def __getattr__(name: str) -> int:
+    if name == "KEYVAL":
+        return key()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ SHARE: Final = "s"
 LONGEST_WAIT: Final = 30.0
 PACE: Final = 2.0
 SLOWEST_PACE: Final = 16.0
+NO_WISH: Final = "the attribute's value is a lark_mpi.Wish"
 # Numbers of answers are less.
 _LARGEST: Final = 1e300
 
@@ -218,8 +220,19 @@ def _gone(_comm: MPI.Comm, _keyval: int, reservation: object) -> None:
         reservation._release()
 
 
-# Without a copy callback, a duplicate of a communicator has no reservation.
-KEYVAL: Final[int] = MPI.Comm.Create_keyval(delete_fn=_gone)
+_making: Final = threading.Lock()
+_made: list[int] = []
+
+
+def key() -> int:
+    """The MPI attribute; ``MPI.KEYVAL_INVALID`` before MPI_Init and after MPI_Finalize."""
+    if not _is_running():
+        return MPI.KEYVAL_INVALID
+    with _making:
+        if not _made:
+            # Without a copy callback, a duplicate of a communicator has no reservation.
+            _made.append(MPI.Comm.Create_keyval(delete_fn=_gone))
+    return _made[0]
 
 
 class Comm(MPI.Intracomm):
@@ -230,12 +243,12 @@ class Comm(MPI.Intracomm):
 
     def Set_attr(self, keyval: int, attrval: Any) -> None:  # noqa: N802  # mpi4py's name
         """Set an attribute; KEYVAL's is a Wish. A refusal is no exception: the attribute has it."""
-        if keyval != KEYVAL:
+        if keyval == MPI.KEYVAL_INVALID or keyval != key():
             super().Set_attr(keyval, attrval)
             return
-        if not isinstance(attrval, Wish):
-            raise TypeError("the attribute's value is a lark_mpi.Wish")
         _ask(self, attrval)
+        if not isinstance(attrval, Wish):
+            raise TypeError(NO_WISH)
 
 
 def reserve(
@@ -264,9 +277,9 @@ def reserve(
 
 def reserved(comm: MPI.Comm) -> Reservation | None:
     """The reservation of a communicator; None where it has none, and where MPI is not running. Local."""
-    if not MPI.Is_initialized() or MPI.Is_finalized():
+    if not _is_running():
         return None
-    found = comm.Get_attr(KEYVAL)
+    found = comm.Get_attr(key())
     return found if isinstance(found, Reservation) else None
 
 
@@ -274,19 +287,25 @@ def release(comm: MPI.Comm) -> None:
     """Release a communicator's reservation, if it has one. Local: what this rank's job sends, by the rank that asked
     for it, so every rank calls it. Freeing the communicator does the same."""
     if reserved(comm) is not None:
-        comm.Delete_attr(KEYVAL)
+        comm.Delete_attr(key())
 
 
-def _ask(comm: MPI.Intracomm, wish: Wish) -> Reservation:
+def _is_running() -> bool:
+    """True between MPI_Init and MPI_Finalize: at any other time MPI itself would end the process."""
+    return MPI.Is_initialized() and not MPI.Is_finalized()
+
+
+def _ask(comm: MPI.Intracomm, wish: object) -> Reservation:
     """Set the attribute: the reservation that was there, changed, or another."""
-    if not MPI.Is_initialized() or MPI.Is_finalized():
-        # MPI itself would end the process.
+    if not _is_running():
         raise ReservationError("MPI is not running; between MPI_Init and MPI_Finalize it is accepted")
     if comm.Is_inter():
         # Between two groups, collective calls give each group the other's values.
         raise ReservationError("the communicator is between two groups; one of a single group is accepted")
     problem, sent, lease, steady = "", dict[int, float](), LEASE, False
     try:
+        if not isinstance(wish, Wish):
+            raise TypeError(NO_WISH)
         lease, steady = _checked_lease(wish.lease), bool(wish.steady)
         sent = _sent(comm, wish)
     except Exception as error:  # whatever it is: the other ranks wait for this one in a collective call
@@ -298,7 +317,7 @@ def _ask(comm: MPI.Intracomm, wish: Wish) -> Reservation:
     if found is None:
         found = Reservation(places, comm.rank, LEASE)
         # Not by Comm's own, which asks.
-        MPI.Intracomm.Set_attr(comm, KEYVAL, found)
+        MPI.Intracomm.Set_attr(comm, key(), found)
     if problem:
         found.admitted, found.reason = False, problem
         return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.namespaces import temporary_directory
-from tests.mpi.ranks import MPIS, c, finish, python, run, start
+from tests.mpi.ranks import MPIS, PROGRAMS, c, finish, python, run, start
 from tests.mpi.standin import Standin
 from tests.worker.pool import eventually
 
@@ -37,6 +38,9 @@ MISTAKES = {
         "rank 0: a lease of 0.1 seconds",
     ],
 }
+
+
+NO_WISH = "rank 3: the attribute's value is a lark_mpi.Wish"
 
 
 def program(language: str, mpi: str, name: str) -> list[str | Path]:
@@ -76,6 +80,17 @@ def test_a_reservation_is_made_changed_refused_duplicated_and_freed(mpi: str, la
     assert sum(request == (0, "GET", "/v1/job") for request in standin.requests) <= 7
 
 
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_program_may_import_the_library_before_mpi_runs_and_call_it_afterwards(mpi: str, folder: Path) -> None:
+    standin = Standin(folder, ["one", "two"])
+    outcome = run(mpi, folder, standin.sockets, [sys.executable, PROGRAMS / "late.py"])
+    standin.close()
+    assert outcome.status == 0, outcome.output
+    outside = [True, True, "MPI is not running"]
+    assert list(outcome.told.values()) == [{"before": outside, "running": [True, True, 1], "after": outside}] * 4
+    assert standin.rates() == {}
+
+
 @pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
 def test_a_reservation_is_steady_where_the_program_asks_for_that(mpi: str, language: str, folder: Path) -> None:
     standin = Standin(folder, ["one", "two"])
@@ -104,6 +119,7 @@ def test_topologies_tables_and_mistakes(mpi: str, language: str, folder: Path) -
         assert [rates[0] for rates in seen["table"].values()] == [1000 if rank < 2 else 5000]
         assert seen["left"]
         assert [reason.partition(";")[0] for reason in seen["mistakes"]] == MISTAKES[language]
+        assert seen.get("no wish") == ([NO_WISH, rank == 3] if language == "python" else None)
         between = "the communicator is between two groups; one of a single group is accepted"
         assert seen["between groups"] == (between if language == "python" else True)
     assert standin.rates() == {}

@@ -154,6 +154,15 @@ def shapes(comm: MPI.Intracomm) -> None:
         refused(comm, "ring", 1e6, 10**400 if rank == 3 else 300.0),
         refused(comm, Strange() if rank == 3 else "ring", 1e6),
     ]
+    # One rank's value of the attribute is none.
+    attributes, raised = lark_mpi.Comm(comm), False
+    try:
+        attributes.Set_attr(lark_mpi.KEYVAL, lark_mpi.Wish("ring", 1e6) if rank < 3 else 1e6)
+    except TypeError:
+        raised = True
+    found = lark_mpi.reserved(comm)
+    seen["no wish"] = [found is not None and found.reason, raised]
+    lark_mpi.release(comm)
     # Three ranks on the other side of one.
     half = MPI.Intracomm(comm.Split(rank == 0, rank))
     between = half.Create_intercomm(0, comm, int(rank == 0), 1)
