@@ -123,7 +123,8 @@ def against_allocation(
     unit = 1_000_000 * scale(nodes, options)
     expected = tuple(Point(rate, payload / (rate * unit * PAYLOAD)) for rate in alone)
     off = [(point.y / other.y, point.marked) for point, other in zip(found, expected, strict=True)]
-    free, floors = _point(0, times["free"]), tuple(_point(rate, times[_floor(rate)]) for rate in alone)
+    free = _point(0, times["free"])
+    floors = tuple(_point(rate, times[_floor(rate)]) for rate in alone if times.has(_floor(rate)))
     worse = [(point.y / free.y, point.marked or free.marked) for point in floors]
     names = ("free", *(f"alone {rate:g}" for rate in alone), *map(_floor, alone))
     falling = all(first.y > second.y for first, second in pairwise(found))
@@ -137,7 +138,7 @@ def against_allocation(
             Series("exchange, reserved", found),
             Series("its bytes at that rate", expected, aim=True),
             Series("exchange alone, nothing reserved", tuple(replace(free, x=rate) for rate in alone)),
-            Series("exchange alone, reserved as a floor", floors),
+            *([Series("exchange alone, reserved as a floor", floors)] if floors else []),
         ),
         checks=(
             Check(
@@ -149,9 +150,7 @@ def against_allocation(
             Check.of(
                 "the time is that of the bytes at the reserved rate, within 10 %", off, lambda part: 0.9 <= part <= 1.1
             ),
-            Check.of(
-                "with a floor at most 5 % slower than with nothing reserved", worse, lambda part: part <= 1 + WITHIN
-            ),
+            *_floors_check(worse),
         ),
         setting=setting(nodes, options, times.repetitions(*names)),
         notes=(
@@ -160,9 +159,16 @@ def against_allocation(
             f"{2 * nodes - 2} flows share a link of {options.rates.link_mbytes:g} MB/s, so at most "
             f"{paper.flow_limit(nodes, options.rates.link_mbytes):g} MB/s can be reserved for each; more is refused.",
             "Links that are full duplex could reserve twice that: each direction has the capacity.",
+            *times.missing(*names),
         ),
         beside=times.beside(*names),
     )  # fmt: skip
+
+
+def _floors_check(worse: Sequence[tuple[float, bool]]) -> tuple[Check, ...]:
+    """The aim of what reserves a floor, where there is one."""
+    aim = "with a floor at most 5 % slower than with nothing reserved"
+    return (Check.of(aim, worse, lambda part: part <= 1 + WITHIN),) if worse else ()
 
 
 def with_background(nodes: int, reserved: float, noises: Sequence[int], times: Measured, options: Options) -> Result:

@@ -249,6 +249,11 @@ def test_an_exchange_that_reserves_a_floor_is_held_to_one_that_reserves_nothing(
     assert result.beside is not None
     assert result.beside.taken == 1 + 2 * len(rates)
     assert result.setting["repetitions"] == 1
+    # Without them the figure is there, and names them.
+    broken = Measured({name: each for name, each in times.items() if "floor" not in name}, {"floor 7": "it broke"})
+    without = qos_framework.against_allocation(4, rates, broken, request, options)
+    assert verdicts(without) == ["met", "met"]
+    assert without.notes[-1] == "Not measured, and left out: floor 7 (it broke)."
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(1.0, "met"), (1.06, "missed"), (0.94, "missed")])
