@@ -254,7 +254,7 @@ async def _day(run: Scale, seconds: float) -> None:
 
 
 def _restart(run: Scale, text: str) -> None:
-    """The controller ends and starts again, without posts and with them; the switches are as they were, and connect
+    """End the controller and start it again, without posts and with them; the switches are as they were, and connect
     again by themselves."""
     for name, posting in (("restart", False), ("restart_with_posts", True)):
         run.controller.__exit__(None, None, None)

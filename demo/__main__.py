@@ -129,7 +129,7 @@ class Story:
         text = self.service.policy_file.read_text()
         self.report.lines(text[text.index("policies:") :].splitlines(), "    ")
         self.service.wait_for("three switches in sync", lambda: self.service.in_sync(3))
-        self.report.check("three switches have connected and hold what the policy wants", True)
+        self.report.check("three switches have connected and hold the flows of the policy", True)
         self.frame = self.topology.flows()
         self.matrix(UNREGISTERED, "with a controller, but no job registered, still nothing passes", shown=False)
 
@@ -147,7 +147,7 @@ class Story:
             took = f"{1000 * (time.monotonic() - began):.0f} ms"
             state = answer.get("LarkState", str(answer))
             rows.append([f"{job.name} ({end.short})", job.owner, job.worker, job.ipv4, job.ipv6, state, took])
-        self.report.table(["JOB", "OWNER", "WORKER", "IPV4", "IPV6", "LARK SAYS", "HOOK TOOK"], rows)
+        self.report.table(["JOB", "OWNER", "WORKER", "IPV4", "IPV6", "STATE", "HOOK TOOK"], rows)
         self.report.check("the hook was told `enforced` for each job", all(row[5] == "enforced" for row in rows))
 
     def who_reaches_whom(self) -> None:
@@ -157,7 +157,7 @@ class Story:
             say on which WAN link the request was seen to leave the site, `yes` that the answer came, `-` that there
             was none. What is expected was worked out from the policy's words, not from the controller."""
         )
-        self.matrix(BEFORE, "every pair is as the policy says, in IPv4 and in IPv6")
+        self.matrix(BEFORE, "every pair is as the policy has it, in IPv4 and in IPv6")
         self.explain()
         packet_ins = sum(switch["packet_ins"] for switch in self.service.client.switches())
         self.report.check(
@@ -167,7 +167,7 @@ class Story:
     def explain(self) -> None:
         expected = expect(self.ends, BEFORE)
         found = reasons.verdicts(self.service, expected)
-        self.report.say("", "Why a packet is refused is what `lark explain` says. A cell of each kind:")
+        self.report.say("", "`lark explain` shows the reason why a packet is refused. A cell of each kind:")
         for asked in reasons.examples(found).values():
             source, target = asked[0]
             said = reasons.last_line(self.service.lark("explain", source.ipv4, target.ipv4))
@@ -203,7 +203,7 @@ class Story:
             pages_of.fetch(self.topology, outside, each) for each in (*pages_of.others(address), self.ends[2].ipv4)
         ]
         self.report.check("bob's page is opened by no address", not any(tried), str(tried))
-        self.report.say("", f"`lark explain {INTERNET[0]} {address}` says:")
+        self.report.say("", f"`lark explain {INTERNET[0]} {address}` prints:")
         explained = self.service.lark("explain", INTERNET[0], address).splitlines()
         self.report.lines(shortened(line) for line in explained if "external" in line or line == explained[-1])
         client.release_external_address(str(given["id"]))
@@ -231,7 +231,7 @@ class Story:
             """Then the file is changed, and the controller notices. Now Carol has nothing, and Mallory has what every
             user has: no other user's jobs, but the WAN.""",
         )
-        self.matrix(AFTER, "every pair is as the new policy says")
+        self.matrix(AFTER, "every pair is as the new policy has it")
 
     def controller_is_killed(self) -> None:
         self.report.chapter("The controller is killed")
@@ -264,7 +264,7 @@ class Story:
         self.report.check("it found nothing to change on three switches", changes == [0, 0, 0], f"changes: {changes}")
         self.same_flows(before, "the switches themselves say the same")
         states = sorted(job["state"] for job in self.service.client.jobs())
-        self.report.check("it knows all six jobs, enforced", states == ["enforced"] * 6, str(states))
+        self.report.check("it has all six jobs, enforced", states == ["enforced"] * 6, str(states))
 
     def pages(self) -> list[subprocess.Popen[str]]:
         self.report.chapter("The operator's pages, with live traffic")
@@ -289,7 +289,7 @@ class Story:
 
     def jobs_end(self) -> None:
         self.report.chapter("The jobs end")
-        self.report.say("The hook says that each job has ended. The namespaces are still there and still try.")
+        self.report.say("The hook reports the end of each job. The namespaces are still there and still try.")
         for job in JOBS:
             self.hook.end(job)
         left = list(self.service.client.jobs())

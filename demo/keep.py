@@ -20,7 +20,7 @@ lark plan FILE                          what another policy would change
 vi $POLICY                              change the policy; the controller notices
 flows worker1                           what Open vSwitch itself holds
 hook bob exit; hook bob start           end a job, start it again
-tail $LOG                               what the controller says
+tail $LOG                               the log of the controller
 curl -H "Authorization: Bearer $(cat $LARK_TOKEN_FILE)" $LARK_URL/v1/jobs
 """.splitlines()
 

@@ -31,7 +31,7 @@ def disagreements(found: dict[tuple[End, End, int], tuple[str, str]], measured: 
         link = cell if passes and cell != REACHED else ""
         if (verdict == "forwarded") != passes or (link and not reason.endswith(f" {link}")):
             wrong.append(
-                f"{source.name} to {target.name} by IPv{'46'[version]}: explain says {verdict}, {reason}; "
+                f"{source.name} to {target.name} by IPv{'46'[version]}: explain has {verdict}, {reason}; "
                 f"the packets say {cell}"
             )
     return wrong

@@ -127,7 +127,7 @@ def told(points: Sequence[Point]) -> str:
 
 
 def against_allocation(times: Measured, options: Options) -> Result:
-    """The more is reserved the sooner a program ends, up to where it computes most of the time."""
+    """A program's time by what is reserved: the more, the shorter, up to where it computes most of the time."""
     series, falls, knees = [], [], []
     inside: list[tuple[float, bool]] = []
     network: list[tuple[float, bool]] = []

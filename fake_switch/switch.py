@@ -216,7 +216,7 @@ class FakeSwitch(asyncio.Protocol):
             connection.send_raw(switchside.port_status(0, info, reason))
 
     def inject(self, in_port: int, frame: bytes) -> tuple[tuple[int, bytes], ...]:
-        """A frame comes in: what leaves by which port. What goes to the controller is sent there; flows count it."""
+        """Let a frame in; returns those that leave, each with its port. The controller is sent its own; flows count."""
         passed = self._passed(simulate.run(self.tables, in_port, frame, self.view, self.connections), in_port, frame)
         self._count(in_port, received=len(frame))
         for port, out in passed:

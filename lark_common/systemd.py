@@ -32,7 +32,7 @@ class Notices:
         self._is_ready = False
 
     def ready(self) -> None:
-        """The service has started: it answers. Idempotent."""
+        """Report that the service has started: it answers. Idempotent."""
         if self._is_ready:
             return
         self._is_ready = True
@@ -41,11 +41,11 @@ class Notices:
             self._thread.start()
 
     def status(self, sentence: str) -> None:
-        """The present work of the service, as ``systemctl status`` shows it."""
+        """Report the present work of the service, which ``systemctl status`` shows."""
         self._send(f"STATUS={sentence}")
 
     def stopping(self) -> None:
-        """The service begins to stop."""
+        """Report that the service begins to stop."""
         self._thread.stop()
         self._send("STOPPING=1")
 

@@ -1,4 +1,4 @@
-"""``lark-worker``: set the worker up, run the service, list its jobs, say what is wrong, make the bridge."""
+"""``lark-worker``: set the worker up, run the service, list its jobs and its problems, make the bridge."""
 
 from __future__ import annotations
 
@@ -291,8 +291,8 @@ def parser() -> argparse.ArgumentParser:
     actions.add_parser("run", help="run the service")
     for name, words in (
         ("jobs", "list jobs"),
-        ("status", "say what is wrong"),
-        ("check", "say what this worker lacks for its jobs to have networks, and what to do"),
+        ("status", "show the number of jobs, and problems"),
+        ("check", "list what this worker lacks for its jobs to have networks, and what to do"),
         ("settings", "list settings"),
     ):
         _with_json(actions.add_parser(name, help=words))

@@ -195,4 +195,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *args: object) -> None:
-        """Scrapes are not logged."""
+        """Log nothing of a scrape."""

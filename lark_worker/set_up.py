@@ -56,7 +56,7 @@ class Wish:
 
 
 def steps(wish: Wish) -> Iterator[str]:
-    """Do each step, and say what was done. Raises LarkError with what to do, where a step fails."""
+    """Do each step, and yield a sentence of it. Raises LarkError with what to do, where a step fails."""
     if os.geteuid() != 0:
         raise SettingError("run it as root: it writes /etc/lark, and changes Open vSwitch")
     gone = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]

@@ -284,7 +284,7 @@ class Ledger:
                     self._shown.dropping.pop(number, None)
 
     def leaves(self, number: int) -> None:
-        """The job is over, and its last counters are on their way: the next one may come to its port before them."""
+        """Note a job that is over, and whose last counters are on their way: the next one may be at its port first."""
         with self._lock:
             account = self._accounts.get(number)
             if account is not None and not account.final:
@@ -431,7 +431,7 @@ class Ledger:
         account.started = True
 
     def _begin_anew(self, number: int, account: Account, kind: int) -> None:
-        """The flow that counts ``kind`` is gone; one that comes in its place begins at 0."""
+        """Forget the counts of a flow that counts ``kind`` and is gone; one that comes in its place begins at 0."""
         place = FLOWS + 2 * kind
         if any(account.numbers[place : place + 2]):
             account.numbers[place] = account.numbers[place + 1] = 0

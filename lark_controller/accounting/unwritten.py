@@ -23,7 +23,7 @@ class Unwritten:
         self.changed[number] = None
 
     def begin_anew(self, number: int) -> None:
-        """A counter began anew: a controller that goes on from its last reading would count nothing up to that."""
+        """Note a counter that began anew: who went on from its last reading would count nothing up to that."""
         self.changed[number] = None
         self._anew.add(number)
 

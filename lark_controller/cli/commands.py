@@ -95,7 +95,7 @@ def check(arguments: Arguments) -> int:
 
 
 def plan(arguments: Arguments) -> int:
-    """Say what a policy file would change on the running pool."""
+    """Show the changes that a policy file would make on the running pool."""
     return _show_plan(arguments, read_text(arguments.file))
 
 
@@ -151,7 +151,7 @@ def drops(arguments: Arguments) -> int:
 
 
 def advice(arguments: Arguments) -> int:
-    """Say what a job asked for against what it used and lost, and what to ask for."""
+    """Compare a job's request with what it used and lost, and advise a request."""
     client = connected(arguments)
     if arguments.application:
         return _show(arguments, client.pairs(arguments.job, application=True), pairs_table.show)

@@ -248,7 +248,7 @@ def _policy_commands(subparsers: Any) -> None:
     diff.add_argument("new", type=count, nargs="?", metavar="NEW", help="another one [the one in force]")
     back = _remote(actions, "back", commands.policy_back)
     back.add_argument("version", type=count)
-    back.add_argument("--plan", action="store_true", help="change nothing; say what it would change, as `lark plan`")
+    back.add_argument("--plan", action="store_true", help="change nothing; show what it would change, as `lark plan`")
     _with_details(back)
 
 

@@ -98,8 +98,8 @@ class Member:
         self._thread.start()
 
     def serves(self, expected: Callable[[], Expected | None] = lambda: None) -> None:
-        """This instance has loaded all, and serves. ``expected`` has the switches that are, where they are known; it
-        may not wait."""
+        """Note that this instance has loaded all, and serves. ``expected`` returns the switches that are to connect,
+        where they are known; it may not wait."""
         self._expected = expected
         self._serves = True
         self._wake.set()

@@ -392,7 +392,7 @@ class Desired(ExternalJobs):
     # -- external addresses ------------------------------------------------------------------------------------------
 
     def refuse_external(self, datapath: int, number: int, reason: str) -> dict[int, Changes]:
-        """A switch refuses a job's external address: nothing of it is to stand there; returns the changes."""
+        """Let nothing of a job's external address stand at a switch that refuses it; returns the changes."""
         placed, switch = self.placed.get(number), self.switches.get(datapath)
         if placed is None or switch is None or self._refusals.why(datapath, placed.job):
             return {}

@@ -104,7 +104,7 @@ class Learning:
         return tuple(each for each in self._forget(station) if each != key)
 
     def forget_port(self, port: int) -> tuple[FlowKey, ...]:
-        """A port went away: forget its stations; the flows to delete."""
+        """Forget the stations of a port that went away; returns the flows to delete."""
         stations = [station for station, where in self.where.items() if where == port]
         return tuple(key for station in stations for key in self._forget(station))
 

@@ -102,7 +102,7 @@ def quarantined(decision: Decision, job: Job) -> Decision:
 
 
 class Decider:
-    """Decides under one policy and remembers: equal facts get the same Decision object.
+    """Decides under one policy, and keeps its decisions: equal facts get the same Decision object.
 
     For one thread at a time; ``names`` are the policy's :func:`needed_attributes`, and ``step`` is that of
     :func:`decide`.

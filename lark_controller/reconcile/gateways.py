@@ -55,7 +55,7 @@ class Gateways:
                 self._loop.dirty.job(number)
 
     def confirmed(self, found: Iterable[tuple[str, Translation]]) -> None:
-        """A gateway has these translations, each of the job with that id."""
+        """Note the translations that a gateway has, each with the id of its job."""
         for job_id, has in found:
             job = self._loop.directory.by_id.get(job_id)
             placed = None if job is None else self._loop.desired.placed.get(job.number)

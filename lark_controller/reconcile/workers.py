@@ -90,9 +90,9 @@ class Workers:
         late: Iterable[str] = (),
         uplinks: Mapping[str, float | None] = MappingProxyType({}),
     ) -> None:
-        """A worker has a revision of its rules in place, but for the jobs that it refuses, each with the reason, and
-        those that are ``late``: their networks are not made yet. ``uplinks`` are its interfaces that lead away, with
-        their speeds in Mb/s."""
+        """Note that a worker has a revision of its rules in place, but for the jobs that it refuses, each with the
+        reason, and those that are ``late``: their networks are not made yet. ``uplinks`` are its interfaces that lead
+        away, with their speeds in Mb/s."""
         for job_id, reason in refused.items():
             job = self._job(job_id)
             if job is not None and job.host == host and job.network_type in RULED:
@@ -151,7 +151,7 @@ class _State:
 
 
 class WorkerStates:
-    """Revisions are counted from the controller's start, so a revision names its start too: ``5f0e12ab.17``."""
+    """Revisions of workers' rules, counted from the controller's start, which each of them names: ``5f0e12ab.17``."""
 
     def __init__(self) -> None:
         self._start = secrets.token_hex(4)
@@ -176,7 +176,7 @@ class WorkerStates:
             waiter()
 
     def confirmed(self, host: str, revision: str, late: Container[int] = ()) -> list[int]:
-        """A worker has a revision in place, but for the jobs ``late``: those whose rules are thereby in force.
+        """Note a worker's revision in place, but for the jobs ``late``; returns those whose rules it has by that.
 
         Revisions of another start of the controller, or of the future, confirm nothing.
         """

@@ -53,7 +53,7 @@ class _Gateway(NamedTuple):
 
 
 def _nobody(_: object) -> None:
-    """Nobody follows."""
+    """Follow nothing."""
 
 
 class Translations:

@@ -47,7 +47,7 @@ class Feed:
             self.put(job)
 
     def loaded(self) -> None:
-        """The directory has its live jobs from the beginning; nothing is handed over until :meth:`open`."""
+        """Take the directory's live jobs as those of the beginning; nothing is handed over until :meth:`open`."""
         self._open = False
 
     def open(self) -> list[Job]:
@@ -96,4 +96,4 @@ def _as_it_is(job: Job) -> Job:
 
 
 def _unfollowed(before: Job | None, after: Job | None) -> None:
-    """Nobody follows."""
+    """Follow nothing."""

@@ -12,7 +12,7 @@ STRAY: Final = 5.0
 
 
 class LeaseClock:
-    """Follows the machine's clock, and remembers that it was set: leases given before then say nothing any more.
+    """Follows the machine's clock, and keeps that it was set: leases that were given before mean nothing any more.
 
     Thread-safe. ``steady`` goes on evenly, however the machine's clock (``wall``) is set.
     """

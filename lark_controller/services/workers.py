@@ -56,8 +56,8 @@ class Workers:
         late: Sequence[str] = (),
         uplinks: Mapping[str, float | None] = MappingProxyType({}),
     ) -> WorkerStatus:
-        """A worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made yet;
-        ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
+        """Note that a worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made
+        yet; ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
 
         def note() -> WorkerStatus:
             self._reconciler.workers.confirmed(host, revision, refused, late, uplinks)
@@ -76,7 +76,7 @@ class Workers:
         )
 
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
-        """A worker's own queues have delivered this; returns how many of its guarantees were missed. Raises
+        """Take in the deliveries of a worker's own queues; returns the number of guarantees that were missed. Raises
         StoreError."""
         at = max((each.counted.at for each in queues.values()), default=None)
 

@@ -27,14 +27,14 @@ class SiteScript:
         self._path = path
 
     def start(self, record: Record) -> bool:
-        """The namespace and the job's link stand. True where the program is to be run at their end, too. Raises
-        RefusedError where it will not have the job."""
+        """Run the program once the namespace and the job's link stand. True where it is to be run at their end, too.
+        Raises RefusedError where it refuses the job."""
         if why := self._run("start", record):
             raise RefusedError(why)
         return self._path is not None
 
     def end(self, record: Record) -> None:
-        """The namespace is about to go, whatever the program answers."""
+        """Run the program before the namespace goes, whatever it answers."""
         if why := self._run("end", record):
             log.event("the site's program failed at a job's end", level=log.WARNING, job=record.id, reason=why)
 

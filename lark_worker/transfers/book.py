@@ -160,7 +160,7 @@ class Book:
         return self._sums.get(key, NOTHING)
 
     def close(self, key: Key) -> Sums:
-        """The job of a starter is over: its sums, to which nothing is added any more."""
+        """Close the sums of a starter whose job is over: nothing is added to them any more; returns them."""
         self._closed.add(key)
         self._unsorted = {place: counts for place, counts in self._unsorted.items() if place[0] != key}
         return self._sums.pop(key, NOTHING)
@@ -205,8 +205,8 @@ class Book:
         ]
 
     def rest(self) -> None:
-        """No files are moved: the time until the next look belongs to no transfer, and connections that begin and end
-        until then are nobody's."""
+        """Note that no files are moved: the time until the next look belongs to no transfer, and connections that begin
+        and end until then are nobody's."""
         self._at = None
         self._others.clear()
 

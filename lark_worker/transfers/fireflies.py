@@ -132,7 +132,7 @@ class Fireflies:
             return self._lives.lost + self._own_lives.lost + self._own.beyond
 
     def revise(self, revision: str) -> None:
-        """Marks have this revision now; empty: flows are reported to nobody."""
+        """Take the revision that marks have now; empty: flows are reported to nobody."""
         if revision == self._revision:
             return
         with self._lock:

@@ -87,7 +87,7 @@ class FlowLives:
         self._over.append(life)
 
     def clear(self) -> None:
-        """Nothing is reported any more."""
+        """Drop all flows: nothing is reported of them any more."""
         self._open.clear()
         self._over.clear()
 

@@ -184,7 +184,7 @@ class TransferReports:
         return self._post(live, sums, now)
 
     def _untreat(self, live: Mapping[str, Record]) -> None:
-        """The last rule has gone: nothing is treated any more."""
+        """End all treatments, once the last rule has gone."""
         if self._left_over:
             self._transfers.treat(dict.fromkeys((key_of(record) for record in live.values()), None))
             self._said.clear()

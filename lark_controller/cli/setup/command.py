@@ -22,7 +22,7 @@ from lark_controller.rest.tokens import Scope, add_all
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make what is missing, say what was made, and what to do next. Raises LarkError with nothing written."""
+    """Make what is missing, and show what was made and what to do next. Raises LarkError with nothing written."""
     request = _request(arguments)
     planned = plan(request)
     if planned.changes:

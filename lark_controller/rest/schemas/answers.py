@@ -430,7 +430,7 @@ class NotedSchema(Written):
 
 
 class HealthSchema(Written):
-    """The process answers."""
+    """The answer of a process that runs."""
 
     status = a_text("ok")
 

@@ -112,7 +112,7 @@ class Arrivals:
         return bucket.take(1.0, now) if owed < LONGEST_WAIT else LONGEST_WAIT
 
     def paid(self, peer: Peer, now: float) -> None:
-        """A connection of a peer has turned out to be worth its cost: it counts no longer."""
+        """Give back the cost of a peer's connection that turned out to be worth it."""
         for whose, most in ((peer, ARRIVALS_AT_ONCE), (peer.network, ARRIVALS_OF_NETWORK * ARRIVALS_AT_ONCE)):
             if (bucket := self._of.get(whose)) is not None and bucket.left(now) < most:
                 bucket.take(-1.0, now)

@@ -99,16 +99,16 @@ class SwitchHandler(Protocol):
         """Handles the loss of a switch that was reported as connected."""
 
     def packet_in(self, link: SwitchLink, packet: PacketIn) -> None:
-        """A flow sent a packet to the controller."""
+        """Handles a PacketIn."""
 
     def flow_removed(self, link: SwitchLink, removed: FlowRemoved) -> None:
-        """A flow with FLAG_SEND_FLOW_REM is gone from the switch."""
+        """Handles the end of a flow with FLAG_SEND_FLOW_REM, which is gone from the switch."""
 
     def ports_changed(self, link: SwitchLink) -> None:
-        """``link.features.ports`` has changed."""
+        """Handles a change of ``link.features.ports``."""
 
     def switch_error(self, link: SwitchLink, error: FlowError) -> None:
-        """An error that no outcome names: of a change whose time was over, or of nothing that is known."""
+        """Handles an error that no outcome names: of a change whose time was over, or of nothing that is known."""
 
 
 class SwitchLink:

@@ -88,7 +88,7 @@ class ReplyRoom:
         self._total = 0
 
     def take(self, connection: Connection, count: int) -> None:
-        """A connection holds so many records more."""
+        """Count so many more records of a connection; the one with the most is closed where all are too many."""
         self._held[connection] = self._held.get(connection, 0) + count
         self._total += count
         while self._total > self._most:
@@ -98,7 +98,7 @@ class ReplyRoom:
             largest.close(f"garbage: {held} records beyond those expected, and {self._most} are held for all switches")
 
     def give(self, connection: Connection, count: int) -> None:
-        """A connection holds so many records less."""
+        """Count so many records of a connection less."""
         held = self._held.get(connection)
         if held is not None:
             self._total -= min(count, held)
