@@ -8,29 +8,19 @@ objects that ``docs/reference/rest.md`` describes.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlencode
+from typing import Any
+from urllib.parse import quote
 
-from lark_common import munge
-from lark_common.controllers import Controllers, urls
-from lark_common.endpoint import Endpoint, ProblemError, UnreachableError
-from lark_common.errors import SettingError
+from lark_common.endpoint import ProblemError, UnreachableError
+from lark_common.rest_requests import Answer, RestRequests
 from lark_common.runs import EndedBy
 
-__all__ = ["MAX_ANSWER", "TIMEOUT", "Answer", "Client", "ProblemError", "UnreachableError"]
-
-Answer = dict[str, Any]
-Value = TypeVar("Value")
-
-TIMEOUT: Final = 30.0
-# Bytes of an answer that are read: more than the longest page has.
-MAX_ANSWER: Final = 1 << 28
+__all__ = ["Answer", "Client", "ProblemError", "UnreachableError"]
 
 
-class Client:
+class Client(RestRequests):
     """One controller, or several of which one is active; thread-safe, since every call makes a connection of its own.
 
     ``cert`` is a certificate (PEM) to show over TLS, with its private key in ``key`` or in the same file.
@@ -41,35 +31,6 @@ class Client:
     what the controller refuses, and MungeError where no credential can be made. Of several controllers the one that
     answered last is asked first, and ``timeout`` is for all together.
     """
-
-    def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        ca: str | os.PathLike[str] | None = None,
-        timeout: float = TIMEOUT,
-        cert: str | os.PathLike[str] | None = None,
-        key: str | os.PathLike[str] | None = None,
-        *,
-        whole: bool = False,
-        most: int = MAX_ANSWER,
-        unverified: bool = False,
-        munge_socket: str | None = None,
-    ) -> None:
-        if token is not None and not (token.isascii() and token.isprintable()):
-            raise SettingError("The token has characters that no token has.")
-        ends = (Endpoint(each, ca, cert, key, whole=whole, most=most, unverified=unverified) for each in urls(url))
-        self._controllers = Controllers(list(ends))
-        self._token = token
-        self._munge = munge_socket
-        self._timeout = timeout
-        self._ahead = 0.0
-
-    @property
-    def ahead(self) -> float:
-        """Seconds by which the server's clock was ahead of this machine's at the last answer, to within a second; 0
-        where it had no Date. Times in an answer are by the server's clock."""
-        return self._ahead
 
     def register(self, body: str | Mapping[str, Any], wait: float = 0.0, running: bool = False) -> Answer:
         """Register a run: the text of both ads with ``------`` between, or ``{"job_ad": …, "machine_ad": …}``. One
@@ -421,70 +382,6 @@ class Client:
             if error.status == 503 and "ready" in error.problem:
                 return error.problem
             raise
-
-    def _pages(self, path: str, member: str, chosen: Mapping[str, str | None]) -> Iterator[Answer]:
-        query: dict[str, object] = {name: value for name, value in chosen.items() if value is not None}
-        while True:
-            page = self._json("GET", path, {**query, "limit": 1000})
-            yield from page[member]
-            if page["next_cursor"] is None:
-                return
-            query["cursor"] = page["next_cursor"]
-
-    def _json(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, object] | None = None,
-        body: str | None = None,
-        kind: str = "text/plain",
-        *,
-        wait: float | None = None,
-        again: bool = True,
-    ) -> Answer:
-        return self._request(_object, method, path, query, body, kind, wait, again)
-
-    def _request(
-        self,
-        read: Callable[[bytes], Value],
-        method: str,
-        path: str,
-        query: Mapping[str, object] | None = None,
-        body: str | None = None,
-        kind: str = "text/plain",
-        wait: float | None = None,
-        again: bool = True,
-    ) -> Value:
-        headers = {"Accept": "application/json, text/plain;q=0.5", "Connection": "close"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        if body is not None:
-            headers["Content-Type"] = f"{kind}; charset=utf-8" if kind != "application/json" else kind
-        content = None if body is None else body.encode("utf-8")
-
-        def ask(endpoint: Endpoint, seconds: float, held: float) -> Value:
-            asked = (query or {}) if wait is None else {**(query or {}), "wait": held}
-            target = path + (f"?{urlencode(asked)}" if asked else "")
-            if self._token is None and self._munge is not None:
-                # Each is for one request, and for one use.
-                made = munge.make(munge.words(method, target, content), self._munge)
-                headers["Authorization"] = f"{munge.SCHEME} {made}"
-            reply = endpoint.ask(method, target, headers, content, seconds, poll=held > 0)
-            self._ahead = reply.ahead
-            try:
-                return read(reply.data)
-            except (ValueError, RecursionError):
-                raise UnreachableError(f"{endpoint.url} does not answer as a Lark controller does.", True) from None
-
-        return self._controllers.ask(ask, self._timeout, wait or 0.0, again)
-
-
-def _object(data: bytes) -> Answer:
-    """The JSON object. Raises ValueError, RecursionError."""
-    answer = json.loads(data)
-    if not isinstance(answer, dict):
-        raise ValueError("no JSON object")
-    return answer
 
 
 def _moment(at: datetime | float | None) -> str | None:
