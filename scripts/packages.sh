@@ -87,7 +87,7 @@ el() { # el NAME PYTHON GLIBC
 for each in "$@"; do
     case $each in
         debian12) debian "$each" 3.11 2_36 ;;
-        # The newest that uv knows; Debian 13 has 2.41.
+        # The newest that uv has; Debian 13 has 2.41.
         debian13) debian "$each" 3.13 2_40 ;;
         # Enterprise Linux 9 has it as a package beside its own 3.9.
         el9) el "$each" 3.12 2_34 ;;

@@ -51,7 +51,7 @@ has_postgres || missing="$missing postgresql"
 { has patroni && /usr/bin/python3 -c 'import pysyncobj' 2>/dev/null; } || missing="$missing patroni python3-pysyncobj"
 # With what it needs to start containers in a network: these are recommended alone.
 has podman || missing="$missing podman conmon crun netavark aardvark-dns uidmap"
-# netavark of Debian 12 makes containers' networks by it, and says "No such file or directory" without.
+# netavark of Debian 12 makes containers' networks by it, and fails with "No such file or directory" without.
 need iptables iptables
 
 find_python() {
@@ -68,7 +68,7 @@ install_missing
 
 python=$(find_python) || die "no Python of 3.11 or newer with venv; set PYTHON=/path/to/python3.11"
 
-# What .venv is made from: the locks, what the package says of itself, and which Python.
+# What .venv is made from: the locks, the packages' descriptions, and which Python.
 stamp=$({ cat requirements.txt requirements-dev.txt pyproject.toml lark_*/pyproject.toml; "$python" -V; pwd; } | sha256sum | cut -d' ' -f1)
 if [ "$(cat .venv/.lark-stamp 2>/dev/null)" = "$stamp" ] && [ -x .venv/bin/python ]; then
     exit 0

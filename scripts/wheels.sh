@@ -1,6 +1,6 @@
 #!/bin/sh
 # Build the wheels lark_common, lark_mpi, lark_worker and lark_controller: wheels.sh [DIRECTORY] (dist).
-# PYTHON says with which Python, which needs setuptools 77 or newer (.venv/bin/python; /opt/lark/bin/python on a
+# PYTHON is the Python that builds them, which needs setuptools 77 or newer (.venv/bin/python; /opt/lark/bin/python on a
 # controller's host).
 set -eu
 out=${1:-dist}
