@@ -74,7 +74,7 @@ class Ruled:
                     del self._hosts[host]
 
     def slice_changed(self, key: SliceKey) -> None:
-        """The prefixes of a slice changed."""
+        """Notes that the prefixes of a slice changed."""
         for host in self._slices.get(key, ()):
             self.changed.setdefault(host, set())
 
