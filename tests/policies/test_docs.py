@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Final
@@ -114,6 +115,21 @@ def test_ads_example_is_accepted() -> None:
     lines = ADS[ADS.index("## Example") :].splitlines()[2:]
     job, machine = ads.parse_post("\n".join(line[4:] for line in lines).encode(), "text/plain")
     assert (job.group, machine.datapath) == ("group_cms.prod", 0xE1)
+
+
+def read_from_ads() -> set[str]:
+    """The attributes that are looked up in the ads of a post, by the names in the code."""
+    calls = [each for each in ast.walk(ast.parse(Path(ads.__file__).read_text())) if isinstance(each, ast.Call)]
+    first = [each.args[0] for each in calls if isinstance(each.func, ast.Attribute) and each.args]
+    names = {each.value for each in first if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    return {name for name in names if re.fullmatch(r"[A-Z]\w+", name)}
+
+
+def test_every_attribute_that_is_read_is_documented() -> None:
+    named = {name for words in re.findall(r"`([^`]*)`", ADS) for name in re.findall(r"\w+", words)}
+    read = read_from_ads()
+    assert {"Owner", "VLAN", "RemoteHost"} <= read
+    assert {name for name in read if not {name, f"Lark{name}"} & named} == set()
 
 
 @pytest.mark.parametrize("name", sorted(classad_text.PRIVATE_ATTRIBUTES))
