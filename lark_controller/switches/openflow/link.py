@@ -144,8 +144,8 @@ class SwitchLink:
         self._stray_errors = Bucket(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
         # Called with the number of ports that are kept. Raises WireError where that is too much.
         self.check_ports: Callable[[int], None] = lambda _count: None
-        # Changes of ports that are not reported yet: the port, or None for one that is gone. The ports without them, and
-        # how many there are with them.
+        # Changes of ports that are not reported yet: the port, or None for one that is gone. The ports without them,
+        # and how many there are with them.
         self._ports: dict[int, PortInfo | None] = {}
         self._ports_before: Mapping[int, PortInfo] = {}
         self._port_count = 0
