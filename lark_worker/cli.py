@@ -101,7 +101,7 @@ def run_gateway(settings: Settings, given: argparse.Namespace) -> int:
             "LARK_WORKER_GATEWAY_WAN, LARK_WORKER_GATEWAY_POOLS and LARK_WORKER_NETWORKS"
         )
     log.configure(settings.log_level, settings.log_format)
-    place = gateway.Place(wan, gateway.networks(pools), gateway.networks(jobs))
+    place = gateway.Place(wan, gateway.networks(pools), gateway.networks(jobs), settings.connections)
     signals = Signals()
     signals.catch(signal.SIGTERM, signal.SIGINT)
     translation, stopping = gateway.Gateway(place, ControllerLink(settings)), threading.Event()

@@ -21,15 +21,17 @@ from prometheus_client.registry import Collector
 from lark_common import log
 from lark_common.errors import SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
-from lark_common.limits import InTime, Places
+from lark_common.limits import InTime, Places, network_of
 from lark_worker.controller_link import ControllerLink
 from lark_worker.settings import address_and_port
 from lark_worker.worker import Worker
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-# Seconds until a caller must have sent its whole request, and for its answer; callers that are served at a time.
+# Seconds until a caller must have sent its whole request, and for its answer; callers that are served at a time, in all
+# and of one host: the worker's jobs reach this port as Prometheus does.
 SECONDS: Final = 5.0
 CALLERS: Final = 16
+CALLERS_OF_HOST: Final = 4
 # Bytes of a request. Python's own server takes a hundred lines of 64 kB, and anybody may send them.
 MAX_REQUEST: Final = 65536
 # Seconds until a connection is accepted again where no descriptor was left.
@@ -147,22 +149,30 @@ class MetricsServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection on a thread of its own, or close it where too many are served already."""
-        if not self._places.take():
-            self.shutdown_request(request)
+        host = network_of(client_address[0])
+        own = self._places.take(host, CALLERS_OF_HOST)
+        if own and self._places.take():
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:
+                # No thread can be started.
+                self._give(host)
+                raise
             return
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:
-            # No thread can be started.
-            self._places.give()
-            raise
+        if own:
+            self._places.give(host)
+        self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection, on its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.give()
+            self._give(network_of(client_address[0]))
+
+    def _give(self, host: str) -> None:
+        self._places.give(host)
+        self._places.give()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore errors of a single connection: callers go away."""

@@ -91,7 +91,8 @@ class Settings:
         int,
         About(
             "Connections that a `nat` job may have open at a time, and a `bridge` job that may only call or only "
-            "be called; a sixteenth of that may be opened a second, for ever. 0: any number.",
+            "be called; at a Linux gateway an external address from outside, and a job its own. A sixteenth of that "
+            "may be opened a second, for ever. 0: any number.",
             "connections",
             0,
             1000000,

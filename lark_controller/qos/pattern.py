@@ -45,15 +45,19 @@ def node_pattern(text: str, nodes: int) -> NodePattern:
     words = words[:-1] if steady else words
     kind = words[0] if words else ""
     rates = _KINDS[kind](words[1:], nodes) if kind in _KINDS else _table(" ".join(words), nodes)
-    if len(rates) > MOST:
-        raise AdError(ATTRIBUTE, f"{len(rates)} flows; at most {MOST} are accepted")
+    _check_count(len(rates))
     return NodePattern(text, MappingProxyType(rates), steady)
+
+
+def _check_count(flows: int) -> None:
+    """Raise AdError for too many flows; before they are made, since all posts wait while one is booked."""
+    if flows > MOST:
+        raise AdError(ATTRIBUTE, f"{flows} flows; at most {MOST} are accepted")
 
 
 def _all(words: list[str], nodes: int) -> dict[tuple[int, int], int]:
     rate = _only_rate(words)
-    if nodes * (nodes - 1) > MOST:
-        raise AdError(ATTRIBUTE, f"{nodes * (nodes - 1)} flows; at most {MOST} are accepted")
+    _check_count(nodes * (nodes - 1))
     return {(here, there): rate for here in range(nodes) for there in range(nodes) if here != there}
 
 
@@ -69,6 +73,8 @@ def _neighbours(words: list[str], nodes: int) -> dict[tuple[int, int], int]:
     rate, sides = _rate(words[-1]), [int(side) for side in words[0].split("x")]
     if prod(sides) != nodes:
         raise AdError(ATTRIBUTE, f"a grid of {words[0]} has {prod(sides)} nodes, and the job has {nodes}")
+    # In a line of two both neighbours are one node, also where it is closed to a ring.
+    _check_count(sum(nodes // side * 2 * (side if periodic and side > 2 else side - 1) for side in sides))
     found: dict[tuple[int, int], int] = {}
     for here in range(nodes):
         stride = nodes

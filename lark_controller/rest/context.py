@@ -24,6 +24,9 @@ KEY: Final = "lark"
 # Notes of one worker's hooks that are written into the audit trail: at once, and a second afterwards.
 NOTES: Final = 60
 NOTES_A_SECOND: Final = 1.0
+# All users who see their own jobs alone have so small a part of the places where changes of links and paths are waited
+# for: workers wait there for their jobs.
+WATCHING_USERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +110,17 @@ class Context:
         if wait <= 0:
             yield 0.0
             return
-        with self.changes.place() as part, self.polling() as free:
-            yield wait if part and free else 0.0
+        with self._of_watching_users() as own, self.changes.place() as part, self.polling() as free:
+            yield wait if own and part and free else 0.0
+
+    @contextmanager
+    def _of_watching_users(self) -> Iterator[bool]:
+        """Hold one of the places that all users with the scope ``self`` have there; False where none is free."""
+        if g.lark_user is None:
+            yield True
+            return
+        with self.changes.place("users", max(1, self.changes.most // WATCHING_USERS)) as free:
+            yield free
 
     def noting(self) -> float:
         """Take a note for the audit trail; 0 where one is left, else the seconds until there is. Each address has its

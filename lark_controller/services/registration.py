@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Final
 
 from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.errors import (
@@ -18,7 +19,8 @@ from lark_common.errors import (
     CapacityError,
     NotFoundError,
 )
-from lark_common.log import INFO, WARNING, event
+from lark_common.limits import Buckets
+from lark_common.log import DEBUG, INFO, WARNING, event
 from lark_common.runs import Address, AddressType, RunKey
 from lark_controller.api.jobs import Registered, Renewed
 from lark_controller.jobs.job import Facts, Job, Standing
@@ -43,6 +45,12 @@ from lark_controller.store import LEASE_EXPIRED, Finish, Outcome, Post, Store, S
 
 # Seconds for which a job kept beyond its lease lives on, until the pool is looked at again.
 KEPT_SECONDS = 60.0
+# Lines of the log about a run that is posted again, of each run: at once, and a second afterwards. A job may have its
+# hook post it in a loop.
+LINES_AT_ONCE: Final = 16
+LINES_A_SECOND: Final = 1 / 60
+# Runs whose lines are counted; of more, those that were not posted for longest begin again.
+_RUNS: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,7 @@ class Registration:
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
         self._held = Holdings()
+        self._lines = Buckets(LINES_A_SECOND, LINES_AT_ONCE, _RUNS)
 
     def use(
         self,
@@ -253,8 +262,10 @@ class Registration:
             self._reservations.tell_peers(outcome.reserved, job.id)
         else:
             self._give_back(step)
+        often = not outcome.created and self._lines.take(job.id)
         event(
             "job registered" if outcome.created else "job posted again",
+            level=DEBUG if often else INFO,
             job=job.id,
             global_job_id=job.run.global_job_id,
             owner=job.owner,

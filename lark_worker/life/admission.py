@@ -23,6 +23,9 @@ from lark_worker.settings import Settings
 # Forged ads of a job that go into the controller's audit trail.
 FORGERIES_AT_ONCE: Final = 10
 FORGERIES_A_SECOND: Final = 1 / 60
+# The same in the worker service's log.
+LINES_AT_ONCE: Final = 20
+LINES_A_SECOND: Final = 0.2
 
 
 class Admission:
@@ -45,6 +48,7 @@ class Admission:
         self._endings = endings
         self._assigning = threading.Lock()
         self._forgeries = Buckets(FORGERIES_A_SECOND, FORGERIES_AT_ONCE)
+        self._lines = Buckets(LINES_A_SECOND, LINES_AT_ONCE)
 
     def admit(self, starter: Process, body: bytes) -> Record:
         """Choose a new job's network and write its record; nothing is made yet.
@@ -143,9 +147,10 @@ class Admission:
             raise
 
     def _forged(self, job_id: str, slot: str, owner: str, error: ForgedError) -> None:
-        log.event("forged ad refused", level=log.WARNING, job=job_id, slot=slot, owner=owner, reason=error)
+        if not self._lines.take(job_id):
+            log.event("forged ad refused", level=log.WARNING, job=job_id, slot=slot, owner=owner, reason=error)
         if self._forgeries.take(job_id):
-            # The log has it. More of the same in the trail would cost the token that all jobs of the worker share.
+            # More of the same in the trail would cost the token that all jobs of the worker share.
             return
         # The user waits for the refusal, not for the trail.
         threading.Thread(

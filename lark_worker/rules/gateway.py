@@ -39,11 +39,13 @@ _LONGEST_WAIT: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A gateway: the interface that leads outside, its external addresses, and the networks of jobs."""
+    """A gateway: the interface that leads outside, its external addresses, and the networks of jobs. An external
+    address may have ``connections`` from outside open at a time, and a job as many of its own (0: any number)."""
 
     wan: str
     pools: tuple[IPv4Network, ...]
     jobs: tuple[IPv4Network, ...]
+    connections: int = 0
 
 
 class Told(NamedTuple):
@@ -201,7 +203,8 @@ class Gateway:
         if not self._stands or not there:
             self._stands = False
             place = self._place
-            wanted = one_to_one.table(TABLE, place.wan, place.pools, place.jobs, self._mapped.values())
+            most = _countable(place.connections)
+            wanted = one_to_one.table(TABLE, place.wan, place.pools, place.jobs, self._mapped.values(), most)
             run(["nft", "-f", "-"], change(wanted, _names() if there else None))
             self._stands = True
             return
@@ -216,6 +219,25 @@ def _is_there() -> bool:
     # By its chains: nft reads every element of every set before it lists tables.
     listed = json.loads(run(["nft", "-j", "list", "chains", one_to_one.FAMILY]))["nftables"]
     return any(entry.get("chain", {}).get("table") == TABLE for entry in listed)
+
+
+def _countable(most: int) -> int:
+    """The number of connections that an address may have; 0, any number, where the kernel cannot count them."""
+    name = f"{one_to_one.FAMILY} {TABLE}_probe"
+    parts = (
+        f"add table {name}",
+        f"add set {name} s {{ {one_to_one.COUNTED} }}",
+        f"add chain {name} c",
+        f"add rule {name} c add @s {{ ip saddr ct count over 1 }} drop",
+        f"delete table {name}",
+    )
+    try:
+        if most:
+            run(["nft", "-f", "-"], "".join(f"{part}\n" for part in parts))
+    except NetworkError as error:
+        log.failure("this kernel cannot limit connections (nft_connlimit)", error)
+        return 0
+    return most
 
 
 def _names() -> Table:

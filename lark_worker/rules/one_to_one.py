@@ -3,6 +3,9 @@
 The kernel's connection tracking translates, ICMP errors included; the maps say what new connections get, so an element
 that comes or goes touches no other job's connection. What is established passes only as long as external address and
 job belong together: ``came`` and ``left`` have these pairs, with a counter each, and whatever is in neither is dropped.
+
+The kernel tracks the connections of all addresses in one table, which one of them could fill: each may have so many
+from outside and so many of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 
+from lark_worker.rules.render import UNTRACKED, opened_a_second
 from lark_worker.rules.table import Chain, Set, Table, braces
 
 FAMILY: Final = "inet"
@@ -25,6 +29,10 @@ _SETS: Final = {
     **dict.fromkeys(("in_whole", "out_whole"), _WHOLE),
     **dict.fromkeys(("came", "left"), _PAIRS),
 }
+# Connections by external address, and by the job's own for those that it opens: how many there are, and how fast they
+# are opened. The kernel adds the elements, one for each address of which there is a connection.
+COUNTED: Final = "type ipv4_addr; size 131072; flags dynamic;"
+_LIMITED: Final = ("in_open", "in_rate", "out_open", "out_rate")
 _WITH_PORTS: Final = "meta l4proto { tcp, udp }"
 _OPENED: Final = re.compile(r"(any|icmp)|(tcp|udp)(?:/([0-9]{1,5})(?:-([0-9]{1,5}))?)?")
 _LAST_PORT: Final = 65535
@@ -39,9 +47,16 @@ class Mapped(NamedTuple):
 
 
 def table(
-    name: str, wan: str, pools: Collection[IPv4Network], jobs: Collection[IPv4Network], mapped: Collection[Mapped]
+    name: str,
+    wan: str,
+    pools: Collection[IPv4Network],
+    jobs: Collection[IPv4Network],
+    mapped: Collection[Mapped],
+    connections: int = 0,
 ) -> Table:
-    """The table of a gateway whose interface ``wan`` leads outside; ``pools`` are its addresses, ``jobs`` networks."""
+    """The table of a gateway whose interface ``wan`` leads outside; ``pools`` are its addresses, ``jobs`` networks. An
+    external address may have ``connections`` from outside open at a time, and a job as many of its own (0: any
+    number)."""
     outside, ours, own = f'iifname "{wan}"', braces(pools), braces(jobs)
     chains = {
         # The two directions of connections from outside, and of those that a job has begun.
@@ -72,6 +87,8 @@ def table(
             (
                 f"ct status dnat ct original ip daddr {ours} jump guarded",
                 f"ct status snat ct reply ip daddr {ours} jump guarded",
+                *_limited("in", f"ct status dnat ct original ip daddr {ours}", "ct original ip daddr", connections),
+                *_limited("out", f'oifname "{wan}" ip saddr {own}', "ip saddr", connections),
             ),
             _hook("filter", "forward", -10),
         ),
@@ -86,7 +103,20 @@ def table(
     }
     elements = _elements(mapped)
     sets = {each: Set(declared, tuple(elements.get(each, ())), keyed=True) for each, declared in _SETS.items()}
-    return Table(FAMILY, name, frozenset(), sets, chains)
+    counted = {each: Set(COUNTED) for each in _LIMITED if connections}
+    return Table(FAMILY, name, frozenset(), sets | counted, chains)
+
+
+def _limited(side: str, which: str, address: str, most: int) -> tuple[str, ...]:
+    """The rules for packets that open connections, counted by an address of theirs in the sets of that side."""
+    if not most:
+        return ()
+    opens = f"ct state new {UNTRACKED} {which}"
+    rate = f"limit rate over {opened_a_second(most)}/second burst {most} packets"
+    return (
+        f"{opens} add @{side}_open {{ {address} ct count over {most} }} drop",
+        f"{opens} add @{side}_rate {{ {address} {rate} }} drop",
+    )
 
 
 def script(action: str, name: str, mapped: Collection[Mapped], but: Collection[Mapped]) -> str:

@@ -24,6 +24,9 @@ COUNTED: Final = ("out_wan", "out_local", "out_dropped", "out_limited", "in_wan"
 # Inside the namespace of a one-way job.
 COUNTED_INSIDE: Final = ("out_dropped", "in_dropped")
 
+# A packet of a connection that is not in the kernel's table yet: those that follow a first one without an answer are
+# new to it as well.
+UNTRACKED: Final = "ct status & confirmed == 0"
 # As many connections as may be open at a time may be opened within so many seconds, again and again.
 _SECONDS: Final = 16
 
@@ -179,9 +182,14 @@ def limited(most: int, counted: str) -> tuple[str, ...]:
     if not most:
         return ()
     return (
-        f"ct count over {most} {counted} drop",
-        f"limit rate over {max(1, most // _SECONDS)}/second burst {most} packets {counted} drop",
+        f"{UNTRACKED} ct count over {most} {counted} drop",
+        f"{UNTRACKED} limit rate over {opened_a_second(most)}/second burst {most} packets {counted} drop",
     )
+
+
+def opened_a_second(most: int) -> int:
+    """The number of connections that may be opened a second, for ever, where ``most`` may be open at a time."""
+    return max(1, most // _SECONDS)
 
 
 def is_one_way(job: JobRules) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lark_common.errors import AdError
+from lark_controller.qos import pattern
 from lark_controller.qos.pattern import MOST, node_pattern
 
 
@@ -66,6 +69,7 @@ def test_the_flows_of_a_pattern(text: str, nodes: int, rates: dict[tuple[int, in
         ("0>1 20,", 4, "'' is not understood"),
         ("all 1", 65, f"4160 flows; at most {MOST} are accepted"),
         ("ring 1", MOST + 1, f"{MOST + 1} flows"),
+        ("neighbours 64x64 1", MOST, f"16128 flows; at most {MOST} are accepted"),
     ],
 )
 def test_mistakes_are_named(text: str, nodes: int, reason: str) -> None:
@@ -85,6 +89,18 @@ def test_whatever_is_written_is_a_pattern_of_the_jobs_nodes_or_a_mistake(text: s
         assert here != there
         assert 0 <= min(here, there) <= max(here, there) < nodes
         assert kbps > 0
+
+
+@pytest.mark.parametrize("sides", [(1,), (2,), (3,), (5,), (2, 2), (1, 4), (3, 1, 2), (4, 4)])
+@pytest.mark.parametrize("kind", ["", "periodic "])
+def test_the_flows_of_a_grid_are_counted_before_they_are_made(
+    monkeypatch: pytest.MonkeyPatch, sides: tuple[int, ...], kind: str
+) -> None:
+    """All posts wait while a pattern is read, and a user may ask for a grid of thousands of nodes."""
+    counts: list[int] = []
+    monkeypatch.setattr(pattern, "_check_count", counts.append)
+    found = node_pattern(f"neighbours {'x'.join(map(str, sides))} {kind}1", prod(sides))
+    assert counts == [len(found.rates)] * 2
 
 
 def test_as_many_flows_are_accepted_as_may_be() -> None:

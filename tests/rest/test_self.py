@@ -16,6 +16,7 @@ from lark_controller.api.drops import Drop
 from lark_controller.api.usage import UsageRow
 from lark_controller.cli import main as cli
 from lark_controller.jobs.job import JobState
+from lark_controller.rest.context import WATCHING_USERS
 from lark_controller.rest.own_jobs import CONTRADICTED
 from lark_controller.rest.tokens import Scope, Tokens, add, read
 from tests.fixtures.fake_controls import bearer
@@ -234,6 +235,34 @@ def test_users_have_few_places_together_where_requests_wait(tmp_path: Path) -> N
     job = next(iter(api.controls.jobs.known))
     assert_problem(show(api, f"/v1/explain?src={job}&dst=192.0.2.1"), 503, "busy")
     assert api.get(f"/v1/explain?src={job}&dst=192.0.2.1").status_code == 200
+
+
+def test_users_leave_places_to_workers_where_changes_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be as many users as the pool has, each with a token or a credential of its own."""
+    api = make_api(tmp_path, waiting_workers="256")
+    api.register(1, "alice")
+    changes = api.app.extensions["lark"].changes
+    users = changes.most // WATCHING_USERS
+    for _ in range(users):
+        assert changes.take("users", users)
+        assert changes.take()
+    waits: list[float] = []
+    shown = api.controls.usage.delivered
+
+    def delivered(flows: Any, after: str, wait: float) -> Any:
+        waits.append(wait)
+        return shown(flows, after, wait)
+
+    monkeypatch.setattr(api.controls.usage, "delivered", delivered)
+    path = f"/v1/jobs/{next(iter(api.controls.jobs.known))}/delivered?wait=7"
+    for scope in ("self", "read", "hook"):
+        assert api.get(path, scope=scope).status_code == 200
+    assert waits == [0.0, 7.0, 7.0]
+    changes.give("users")
+    assert show(api, path).status_code == 200
+    assert waits[3:] == [7.0]
 
 
 # the tokens file and the command

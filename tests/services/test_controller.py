@@ -14,6 +14,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch.switch import FakeNetwork
 from lark_common.errors import AddressError, NotFoundError
+from lark_common.log import LOGGER
 from lark_controller.api.instances import Expected
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.switches import SwitchStatus
@@ -21,7 +22,7 @@ from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.tables import Edge
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.reconciler import Reconciler
-from lark_controller.services import described_job, switches
+from lark_controller.services import described_job, registration, switches
 from lark_controller.store import Store
 from lark_controller.switches.openflow.replies import PacketIn
 from tests.fixtures import frames
@@ -53,6 +54,22 @@ def test_a_workers_token_registers_no_more_jobs_than_a_worker_can_have(
         post(controller, 4, datapath=2)
         controller.jobs.end(first.id, "hook")
         assert post(controller, 3).created
+
+
+def test_a_run_that_is_posted_in_a_loop_has_few_lines_of_the_log(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registration, "LINES_A_SECOND", 0.0)
+    with running(tmp_path) as controller, caplog.at_level("INFO", LOGGER):
+        connect(network, controller, an_edge())
+        for _ in range(3 * registration.LINES_AT_ONCE):
+            post(controller, 1)
+        # Another has its own.
+        post(controller, 2)
+        post(controller, 2)
+        lines = [record.getMessage() for record in caplog.records]
+        assert lines.count("job posted again") == registration.LINES_AT_ONCE + 1
+        assert lines.count("job registered") == 2
 
 
 def test_the_loop_turns_to_other_work_while_all_switches_are_listed(

@@ -57,9 +57,10 @@ def test_a_flooding_port_takes_the_part_of_no_quiet_port() -> None:
     budget = PacketInBudget(100.0, 100.0, 0.0)
     assert sum(budget.admit(b"flood", 0.0) for _ in range(10_000)) <= 120
     assert all(budget.admit(b"quiet%d" % number, 0.0) for number in range(20))
-    # Made-up ports do not add up to more than the switch's own share.
+    # Little is kept of made-up ports, and they do not add up to more than the switch's own share.
     assert sum(budget.admit(b"made up %d" % number, 0.0) for number in range(10_000)) <= 50
     assert budget.dropped >= 10_000
+    assert len(budget._ports) + len(budget._refused_until) <= 2 * budgets._PORTS
 
 
 def test_the_packet_ins_of_a_flooding_port_are_dropped_before_they_are_looked_at(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -15,7 +16,7 @@ from lark_controller.switches.openflow import strangers as strangers_module
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.newcomer import Newcomer
-from lark_controller.switches.openflow.replies import PacketIn
+from lark_controller.switches.openflow.replies import PacketIn, PortInfo
 from lark_controller.switches.openflow.strangers import LOOK_SECONDS, UnexpectedSwitches
 from tests.fixtures.openflow import Recorder, add, connected, flow, on_a_switch, scenario, serving
 
@@ -154,3 +155,68 @@ def test_workers_that_stay_connected_leave_their_places_once_they_have_jobs() ->
     assert not comes(3, LOOK_SECONDS / 2)
     assert comes(3, LOOK_SECONDS)
     assert [comes(number, 2 * LOOK_SECONDS) for number in (4, 5)] == [True, False]
+
+
+def ports(first: int, count: int, reason: int = ofp.OFPPR_ADD) -> bytes:
+    mac = "02:00:00:00:00:01"
+    found = (PortInfo(number, f"p{number}", mac, up=True, no_flood=False) for number in range(first, first + count))
+    return b"".join(switchside.port_status(0, each, reason) for each in found)
+
+
+def test_ports_of_switches_that_nobody_expects_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has fewer than a switch may have, and they are known while it is away."""
+    monkeypatch.setattr(strangers_module, "MOST_PORTS", 4000)
+
+    async def play() -> None:
+        recorder = Recorder(awaited={9})
+        async with serving(recorder) as server:
+
+            async def comes(datapath: int) -> tuple[FakeSwitch, SwitchLink]:
+                fake = FakeSwitch(datapath)
+                return fake, await connected(server, recorder, fake)
+
+            def has(link: SwitchLink, number: int) -> bool:
+                return number in link.features.ports
+
+            first, link = await comes(1)
+            # One that comes and goes is one.
+            for _ in range(3):
+                first.send_raw(ports(1000, 900) + ports(1000, 900, ofp.OFPPR_DELETE) + ports(1000, 900))
+            first.send_raw(ports(5000, 1))
+            await recorder.until(partial(has, link, 5000))
+            second, _ = await comes(2)
+            second.send_raw(ports(1000, 900))
+            await recorder.until(lambda: [datapath for datapath, _ in recorder.gone] == [2])
+            assert "not declared and have no jobs" in recorder.gone[0][1]
+            # Those with few go on, and so do those that are expected.
+            for datapath, count in ((3, 50), (9, 2000)):
+                fake, known = await comes(datapath)
+                fake.send_raw(ports(1000, count))
+                await recorder.until(partial(has, known, 999 + count))
+            first.disconnect()
+            await recorder.until(lambda: len(recorder.gone) == 2)
+            fourth, _ = await comes(4)
+            fourth.send_raw(ports(1000, 900))
+            await recorder.until(lambda: len(recorder.gone) == 3)
+            assert [datapath for datapath, _ in recorder.gone] == [2, 1, 4]
+
+    scenario(play)
+
+
+def test_a_switch_that_has_jobs_by_now_has_room_for_its_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strangers_module, "MOST_PORTS", 4000)
+    expected = set[int]()
+    switches = UnexpectedSwitches(100)
+    for datapath in (1, 2):
+        switches.check(datapath, "10.0.0.1", expected.__contains__, 0.0)
+    switches.check_ports(1, expected.__contains__, 1000)
+    with pytest.raises(SwitchError, match="1000 ports"):
+        switches.check_ports(2, expected.__contains__, 1000)
+    expected.add(1)
+    switches.check_ports(1, expected.__contains__, 60_000)
+    # What it had is others' room once it has come again.
+    switches.check(1, "10.0.0.1", expected.__contains__, 0.0)
+    switches.check_ports(2, expected.__contains__, 1000)
+    switches.check_ports(2, expected.__contains__, 10)
+    switches.check(3, "10.0.0.1", expected.__contains__, 0.0)
+    switches.check_ports(3, expected.__contains__, 1000)

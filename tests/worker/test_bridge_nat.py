@@ -234,7 +234,7 @@ CONNECT = """
 import socket
 for number in range(300):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.bind(("", FIRST + number))
+        sender.bind(("", FIRST + number % PORTS))
         try:
             sender.sendto(b"x", ("ADDRESS", 9))
         except PermissionError:
@@ -242,9 +242,9 @@ for number in range(300):
 """
 
 
-def flood(pool: Pool, said: str, first: int) -> None:
-    """Open 300 connections, each from a port of its own."""
-    program = CONNECT.replace("FIRST", str(first)).replace("ADDRESS", LAN)
+def flood(pool: Pool, said: str, first: int, ports: int = 300) -> None:
+    """Send 300 packets, by turns from so many ports, each of which opens a connection."""
+    program = CONNECT.replace("FIRST", str(first)).replace("ADDRESS", LAN).replace("PORTS", str(ports))
     done = within(pool, said, f"{sys.executable} -c '{program}'")
     assert done.returncode == 0, done.stderr
 
@@ -265,6 +265,8 @@ def test_one_nat_jobs_connections_leave_room_for_everybody_elses(
         flood(pool, said, 21000)
         assert tracked() - before <= 80
         assert pings(pool, other, LAN)
+        # Packets that nobody answers are one connection.
+        flood(pool, others, 22000, ports=1)
         assert counters(pool, others).out_limited.packets == 0
         assert counters(pool, said).report()["policy_drops_out"] >= 400
         told = [record for record in caplog.records if record.getMessage() == "a job has too many connections"]

@@ -92,8 +92,8 @@ class Site:
         self.told = Told()
         self.start()
 
-    def start(self) -> None:
-        place = Place("wan", (IPv4Network(POOL),), (IPv4Network("10.64.0.0/24"),))
+    def start(self, connections: int = 4096) -> None:
+        place = Place("wan", (IPv4Network(POOL),), (IPv4Network("10.64.0.0/24"),), connections)
         self.program = Gateway(place, self.told)  # type: ignore[arg-type]  # it asks nothing else of the link
 
     def step(self) -> None:
@@ -248,13 +248,62 @@ def test_ports_that_overlap_and_an_answer_that_is_none_cost_nobody_anything(site
     for word in ("tcp/80 : 10.64.0.1 } ; flush ruleset", "sctp/80", "tcp/90-80", "tcp/65536", "any/80", "tcp/80\n"):
         site.told.addresses[0]["open"] = [word]
         site.step()
-        assert FIRST not in site.listed("ruleset").partition("map in_ports")[2]
+        maps = (site.listed("map", "inet", gateway.TABLE, name) for name in ("in_ports", "in_protocols", "in_whole"))
+        assert FIRST not in "".join(maps)
         assert reached(site, site.b, SECOND, 80)
     del site.told.addresses[0]["open"]
     site.step()
     site.told.addresses[0]["open"] = ["tcp/80-90"]
     site.step()
     assert reached(site, site.a, FIRST, 90)
+
+
+def test_one_addresses_connections_leave_room_for_all_others(site: Site) -> None:
+    """The kernel has one table for the connections of all addresses."""
+    site.start(connections=50)
+    site.told.give(FIRST, "10.64.0.1", "udp/5000")
+    site.told.give(SECOND, "10.64.0.2", "tcp/80")
+    site.step()
+
+    def flood(source: Host, address: str) -> None:
+        for port in range(20000, 20300):
+            with open_socket(source, socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                sender.bind(("0.0.0.0", port))
+                sender.sendto(b"x", (address, 5000))
+
+    for source, address in ((site.out, FIRST), (site.a, OUTSIDE)):
+        before = tracked(site)
+        flood(source, address)
+        # Some tens more were opened while it went on.
+        assert 50 <= tracked(site) - before <= 120
+    assert reached(site, site.b, SECOND, 80)
+    # Another run of the program keeps to it, and its probe is gone.
+    site.start(connections=50)
+    site.step()
+    assert site.program._stands
+    flood(site.out, FIRST)
+    assert tracked(site) <= 2 * 120 + 60
+    assert site.listed("tables").split() == ["table", "inet", gateway.TABLE]
+
+
+def test_packets_without_an_answer_are_one_connection(site: Site) -> None:
+    site.start(connections=16)
+    site.told.give(FIRST, "10.64.0.1", "udp/5000")
+    site.step()
+    with (
+        listening(site.a, 5000, socket.SOCK_DGRAM) as job,
+        open_socket(site.out, socket.AF_INET, socket.SOCK_DGRAM) as out,
+    ):
+        for _ in range(100):
+            out.sendto(b"x", (FIRST, 5000))
+        for _ in range(100):
+            assert job.recv(10) == b"x"
+
+
+def tracked(site: Site) -> int:
+    """The connections that the gateway's kernel tracks."""
+    count = "/proc/sys/net/netfilter/nf_conntrack_count"
+    return int(run(["ip", "netns", "exec", site.gateway.namespace, "cat", count]).stdout)
 
 
 def test_path_mtu_and_traceroute_work_through_it(site: Site) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from lark_common.limits import Buckets
 from lark_worker import hook_socket as service
 from lark_worker.errors import AwayError
-from lark_worker.life.admission import FORGERIES_AT_ONCE
+from lark_worker.life.admission import FORGERIES_AT_ONCE, LINES_A_SECOND, LINES_AT_ONCE
 from lark_worker.life.own_reservations import ControllerAnswer
 from tests.fixtures.peak_memory import forget_peak, peak
 from tests.worker.pool import Pool, eventually
@@ -265,7 +266,9 @@ def test_a_job_that_asks_without_end_while_the_controller_is_away_does_not_fill_
 
 
 @pytest.mark.ovs
-def test_forged_ads_without_end_do_not_fill_the_audit_trail(pool: Pool) -> None:
+def test_forged_ads_without_end_fill_neither_the_audit_trail_nor_the_log(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
     starter = pool.starter(1, "alice")
     forged = starter.scratch / "forged"
     forged.write_text('Owner = "bob"\nGlobalJobId = "submit#1.0#1"\n------\n')
@@ -273,11 +276,15 @@ def test_forged_ads_without_end_do_not_fill_the_audit_trail(pool: Pool) -> None:
         f"curl -s --unix-socket {pool.socket} -o /dev/null -H 'Content-Type: text/plain' --data-binary @{forged}"
         " -w '%{http_code} ' http://localhost/v1/jobs"
     )
-    _, said = starter.as_user(f"i=0; while [ $i -lt {FORGERIES_AT_ONCE * 3} ]; do {command}; i=$((i+1)); done")
-    assert said.split() == ["422"] * (FORGERIES_AT_ONCE * 3)
+    began = time.monotonic()
+    _, said = starter.as_user(f"i=0; while [ $i -lt {FORGERIES_AT_ONCE * 4} ]; do {command}; i=$((i+1)); done")
+    took = time.monotonic() - began
+    assert said.split() == ["422"] * (FORGERIES_AT_ONCE * 4)
 
     def told() -> int:
         return sum(entry["action"] == "forged ad" for entry in pool.client.audit())
 
     eventually(lambda: told() >= FORGERIES_AT_ONCE)
     assert told() <= FORGERIES_AT_ONCE + 1
+    lines = sum(record.getMessage() == "forged ad refused" for record in caplog.records)
+    assert FORGERIES_AT_ONCE <= lines <= LINES_AT_ONCE + LINES_A_SECOND * took + 1

@@ -42,8 +42,8 @@ _QUIET_RATE: Final = 10.0
 _QUIET_BURST: Final = 20.0
 # All quiet ports together, as a share of the switch's own rate and burst.
 _QUIET_SHARE: Final = 0.5
-# Ports that are counted apart; those beyond share one entry.
-_PORTS: Final = 65_536
+# Ports of a switch that are counted apart, those that asked last; one that is forgotten begins anew.
+_PORTS: Final = 4096
 
 
 class SwitchTime:
@@ -128,7 +128,7 @@ class PacketInBudget:
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self._all = Bucket(rate, burst, now)
         self._for_quiet = Bucket(rate * _QUIET_SHARE, max(1.0, burst * _QUIET_SHARE), now)
-        self._ports: dict[bytes, Bucket] = {}
+        self._ports: OrderedDict[bytes, Bucket] = OrderedDict()
         self._refused_until: dict[bytes, float] = {}
         self.dropped = 0
 
@@ -144,13 +144,15 @@ class PacketInBudget:
         own = self._ports.get(port)
         if own is None:
             if len(self._ports) >= _PORTS:
-                port = b""
-            own = self._ports.setdefault(port, Bucket(_QUIET_RATE, _QUIET_BURST, now))
+                self._ports.popitem(last=False)
+            own = self._ports[port] = Bucket(_QUIET_RATE, _QUIET_BURST, now)
+        else:
+            self._ports.move_to_end(port)
         quiet = own.take_whole(now)
         if self._all.take_whole(now) or (quiet and self._for_quiet.take_whole(now)):
             return True
         self.dropped += 1
-        if port and not quiet:
+        if not quiet:
             if len(self._refused_until) >= _PORTS:
                 self._refused_until.clear()
             self._refused_until[port] = now + min(self._all.until(), own.until())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -142,8 +142,13 @@ class SwitchLink:
         # Errors from outside take nothing from jobs' first packets.
         self._icmp_errors = PacketInBudget(rate * _ICMP_SHARE, max(1.0, burst * _ICMP_SHARE), now)
         self._stray_errors = Bucket(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
-        # Changes of ports that are not reported yet: the port, or None for one that is gone.
+        # Called with the number of ports that are kept. Raises WireError where that is too much.
+        self.check_ports: Callable[[int], None] = lambda _count: None
+        # Changes of ports that are not reported yet: the port, or None for one that is gone. The ports without them,
+        # and how many there are with them.
         self._ports: dict[int, PortInfo | None] = {}
+        self._ports_before: Mapping[int, PortInfo] = {}
+        self._port_count = 0
         self._ports_timer: asyncio.TimerHandle | None = None
         self._ports_from = 0.0
         connection.receive = self._receive
@@ -439,9 +444,12 @@ class SwitchLink:
         return False
 
     def _port_status(self, port: PortInfo, present: bool) -> None:
+        there = self._ports.get(port.number, self._ports_before.get(port.number)) is not None
         self._ports[port.number] = port if present else None
         if len(self._ports) > _MOST_PORTS:
             raise WireError(f"more than {_MOST_PORTS} ports")
+        self._port_count += present - there
+        self.check_ports(self._port_count)
         if self.ready and self._ports_timer is None:
             # At once where the last time is long over: many changes in a row are one.
             self._ports_timer = asyncio.get_running_loop().call_at(self._ports_from, self._report_ports)
@@ -472,4 +480,6 @@ class SwitchLink:
         self._ports.clear()
         if len(ports) > _MOST_PORTS:
             raise WireError(f"more than {_MOST_PORTS} ports")
+        self._ports_before, self._port_count = ports, len(ports)
+        self.check_ports(len(ports))
         return ports

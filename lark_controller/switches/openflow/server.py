@@ -375,6 +375,7 @@ class Server:
         now = asyncio.get_running_loop().time()
         self._unexpected.check(newcomer.datapath, connection.peer.network, handler.expects, now)
         link = SwitchLink(newcomer, handler, self._shared)
+        link.check_ports = partial(self._unexpected.check_ports, link.datapath, handler.expects)
         self._open[connection] = link
         connection.known = True
         # Once each: a pool's switches may all come from behind one address, and none of them again and again.

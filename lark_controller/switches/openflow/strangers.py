@@ -11,12 +11,16 @@ from lark_common.errors import SwitchError
 from lark_common.limits import Buckets
 from lark_common.log import WARNING, event
 from lark_controller.switches.openflow.connection import Connection
+from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.places import Peer
 
 # Different reasons that are counted for connections that never became a switch's.
 _REASONS: Final = 1000
-# Of the unexpected switches, the part of one host.
+# Of the unexpected switches, and of their ports, the part of one host.
 _UNEXPECTED_SHARE: Final = 4
+# Their ports that are kept beyond a few of each, of all of them; one takes half a kilobyte.
+MOST_PORTS: Final = 1 << 18
+FEW_PORTS: Final = 64
 # Seconds between two looks at which of them are expected by now, where there is no place left.
 LOOK_SECONDS: Final = 10.0
 # Lines in the log for switches of one host that come and go: so many at once, as of a pool behind one address, then so
@@ -34,6 +38,10 @@ class UnexpectedSwitches:
         # Their networks, by datapath id.
         self._networks: dict[int, str] = {}
         self._of: Counter[str] = Counter()
+        # Ports beyond a few of each, by datapath id, and by network.
+        self._ports: dict[int, int] = {}
+        self._ports_of: Counter[str] = Counter()
+        self._all_ports = 0
         self._looked_at = -math.inf
 
     def check(self, datapath: int, network: str, expects: Callable[[int], bool], now: float) -> None:
@@ -51,12 +59,31 @@ class UnexpectedSwitches:
             self._networks[datapath] = network
             self._of[network] += 1
 
+    def check_ports(self, datapath: int, expects: Callable[[int], bool], count: int) -> None:
+        """Bound the ports that are kept of those that nobody ``expects``, also while they are away. Raises
+        WireError."""
+        network = self._networks.get(datapath)
+        if network is None or expects(datapath):
+            return
+        more = max(0, count - FEW_PORTS) - self._ports.get(datapath, 0)
+        of_host = self._ports_of[network] + more
+        if more > 0 and (of_host > MOST_PORTS // _UNEXPECTED_SHARE or self._all_ports + more > MOST_PORTS):
+            raise WireError(f"{count} ports, and no more are kept of switches that are not declared and have no jobs")
+        self._hold_ports(datapath, network, more)
+
+    def _hold_ports(self, datapath: int, network: str, more: int) -> None:
+        self._ports[datapath] = self._ports.get(datapath, 0) + more
+        self._ports_of[network] += more
+        self._all_ports += more
+
     def _is_full(self, network: str) -> bool:
         return len(self._networks) >= self._most or self._of[network] >= max(1, self._most // _UNEXPECTED_SHARE)
 
     def _free(self, datapath: int) -> None:
         if (network := self._networks.pop(datapath, None)) is not None:
             self._of[network] -= 1
+            self._hold_ports(datapath, network, -self._ports.get(datapath, 0))
+            del self._ports[datapath]
 
 
 class ConnectionLog:
