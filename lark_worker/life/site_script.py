@@ -26,12 +26,14 @@ class SiteScript:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def start(self, record: Record) -> bool:
-        """The namespace and the job's link stand. True where the program is to be run at their end, too. Raises
-        RefusedError where it will not have the job."""
+    def __bool__(self) -> bool:
+        """True if there is one."""
+        return self._path is not None
+
+    def start(self, record: Record) -> None:
+        """The namespace and the job's link stand. Raises RefusedError where it will not have the job."""
         if why := self._run("start", record):
             raise RefusedError(why)
-        return self._path is not None
 
     def end(self, record: Record) -> None:
         """The namespace is about to go, whatever the program answers."""
