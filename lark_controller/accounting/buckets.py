@@ -77,15 +77,20 @@ def _by_minute(entry: Entry) -> Iterator[tuple[int, Usage]]:
     """The new use by the minutes that it was counted in; all of it, whatever is rounded."""
     begun = max(min(entry.begun, entry.at), entry.at - _SPREAD)
     minute, last = (int(at) - int(at) % MINUTE for at in (begun, entry.at))
-    whole, counted = entry.at - begun, NOTHING
+    # In whole numbers: what is left for the minutes to come then has no part either that is more than its whole.
+    whole, counted = max(1, _micros(entry.at - begun)), NOTHING
     while minute < last:
-        part = (minute + MINUTE - begun) / whole
-        until = Usage(*(min(value, int(value * part)) for value in entry.new))
-        if (new := until.minus(counted)) != NOTHING:
+        passed = min(whole, _micros(minute + MINUTE - begun))
+        until = Usage(*(value * passed // whole for value in entry.new))
+        if (new := until.minus(counted).bounded()) != NOTHING:
             yield minute, new
-        minute, counted = minute + MINUTE, until
+        minute, counted = minute + MINUTE, counted.plus(new)
     if (new := entry.new.minus(counted)) != NOTHING:
         yield last, new
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * 1e6)
 
 
 def width_for(start: float, end: float, chosen: str | None) -> int:

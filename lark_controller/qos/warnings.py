@@ -1,5 +1,5 @@
-"""Warnings about valid policies: which of them refuse every job that asks for bandwidth, and why; which rates of groups
-no switch keeps; and the addresses that no job can have. Pure."""
+"""Warnings about valid policies: which of them refuse every job of a kind, such as those that ask for bandwidth, and
+why; which rates of groups no switch keeps; and the addresses that no job can have. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from lark_common.errors import PathError
 from lark_controller.policies.cover import Cover
-from lark_controller.policies.model import MAX_GROUPS, HostSpec, Policy, Reserves, SwitchRole, TopologySpec
+from lark_controller.policies.model import MAX_GROUPS, HostSpec, Policy, Reserves, SwitchRole, TopologySpec, WanAction
 from lark_controller.policies.topology import ACCESS
 from lark_controller.qos.admission import NOTHING, shortages
 from lark_controller.qos.groups import has_queue, notices, shortcomings, told
@@ -20,11 +20,12 @@ MOST: Final = 20
 
 
 def policy_warnings(policy: Policy) -> tuple[str, ...]:
-    """The reasons why every job that is to have an address, or asks for bandwidth, is refused, anywhere or at the hosts
-    concerned, as far as the policy alone decides; the rates of groups that its switches do not keep; and what of
-    external addresses no job can have."""
+    """The reasons why every job that is to have an address, has no port on a switch, or asks for bandwidth, is refused,
+    anywhere or at the hosts concerned, as far as the policy alone decides; the rates of groups that its switches do not
+    keep; and what of external addresses no job can have."""
     return (
         *_address_warnings(policy),
+        *_worker_rule_warnings(policy),
         *_bandwidth_warnings(policy),
         *islice(_group_warnings(policy), MOST),
         *islice(_external_warnings(policy), MOST),
@@ -41,6 +42,21 @@ def _address_warnings(policy: Policy) -> Iterator[str]:
         yield f"networks.jobs names no network, so the controller has no address to give: {whose}"
     elif all(map(hosts.contains, policy.job_networks)):
         yield f"networks.hosts has every address of networks.jobs, so the controller has none to give: {whose}"
+
+
+def _worker_rule_warnings(policy: Policy) -> Iterator[str]:
+    """The rules that no worker can enforce for jobs without a port on a switch, where they are for every such job."""
+    if policy.slices and not policy.job_networks:
+        yield (
+            "networks.jobs names no network, so no worker can ask whose an address is: every job of NetworkType bridge"
+            " or nat that a slice rule takes is refused"
+        )
+    last = next((rule for rule in policy.wans if rule.when is None), None)
+    if last is not None and last.action is WanAction.STEER:
+        yield (
+            f"wan rule in line {last.line} steers every job that no wan rule before it takes to {last.port}: those of"
+            " NetworkType nat are refused, since no core can distinguish their packets"
+        )
 
 
 def _group_warnings(policy: Policy) -> Iterator[str]:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from lark_common.errors import BusyError
+from lark_common.errors import AdError, BusyError
+from lark_common.runs import AddressType
 from lark_controller.api.policy import Effect, JobChange, Plan, SwitchPlan
 from lark_controller.flows import core
 from lark_controller.flows.desired import Desired
@@ -22,6 +23,7 @@ from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy
+from lark_controller.services.described_job import check_networks, check_switch
 from lark_controller.services.external_rules import losses
 
 SAMPLE = 20
@@ -93,7 +95,7 @@ def plan(
         )
     ]
     plans = []
-    warnings: list[str] = []
+    warnings = [*_turned_away(new, jobs, pace), *_untracked(new, [pair[1] for pair in pairs])]
     refusals = [
         f"job {placed.job.called}: {why}"
         for host in after.ruled.hosts()
@@ -126,6 +128,34 @@ def plan(
         tuple(refusals),
         tuple(warnings),
     )
+
+
+def _turned_away(policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[str]:
+    """Warns where live jobs could not be posted under a policy as they are."""
+    count, such = 0, ""
+    for job in jobs:
+        pace.step()
+        try:
+            # Those of the controller have others then.
+            if job.address_type is not AddressType.CONTROLLER:
+                check_networks(policy, job)
+            check_switch(policy, job)
+        except AdError as error:
+            count += 1
+            such = such or f"{job.called} of {job.owner}: {error.reason}"
+    if count:
+        yield f"{count} of {len(jobs)} live jobs would be refused if they started now, such as {such}"
+
+
+def _untracked(policy: Policy, switches: Iterable[Switch]) -> Iterator[str]:
+    """Warns of workers whose switches cannot have one-way jobs, whether there are some now or not."""
+    edges = [switch for switch in switches if switch.is_edge]
+    lacking = [switch.name for switch in edges if not switch.tracks]
+    if lacking and policy.connectivities:
+        yield (
+            f"a job that may only call, or only be called, is refused at {len(lacking)} of {len(edges)} switches of"
+            f" workers, which have no connection tracking, such as {lacking[0]}"
+        )
 
 
 def _closed(before: Desired, after: Desired, job: Job) -> Iterator[str]:

@@ -77,12 +77,8 @@ class Registrations:
                 if not self._jobs.lives(record):
                     raise CallerError("the job's starter has ended")
                 self._networks.make(record)
+            self._begin_script(key, record)
             record = self._jobs.change(key, made=True)
-            try:
-                record = self._jobs.change(key, scripted=self._script.start(record))
-            except RefusedError as error:
-                self._endings.give_up(key, "refused", str(error))
-                raise
             if is_ruled(record):
                 self._rules.jobs_changed()
         if future is not None:
@@ -100,6 +96,22 @@ class Registrations:
             record = self._confirm(key, record, wait)
         self._networks.release(record)
         return lines(record)
+
+    def _begin_script(self, key: Key, record: Record) -> None:
+        """Run the site's program at the start of a namespace. Raises RefusedError.
+
+        Its end is noted before: a start in whose midst this service is killed is run again, since the network counts as
+        made afterwards alone, and has its end also where it is not.
+        """
+        if not self._script:
+            return
+        self._jobs.change(key, scripted=True)
+        try:
+            self._script.start(record)
+        except RefusedError as error:
+            self._jobs.change(key, scripted=False)
+            self._endings.give_up(key, "refused", str(error))
+            raise
 
     def _lease(self, key: Key, record: Record, wait: float) -> str:
         """With DHCP: get the lease once the job's port is open for DHCP, and post the job again with it."""

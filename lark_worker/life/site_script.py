@@ -26,12 +26,15 @@ class SiteScript:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def start(self, record: Record) -> bool:
-        """Run the program once the namespace and the job's link stand. True where it is to be run at their end, too.
-        Raises RefusedError where it refuses the job."""
+    def __bool__(self) -> bool:
+        """True if there is one."""
+        return self._path is not None
+
+    def start(self, record: Record) -> None:
+        """Run the program once the namespace and the job's link stand. Raises RefusedError where it refuses the
+        job."""
         if why := self._run("start", record):
             raise RefusedError(why)
-        return self._path is not None
 
     def end(self, record: Record) -> None:
         """Run the program before the namespace goes, whatever it answers."""

@@ -25,7 +25,7 @@ class Record:
     controller. ``bridge`` and ``vlan`` are of a bridge job.
     ``counted`` are the counters that are reported with its end, and ``moved`` is what its transfers have moved.
     ``made``: its network stands; ``over``: the job has ended here; ``accounted``: its network use is reported to
-    HTCondor; ``scripted``: the site's program was run at its start, and is to be run at its end.
+    HTCondor; ``scripted``: the site's program runs or was run at its start, and is to be run at its end.
     """
 
     id: str

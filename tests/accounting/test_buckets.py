@@ -53,9 +53,22 @@ def test_use_is_spread_over_the_minutes_of_its_readings_and_none_is_lost(
             total = total.plus(each.usage)
         assert total == used
         assert all(entry.at - 900 - width < each.start <= entry.at for each in some)
+        assert all(each.usage == each.usage.bounded() for each in some)
     whole = [each.usage.bytes_in for each in found if each.seconds == MINUTE][1:-1]
     # A stream whose rate does not change has the same in each minute, but for what is rounded.
     assert not whole or max(whole) - min(whole) <= 2
+
+
+def test_no_part_of_a_minute_is_more_than_its_whole() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(5, 500, 0, 0), port_age=10.0)
+    (made,) = ledger.entries([1])
+    end = float(int(NOW) // MINUTE * MINUTE + HOUR)
+    used = Usage(bytes_out=10, packets_out=10, wan_bytes_out=9, wan_packets_out=9)
+    found = buckets([replace(made, begun=end - 15 * MINUTE, at=end, new=used)])
+    minutes = [each.usage for each in found if each.subject.kind == "host" and each.seconds == MINUTE]
+    assert [each for each in minutes if each != each.bounded()] == []
+    assert (sum(each.packets_out for each in minutes), sum(each.wan_packets_out for each in minutes)) == (10, 9)
 
 
 @pytest.mark.parametrize(

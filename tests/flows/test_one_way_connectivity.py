@@ -65,6 +65,18 @@ def test_without_it_the_job_is_refused_with_the_reason_and_others_are_not(tmp_pa
         assert controller.jobs.confirm(post(controller, 2).job.id, 20).job.state == "enforced"
 
 
+def test_a_plan_warns_of_it_before_there_is_a_job(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, OPEN) as controller:
+        connect(network, controller, an_open_vswitch(tracks=False))
+        connect(network, controller, an_edge(2, hardware="Open vSwitch", tracks=True))
+        warned = [each for each in controller.policy.plan(REQUESTED).warnings if "connection tracking" in each]
+        assert warned == [
+            "a job that may only call, or only be called, is refused at 1 of 2 switches of workers, which have no"
+            " connection tracking, such as fake 0000000000000001"
+        ]
+        assert WHY[4:] not in "".join(controller.policy.plan(OPEN).warnings)
+
+
 def test_a_job_registered_before_its_switch_came_is_pending_and_nothing_of_it_passes(
     tmp_path: Path, network: FakeNetwork
 ) -> None:

@@ -26,8 +26,11 @@ def test_three_workers_and_who_reaches_whom(reader: Reader, site: Site) -> None:
     expect(table.get_by_role("row", name=re.compile("alice 2 .*all .*all .*none .*none"))).to_be_visible()
     expect(table.get_by_role("row", name=re.compile("bob 1 .*some .*none – .*none"))).to_be_visible()
     expect(table.get_by_role("row", name=re.compile("mallory 1 .*none .*none .*none –"))).to_be_visible()
-    site.lark.put_policy(POLICY.replace("  - slice: {by: Owner}\n", ""))
+    fast = "    fast: {between: [core1, wan-fast], capacity: 10Gbit}\n  hosts:"
+    site.lark.put_policy(POLICY.replace("  - slice: {by: Owner}\n", "").replace("  hosts:", fast))
     expect(table.get_by_role("row", name=re.compile("alice 2 .*all .*all .*all .*none"))).to_be_visible()
+    # All ways out count, whatever their names.
+    expect(picture.locator("g", has_text="WAN")).to_contain_text("of 11.0 Gb/s")
     picture.locator("a", has_text="worker2").click()
     expect(page.get_by_role("heading", name="Switch worker2")).to_be_visible()
 
@@ -79,7 +82,11 @@ def test_a_thousand_workers_are_one_picture_of_the_same_size(reader: Reader, sit
         for number in range(1000)
     )
     site.lark.put_policy(POLICY.replace("policies:\n", lines + "policies:\n", 1))
+    site.run("dave", 0xE3, seconds=0)
     found = site.lark.get("/v1/map")
+    # Of those that are away, first the one for which a job waits; so in the overview.
+    assert [each["name"] for each in found["edges"][:2]] == ["worker3", "many0"]
+    assert site.lark.get("/v1/overview")["shown"][0]["name"] == "worker3"
     # Nearly all are away: those that work are drawn all the same.
     assert [each["name"] for each in found["edges"] if each["connected"]] == ["worker1", "worker2"]
     assert len(found["edges"]) == 12

@@ -36,6 +36,8 @@ def test_a_policy_is_put_in_force_only_after_its_plan_was_seen(reader: Reader, s
     expect(apply).to_be_disabled()
     page.get_by_role("button", name="Check").click()
     expect(page.get_by_text("No mistake was found.").last).to_be_visible()
+    # What a valid policy refuses all the same is beside that.
+    expect(page.get_by_text("topology.hosts has no default")).to_be_visible()
     expect(apply).to_be_disabled()
     page.get_by_role("button", name="Plan").click()
     expect(panel(page, "What would change").get_by_role("row", name="1 1 is blocked")).to_contain_text("of carol")

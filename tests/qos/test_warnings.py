@@ -18,6 +18,11 @@ TRUNK = "links: {up: {between: [r, core1], capacity: 30}, internet: {between: [c
 WAN = "links: {internet: {between: [core1, wan], capacity: 1000}}"
 
 
+def switched_text(*rules: str) -> str:
+    core = 'switches: {core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2}}}\n'
+    return f"{HEAD}{core}policies:\n" + "".join(f"  - {rule}\n" for rule in rules)
+
+
 def policy(topology: str, rules: str = "") -> str:
     return f"{HEAD}{f'policies: [{rules}]' if rules else ''}\ntopology: {{{topology}}}\n"
 
@@ -33,6 +38,16 @@ def policy(topology: str, rules: str = "") -> str:
             " local: [10.0.0.0/8, '2001:db8::/32']}\n",
             ["networks.hosts has every address of networks.jobs"],
         ),
+        # Rules that no worker can enforce for its jobs without a port on a switch, be they all of a site's.
+        (
+            "version: 1\npolicies: [{slice: {by: Owner}}]\n",
+            ["networks.jobs names no network", "of NetworkType bridge or nat that a slice rule takes is refused"],
+        ),
+        (
+            switched_text("{wan: {when: 'Owner == \"a\"', port: wan}}", "{wan: {port: wan}}"),
+            ["wan rule in line 6 steers every job that no wan rule before it takes to wan: those of NetworkType nat"],
+        ),
+        (switched_text("{wan: {action: allow}}", "{wan: {port: wan}}"), []),
         (policy(f"{WAN}, hosts: {{default: {{switch: core1, capacity: 100}}}}"), []),
         # The documented topology, which depends on what machine ads have.
         (policy("hosts: {default: {switch: rack2}}"), ["topology.hosts.default has no capacity"]),

@@ -317,6 +317,23 @@ def test_jobs_with_the_same_change_are_told_together(tmp_path: Path, network: Fa
         ]
 
 
+def test_a_plan_warns_where_jobs_as_those_that_live_could_not_start(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        post(controller, 1)
+        post(controller, 2, "carol", address=None, more='LarkAddressType = "controller"')
+        assert controller.policy.plan(POLICY).warnings == ()
+        assert controller.policy.plan(POLICY.replace("10.64.0.0/16", "10.65.0.0/16")).warnings == (
+            "1 of 2 live jobs would be refused if they started now, such as 1.0 of alice: 10.64.0.1 is outside the"
+            " declared job networks: 10.65.0.0/16",
+        )
+        # The switch of another worker, or of this one by a part of its name.
+        edge = '  w: {datapath: "0000000000000001", role: edge, host: worker, ports: {uplink: 1}}\npolicies:'
+        (warned,) = controller.policy.plan(POLICY.replace("policies:", edge)).warnings
+        assert "2 of 2 live jobs would be refused" in warned
+        assert "switch w is that of worker, and the job's host is worker1" in warned
+
+
 def test_a_plan_says_whose_external_address_and_name_it_takes(tmp_path: Path, network: FakeNetwork) -> None:
     def external(pool: str, open_: str, names: str) -> str:
         return (

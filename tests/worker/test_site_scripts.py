@@ -12,6 +12,7 @@ from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
 from tests.worker.pool import Pool, a_pool, eventually
 from tests.worker.test_jobs import value
+from tests.worker.test_killed import service
 
 pytestmark = pytest.mark.ovs
 
@@ -22,6 +23,11 @@ cat >{folder}/$1.ads
 ip netns exec "$LARK_NAMESPACE" ip -brief link show eth0 >{folder}/$1.link 2>&1
 echo "$1 $LARK_JOB_ID $LARK_EXTERNAL_INTERFACE" >>{folder}/calls
 if [ -e {folder}/refuse ]; then echo "not today" >&2; exit 1; fi
+"""
+# Kills the service that runs it, the first time.
+KILLS = """#!/bin/sh
+echo "$1" >>{folder}/calls
+if mkdir {folder}/killed 2>/dev/null; then kill -9 $PPID; fi
 """
 
 
@@ -103,6 +109,29 @@ def test_a_script_that_fails_at_the_start_refuses_the_job(ovs: OpenVSwitch, net:
         eventually(lambda: not pool.leftovers())
         assert (folder / "calls").read_text().startswith("start ")
         assert "end" not in (folder / "calls").read_text()
+
+
+@pytest.mark.parametrize(("lives", "calls"), [(True, ["start", "start", "end"]), (False, ["start", "end"])])
+def test_a_service_that_is_killed_while_the_script_runs_leaves_no_job_without_it(
+    ovs: OpenVSwitch, net: Net, lives: bool, calls: list[str]
+) -> None:
+    with temporary_directory() as name:
+        folder = Path(name)
+        script = program(folder / "kills", KILLS.format(folder=folder))
+        with a_pool(folder, ovs, net, namespace_script=script) as pool:
+            pool.stop_service()
+            starter = pool.starter(1, "alice")
+            with service(pool) as running:
+                pool.hook(starter, "start", "alice", 1)
+                running.wait(30)
+            if not lives:
+                starter.kill()
+            with service(pool):
+                if lives:
+                    assert value(pool.hook(starter, "start", "alice", 1), "LarkState") == "enforced"
+                    starter.kill()
+                eventually(lambda: pool.leftovers() == [])
+                eventually(lambda: (folder / "calls").read_text().split() == calls)
 
 
 def test_a_script_that_fails_at_the_end_holds_nothing_up(ovs: OpenVSwitch, net: Net) -> None:

@@ -16,7 +16,7 @@ from lark_controller.api.reservations import LinkStatus
 from lark_controller.api.switches import PortLoad, SwitchStatus
 from lark_controller.api.workers import RuledWorker
 from lark_controller.policies.reach import Party
-from lark_controller.policies.topology import ACCESS
+from lark_controller.policies.topology import ACCESS, is_wan
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.schemas.described import schema_of
@@ -34,7 +34,6 @@ CORES: Final = 8
 LINKS: Final = 30
 # Hosts whose rates are asked for: all of them.
 _ALL: Final = 1_000_000
-_WAN: Final = "wan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +179,9 @@ def _chosen(edges: Iterable[MapSwitch]) -> tuple[list[MapSwitch], list[MapSwitch
     return ranked[:troubled] + ranked[well:end], ranked[troubled:well] + ranked[end:]
 
 
-def _rank(switch: MapSwitch) -> tuple[bool, bool, float, str]:
+def _rank(switch: MapSwitch) -> tuple[bool, bool, float, int, str]:
     in_sync = switch.connected and switch.in_sync
-    return in_sync, switch.connected, -(switch.rate.inward + switch.rate.outward), switch.name
+    return in_sync, switch.connected, -(switch.rate.inward + switch.rate.outward), -switch.jobs, switch.name
 
 
 def _summed(switches: Iterable[MapSwitch]) -> list[MapRest]:
@@ -196,7 +195,7 @@ def _summed(switches: Iterable[MapSwitch]) -> list[MapRest]:
 
 
 def _wan(rates: Iterable[Rate], trunks: Sequence[LinkStatus], ports: Sequence[PortLoad]) -> MapWan:
-    out = [link for link in trunks if link.target == _WAN]
+    out = [link for link in trunks if is_wan(link.target)]
     known: list[float | None] = [link.capacity for link in out] if out else [port.capacity for port in ports]
     capacity = sum(each or 0.0 for each in known) if known and None not in known else None
     return MapWan(_sum(rates), capacity, sum(link.reserved for link in out))

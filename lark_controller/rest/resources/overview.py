@@ -69,7 +69,7 @@ class OverviewSchema(Written):
     drops = fields.Nested(DropCountsSchema, required=True, metadata=meta("Packets that are dropped now"))
     switches = fields.Nested(SwitchCountsSchema, required=True, metadata=meta("Switches"))
     shown = Rows(
-        SwitchSchema, f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use"
+        SwitchSchema, f"{NAMED} switches: those that ask for attention first, then cores, then by rules in use and jobs"
     )
     policy = fields.Nested(PolicyHeadSchema, required=True, metadata=meta("The policy in force"))
 
@@ -138,8 +138,8 @@ def token() -> dict[str, object]:
     }
 
 
-def _rank(switch: SwitchStatus) -> tuple[bool, bool, int, str]:
-    return not needs_attention(switch), switch.role != "core", -switch.desired, switch.name
+def _rank(switch: SwitchStatus) -> tuple[bool, bool, int, int, str]:
+    return not needs_attention(switch), switch.role != "core", -switch.desired, -switch.jobs, switch.name
 
 
 def needs_attention(switch: SwitchStatus) -> bool:

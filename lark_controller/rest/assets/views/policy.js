@@ -114,7 +114,7 @@ export function open({ query, who, paint, say, signal, live }) {
     area().focus();
   }
 
-  const checkedContent = ({ valid, mistakes }) => (valid ? !current() && note("good", "No mistake was found.") : headed("Mistakes", several(mistakes.length, "mistake"),
+  const checkedContent = ({ valid, mistakes, warnings = [] }) => (valid ? !current() && [note("good", "No mistake was found."), warned(warnings)] : headed("Mistakes", several(mistakes.length, "mistake"),
     h("ol", { class: "mistakes" }, mistakes.map((each, at) => h("li", { key: at },
       h("button", { type: "button", class: "link", on: { click: () => goTo(each.line) } }, `Line ${each.line}`),
       " ", each.key && h("code", {}, each.key), each.key && ": ", each.problem, each.accepted && [h("span", { class: "reason" }, `Accepted: ${each.accepted}`)])))));
@@ -161,12 +161,16 @@ function summary({ jobs_changed: changed, jobs_examined: examined, switches }) {
   return `${count(changed)} of ${several(examined, "job")} would be treated otherwise, on ${several(switches.length, "switch", "switches")} flows would change.`;
 }
 
+function warned(warnings) {
+  return warnings.length > 0 && h("div", { class: "note", role: "status" }, h("strong", {}, "What it refuses, and what nothing keeps"),
+    h("ul", {}, warnings.map((each) => h("li", { key: each }, each))));
+}
+
 function planContent(plan) {
   return [
     plan.refusals.length > 0 && h("div", { class: "note bad", role: "alert" }, h("strong", {}, "This policy cannot be put in force."),
       h("ul", {}, plan.refusals.map((each) => h("li", { key: each }, each)))),
-    plan.warnings.length > 0 && h("div", { class: "note", role: "status" }, h("strong", {}, "What it refuses, and what nothing keeps"),
-      h("ul", {}, plan.warnings.map((each) => h("li", { key: each }, each)))),
+    warned(plan.warnings),
     headed("What would change", null, h("p", {}, summary(plan)), plan.effects.length > 0 && table("Effects on jobs", [
       { head: "Jobs", number: true, cell: (each) => count(each.jobs) },
       { head: "Users", number: true, cell: (each) => count(each.owners) },
