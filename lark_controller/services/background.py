@@ -24,6 +24,8 @@ from lark_controller.store import Store
 GATHER = 0.1
 RETRY = 1.0
 PRUNE_EVERY = 3600.0
+# Seconds between two looks at which switches have been compared, at most: a look goes through all of them.
+LOOK = 1.0
 # Seconds within which the switches that a marker stands for are compared in full, but for the bound that follows.
 MARKED_CHECK = 600.0
 # Checks take at most one part in this many of their thread's time, in which the loop does the work.
@@ -187,7 +189,7 @@ class Upkeep:
                 ended = max(ended, at)
             left = ended + max(interval / max(1, len(compared)), (CHECK_SHARE - 1) * took) - time.monotonic()
             # Without a switch no check moves the time of the next one, which has come long since.
-            pause = min(max(left, 0.0), GATHER) if compared else GATHER
+            pause = min(max(left, 0.0), LOOK) if compared else GATHER
             if left > 0 or not compared:
                 continue
             datapath = next(iter(checked)) if first is None else first

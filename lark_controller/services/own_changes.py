@@ -46,11 +46,15 @@ class OwnChanges:
     def has_line(self, job_id: str | None, of_job: bool = True) -> bool:
         """True if a change has a line of its own, as all have that are not ``of_job``. Of a job none has while others
         are counted."""
-        return not of_job or job_id is None or (job_id not in self._left_out and not self._lines.take(job_id))
+        return not of_job or job_id is None or (job_id not in self._left_out and not self._lines.until(job_id))
 
-    def count(self, job_id: str | None, has_line: bool) -> None:
-        """Count a change that has no line."""
-        if not has_line and job_id is not None:
+    def count(self, job_id: str | None, has_line: bool, of_job: bool = True) -> None:
+        """Count a change that was made, and was not refused: with its line, or as one without."""
+        if not of_job or job_id is None:
+            return
+        if has_line:
+            self._lines.take(job_id)
+        else:
             self._left_out[job_id] += 1
 
     def write(self, now: float) -> None:

@@ -233,7 +233,7 @@ class Reservations:
             made = self._store.reservations.admit(booking, now, actor, has_line=has_line)
             self._keep(made)
             self._flows_changed(made)
-            self._own_changes.count(made.job, has_line)
+            self._own_changes.count(made.job, has_line, of_job)
         if has_line:
             event("reserved", job=made.job, reservation=made.id, rate=made.rate, to=made.destination, actor=actor)
         return made
@@ -274,7 +274,8 @@ class Reservations:
                 self._flows_changed(made)
             self._resize(made)
             self._watch.bump()
-            self._own_changes.count(made.job, has_line or renews)
+            if not renews:
+                self._own_changes.count(made.job, has_line, of_job)
         if has_line:
             event("reservation changed", job=made.job, reservation=made.id, rate=made.rate, actor=actor)
         return made
@@ -293,7 +294,7 @@ class Reservations:
             self._drop(reservation_id)
             self._resize(before, gone=True)
             self._watch.bump()
-            self._own_changes.count(before.job, has_line)
+            self._own_changes.count(before.job, has_line, of_job)
         if has_line:
             event("reservation released", job=before.job, reservation=before.id, actor=actor)
         return before

@@ -106,6 +106,13 @@ def check(connection: Connection) -> int:
     return int(row[0])
 
 
+def settle(connection: Connection) -> None:
+    """Wait for the ends of all writes that have begun: the server may still carry out one whose answer was lost."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_TAKE_WAIT_MS}")
+        connection.exec_driver_sql("SELECT 1 FROM term FOR UPDATE")
+
+
 def register(connection: Connection, me: Identity) -> None:
     """Write an instance down as one that stands by, and forget those that it replaces, and those long gone."""
     _keep_brief(connection)

@@ -121,6 +121,7 @@ class UsageHistory(Subject):
     unended = Streams(usage.unended)
     finish = WritesMany(usage.finish)
     of_jobs = Reads(usage.of_jobs)
+    settle = Writes(instances.settle)
     page = Reads(usage.page)
     unended_pairs = Streams(pairs.unended)
     finish_pairs = WritesMany(pairs.finish)

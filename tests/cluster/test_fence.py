@@ -119,6 +119,15 @@ def test_a_term_that_is_anothers_is_not_let_go(url: str) -> None:
         assert (other.instances.all().generation, other.instances.all().active) == (taken, B.id)
 
 
+def test_a_generation_is_the_next_one_where_it_is_ahead_of_the_clock(url: str) -> None:
+    """Neither a clock that was set back nor two takeovers within a second give a generation twice."""
+    ahead = 1 << 40
+    with stores(url, 2) as (mine, other):
+        take(mine, A)
+        mine._database.write(lambda connection: connection.execute(text(f"UPDATE term SET generation = {ahead}")))
+        assert [take(other, B), take(mine, A), take(other, B)] == [ahead + 1, ahead + 2, ahead + 3]
+
+
 def test_a_takeover_waits_for_what_is_being_written(url: str) -> None:
     with stores(url, 2) as (mine, other):
         take(mine, A)

@@ -225,6 +225,16 @@ def test_a_term_whose_answer_was_lost_is_found(url: str, monkeypatch: pytest.Mon
         b.write()
 
 
+def test_one_that_has_let_go_writes_nothing_though_nobody_has_taken_over(url: str) -> None:
+    with joined(url, "a") as (a,):
+        assert a.generation
+        a.write()
+        a.member.release(Why.RELEASED)
+        # To the database the term is still of the generation that this one had.
+        with pytest.raises(FencedError, match="stands by"):
+            a.write()
+
+
 def test_drain_is_for_the_active_one_and_needs_another(url: str) -> None:
     with joined(url, "a") as (a,):
         assert a.generation

@@ -18,7 +18,7 @@ from lark_controller.api.metrics import Metrics
 from lark_controller.jobs.job import Directory, JobState
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
-from lark_controller.services.background import GATHER, Upkeep
+from lark_controller.services.background import GATHER, LOOK, Upkeep
 from lark_controller.services.external import ExternalAddresses
 from lark_controller.services.feed import Feed
 from lark_controller.services.lease_clock import LeaseClock
@@ -194,17 +194,18 @@ def test_a_stop_in_the_midst_of_work_leaves_no_traceback(
     assert errors(caplog) == []
 
 
-def test_a_controller_without_switches_rests(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("switches", "pause"), [(0, GATHER), (2, LOOK)])
+def test_where_no_check_is_due_it_rests(tmp_path: Path, switches: int, pause: float) -> None:
     asked: list[float] = []
 
-    def none() -> dict[int, float | None]:
+    def datapaths() -> dict[int, float | None]:
         asked.append(time.monotonic())
-        return {}
+        return dict.fromkeys(range(switches), asked[0])
 
-    with kept_up(tmp_path, datapaths=none):
+    with kept_up(tmp_path, datapaths=datapaths, check_seconds=600.0):
         began = time.monotonic()
         threading.Event().wait(1.5)
         until(lambda: len(asked) >= 2)
         took = time.monotonic() - began
     # Without a pause they were many thousands.
-    assert len(asked) <= took / GATHER + 3
+    assert len(asked) <= took / pause + 3

@@ -293,6 +293,9 @@ def test_a_job_that_changes_rates_in_a_loop_fills_neither_the_audit_trail_nor_th
         reservations = controller.reservations
         made = reservations.reserve(Wish(job.id, "wan", 40), "hook", True)
         for turn in range(20):
+            # What is refused takes no line of what is made.
+            with pytest.raises(CapacityError):
+                reservations.change(made.id, Change(rate=10_000), "hook", True)
             reservations.change(made.id, Change(rate=41 + turn), "hook", True)
             # That is no change.
             reservations.change(made.id, Change(rate=41 + turn, duration=3600, reschedule=True), "hook", True)

@@ -462,6 +462,8 @@ def test_an_attempt_that_fails_after_its_name_was_withheld_and_offered_leaves_th
 
     # One that has left the zone as it was counts for none; of the next one nothing is certain.
     attempt(1, NOW)
+    # Meanwhile another controller begins none.
+    attempt(0, NOW + 14)
     external.name_failed(made.number, NameState.PENDING, "away", NOW, NOW + 2, 1)
     attempt(1, NOW + 2)
     external.name_failed(made.number, NameState.PENDING, "no answer", NOW + 3, NOW + 4)
