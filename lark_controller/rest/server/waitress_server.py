@@ -13,11 +13,11 @@ import socket
 import stat
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any, Final, cast
 
 from flask import Flask
-from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer, UnixWSGIServer
@@ -31,6 +31,7 @@ from lark_controller.rest.forwarding.origin import FIELD, HANDED_ON, Head, Origi
 from lark_controller.rest.problems import CONTENT_TYPE, document
 from lark_controller.rest.server.admission import Admission, Parking, peer_of, places
 from lark_controller.rest.server.dispatcher import Callers, Dispatcher, nobody
+from lark_controller.rest.server.poll import Poll
 from lark_controller.rest.server.request_parser import RequestParser, Unread
 from lark_controller.rest.server.tls import TlsConnection, TlsListener, server_context
 from lark_controller.settings import Listen, Settings
@@ -45,7 +46,7 @@ _AFTER_ERROR: Final = 0.2
 # Descriptors that connections without a place leave to others.
 _SPARE_FILES: Final = 256
 HEADER_BYTES: Final = 32768
-# Bytes that are read at a time. Each time costs a poll of all connections, and the interpreter lock twice.
+# Bytes that are read at a time. Each time costs a turn, and the interpreter lock twice.
 READ_BYTES: Final = 65536
 # Requests that a connection may send before it has its answers. Whoever reads none of them fills waitress's buffer for
 # a connection by a few dozen, and then the thread that answers waits for that connection.
@@ -103,6 +104,17 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
     since: float | None = None
     admission: Admission
     origins: Origins
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # A mark for each answer that a thread is to make, until that has done all that it does with the connection.
+        self.under_way: deque[None] = deque()
+        super().__init__(*args, **options)
+
+    def service(self) -> None:
+        try:
+            super().service()
+        finally:
+            self.under_way.popleft()
 
     @property
     def answering(self) -> bool:
@@ -183,6 +195,10 @@ class _Accepting:
     admission: Admission
     accept_from = 0.0
 
+    def add_task(self, task: _Channel) -> None:
+        task.under_way.append(None)
+        super().add_task(task)  # type: ignore[misc]  # of waitress
+
     def readable(self) -> bool:
         if self.accept_from and time.monotonic() < self.accept_from:
             return False
@@ -241,7 +257,7 @@ class Server:
         except BaseException:
             self._release()
             raise
-        self._map: dict[int, Any] = {}
+        self._poll = Poll()
         self._admission = Admission(places(settings.rest_threads + settings.waiting_workers))
         self._parking = Parking()
         self._dispatcher = Dispatcher(callers)
@@ -251,7 +267,7 @@ class Server:
         except OSError as error:
             # Two may have bound to one address; the second to listen gets the error.
             self._dispatcher.shutdown(cancel_pending=True, timeout=0)
-            wasyncore.close_all(self._map, ignore_all=True)
+            self._poll.close()
             self._release()
             raise SettingError(
                 f"LARK_REST_LISTEN={','.join(map(str, settings.rest_listen))}: cannot listen there: {error.strerror}"
@@ -279,7 +295,7 @@ class Server:
         made = _UnixServer if bound.family == socket.AF_UNIX else _TcpServer
         server = made(
             app,
-            map=self._map,
+            map=self._poll.map,
             _sock=bound,
             dispatcher=self._dispatcher,
             adj=adjustments,
@@ -343,8 +359,8 @@ class Server:
             server.socket.close()
         deadline = time.monotonic() + 2.0
         while self._busy() and time.monotonic() < deadline:
-            wasyncore.loop(timeout=0.1, use_poll=True, map=self._map, count=1)
-        wasyncore.close_all(self._map, ignore_all=True)
+            self._poll.turn(0.1)
+        self._poll.close()
 
     def _turn(self) -> None:
         """Serve the connections once, or wait for them."""
@@ -352,7 +368,7 @@ class Server:
         for channel in self._admission.due(time.time()):
             channel.handle_close()
         self._park(time.monotonic())
-        wasyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
+        self._poll.turn(1.0)
         began, self._charged = self._charged, time.thread_time()
         self._dispatcher.charge(self._charged - began)
 
@@ -365,7 +381,7 @@ class Server:
                 continue  # its peer has closed it meanwhile
             # Descriptors are given out from the lowest.
             if channel.socket.fileno() < most:
-                channel.del_channel(self._map)
+                channel.del_channel(self._poll.map)
                 self._parking.add(channel, now)
             else:
                 channel.handle_close()

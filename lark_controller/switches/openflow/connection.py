@@ -7,6 +7,7 @@ disconnected, one that floods is read in portions between which all others get t
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -25,6 +26,7 @@ from lark_controller.switches.openflow.budgets import (
 )
 from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.places import Peer
+from lark_controller.switches.openflow.sending import send_at_once
 
 # Messages handled for one switch before the loop turns to the others, and after how many seconds it turns earlier. The
 # time is looked at once in so many messages that are dropped.
@@ -143,6 +145,8 @@ class Connection(asyncio.BufferedProtocol):
         self._read = 0.0
         self._reads_at = 0.0
         self._written = 0
+        # The socket of a connection without TLS.
+        self._plain: socket.socket | None = None
         # Bytes of the present turn, and how many.
         self._outbox: list[bytes] = []
         self._outbox_size = 0
@@ -166,6 +170,8 @@ class Connection(asyncio.BufferedProtocol):
         # Any byte left in user space starts the write timer: the kernel's own buffer is allowance enough. Not high=0,
         # with which asyncio's TLS transport reports "full" when nothing waits.
         self._transport.set_write_buffer_limits(high=1, low=0)
+        if transport.get_extra_info("sslcontext") is None:
+            self._plain = transport.get_extra_info("socket")
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = Peer.at(str(peer[0]))
@@ -288,7 +294,10 @@ class Connection(asyncio.BufferedProtocol):
         # A transport that failed is closing, and logs each further write until the loop reports its loss.
         if data and not self._transport.is_closing():
             self._written += len(data)
-            self._transport.write(data)
+            if self._plain is not None and not self._transport.get_write_buffer_size():
+                data = data[send_at_once(self._plain.fileno(), data) :]
+            if data:
+                self._transport.write(data)
 
     def _waiting(self) -> int:
         return self._transport.get_write_buffer_size() + self._outbox_size

@@ -1,0 +1,100 @@
+"""Waits for waitress's connections, at a cost that grows with those that are busy.
+
+wasyncore looks at every connection in each turn, and a request takes several: with 250 that were idle that was half of
+the time of a post's request. Here a connection is looked at after something has happened to it, until it waits for
+nothing but its next request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from typing import Any, Final
+
+from waitress import wasyncore
+
+_READ: Final = select.EPOLLIN | select.EPOLLPRI
+
+
+class Poll:
+    """The connections of one thread, and its turns; ``map`` is what waitress enters them in and takes them out of.
+
+    One that has no attribute ``under_way`` (a listener) is looked at in every turn; so is one whose ``under_way`` is
+    true, which other threads change, or that waits for anything but bytes to read.
+    """
+
+    def __init__(self) -> None:
+        self.map: _Map = _Map(self)
+        self._epoll = select.epoll()
+        # The events that each descriptor is registered for.
+        self._registered: dict[int, int] = {}
+        self._looked_at: set[int] = set()
+
+    def entered(self, descriptor: int) -> None:
+        """Look at a connection from the next turn on."""
+        self._looked_at.add(descriptor)
+
+    def left(self, descriptor: int) -> None:
+        """Forget a connection, before its descriptor is closed or after."""
+        self._looked_at.discard(descriptor)
+        self._register(descriptor, 0)
+
+    def turn(self, timeout: float) -> None:
+        """Let the connections read and write what they can; wait for that at most ``timeout`` seconds."""
+        for descriptor in list(self._looked_at):
+            channel = self.map.get(descriptor)
+            if channel is None:
+                continue
+            # Before its state: what is under way changes that, and ends last.
+            quiet = not getattr(channel, "under_way", True)
+            events = _READ if channel.readable() else 0
+            if channel.writable() and not channel.accepting:
+                events |= select.EPOLLOUT
+            self._register(descriptor, events)
+            if quiet and events == _READ:
+                self._looked_at.discard(descriptor)
+        for descriptor, events in self._epoll.poll(timeout):
+            # One that was closed meanwhile may have left its descriptor to another, as with wasyncore.
+            channel = self.map.get(descriptor)
+            if channel is not None:
+                self._looked_at.add(descriptor)
+                wasyncore.readwrite(channel, events)
+                if descriptor not in self.map:
+                    self._looked_at.discard(descriptor)
+
+    def close(self) -> None:
+        """Close every connection, and what waits for them."""
+        wasyncore.close_all(self.map, ignore_all=True)
+        self._epoll.close()
+
+    def _register(self, descriptor: int, events: int) -> None:
+        before = self._registered.get(descriptor, 0)
+        if events == before:
+            return
+        if not events:
+            del self._registered[descriptor]
+            # A descriptor that was closed is not registered any more.
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(descriptor)
+        else:
+            self._registered[descriptor] = events
+            if before:
+                self._epoll.modify(descriptor, events)
+            else:
+                self._epoll.register(descriptor, events)
+
+
+class _Map(dict[int, Any]):
+    """The connections by descriptor."""
+
+    def __init__(self, poll: Poll) -> None:
+        super().__init__()
+        self._poll = poll
+
+    def __setitem__(self, descriptor: int, channel: Any) -> None:
+        super().__setitem__(descriptor, channel)
+        self._poll.entered(descriptor)
+
+    def __delitem__(self, descriptor: int) -> None:
+        super().__delitem__(descriptor)
+        self._poll.left(descriptor)

@@ -1,0 +1,142 @@
+"""Turns over waitress's connections: the work of a turn does not grow with the connections that wait for nothing."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lark_controller.rest.server import waitress_server
+from lark_controller.rest.server.poll import Poll
+from tests.fixtures.fake_controls import bearer
+from tests.rest.test_server import Running
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    made = Running(tmp_path)
+    yield made
+    made.server.stop()
+
+
+def asked(connection: http.client.HTTPConnection, path: str = "/healthz") -> int:
+    connection.request("GET", path, headers=bearer("read"))
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def test_connections_that_are_idle_cost_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    readable = waitress_server._Channel.readable
+
+    def counted(channel: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return readable(channel)
+
+    monkeypatch.setattr(waitress_server._Channel, "readable", counted)
+    kept = [http.client.HTTPConnection(running.tcp.host, running.tcp.port, timeout=30) for _ in range(100)]
+    assert {asked(each, "/v1/switches") for each in kept} == {200}
+    before = looks
+    for _ in range(20):
+        assert asked(kept[0]) == 200
+    # Some looks a request; each turn at each connection would be thousands.
+    assert looks - before < 20 * 12
+    # None of them is forgotten meanwhile.
+    assert {asked(each) for each in kept} == {200}
+    for each in kept:
+        each.close()
+
+
+def test_each_of_many_connections_gets_its_answers(running: Running) -> None:
+    statuses: list[int] = []
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection(running.tcp.host, running.tcp.port, timeout=30)
+        for number in range(25):
+            statuses.append(asked(connection, "/v1/switches" if number % 3 else "/healthz"))
+            if number % 5 == 4:
+                # The next request opens a connection anew: descriptors are used again and again.
+                connection.close()
+        connection.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 16 * 25
+
+
+class End:
+    """One end of a pair of sockets, as waitress has its connections."""
+
+    accepting = False
+    under_way = False
+    connected = True
+
+    def __init__(self, poll: Poll) -> None:
+        self.here, self.there = socket.socketpair()
+        self.got = b""
+        self.wants_to_write = False
+        self.looks = 0
+        poll.map[self.here.fileno()] = self
+
+    def readable(self) -> bool:
+        self.looks += 1
+        return True
+
+    def writable(self) -> bool:
+        return self.wants_to_write
+
+    def handle_read_event(self) -> None:
+        self.got += self.here.recv(100)
+
+    def handle_write_event(self) -> None:
+        self.here.send(b"written")
+        self.wants_to_write = False
+
+
+def test_what_other_threads_change_is_looked_at_until_they_are_done() -> None:
+    poll = Poll()
+    end, idle = End(poll), End(poll)
+    end.under_way = True
+    for _ in range(3):
+        poll.turn(0.0)
+    assert (end.looks, idle.looks) == (3, 1)
+    end.wants_to_write = True
+    poll.turn(0.0)
+    assert end.there.recv(100) == b"written"
+    end.under_way = False
+    for _ in range(3):
+        poll.turn(0.0)
+    assert end.looks < 7
+    for each in (end, idle):
+        each.there.send(b"more")
+    poll.turn(1.0)
+    assert (end.got, idle.got) == (b"more", b"more")
+
+
+def test_a_descriptor_that_is_used_again_is_the_new_connections() -> None:
+    poll = Poll()
+    end = End(poll)
+    poll.turn(0.0)
+    descriptor = end.here.fileno()
+    del poll.map[descriptor]
+    end.here.close()
+    again = End(poll)
+    assert again.here.fileno() == descriptor
+    again.there.send(b"for the new one")
+    poll.turn(0.0)
+    assert (end.got, again.got) == (b"", b"for the new one")
+    # One that is taken out while it is open is read no more.
+    del poll.map[descriptor]
+    again.there.send(b"nobody reads this")
+    poll.turn(0.0)
+    assert again.got == b"for the new one"
