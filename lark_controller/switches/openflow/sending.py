@@ -24,4 +24,5 @@ def send_at_once(descriptor: int, data: bytes) -> int:
 
     Returns 0 also where the socket has failed: whoever sends the rest finds that out.
     """
-    return max(0, _SEND(descriptor, data, min(len(data), MOST), _FLAGS))
+    sent: int = _SEND(descriptor, data, min(len(data), MOST), _FLAGS)
+    return max(0, sent)
