@@ -22,7 +22,7 @@ from lark_controller.flows.text import flow_text
 from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
-from lark_controller.policies.model import Decision, Policy
+from lark_controller.policies.model import Decision, Policy, Reach
 from lark_controller.services.described_job import check_networks, check_switch
 from lark_controller.services.external_rules import losses
 
@@ -151,7 +151,12 @@ def _untracked(policy: Policy, switches: Iterable[Switch]) -> Iterator[str]:
     """Warns of workers whose switches cannot have one-way jobs, whether there are some now or not."""
     edges = [switch for switch in switches if switch.is_edge]
     lacking = [switch.name for switch in edges if not switch.tracks]
-    if lacking and policy.connectivities:
+    # Jobs that are open both ways, or closed both ways, need none.
+    one_way = any(
+        Reach.REQUESTED in (rule.inbound, rule.outbound) or rule.inbound is not rule.outbound
+        for rule in policy.connectivities
+    )
+    if lacking and one_way:
         yield (
             f"a job that may only call, or only be called, is refused at {len(lacking)} of {len(edges)} switches of"
             f" workers, which have no connection tracking, such as {lacking[0]}"

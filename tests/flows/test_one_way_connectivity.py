@@ -74,6 +74,10 @@ def test_a_plan_warns_of_it_before_there_is_a_job(tmp_path: Path, network: FakeN
             "a job that may only call, or only be called, is refused at 1 of 2 switches of workers, which have no"
             " connection tracking, such as fake 0000000000000001"
         ]
+        # Without a rule nobody is refused, nor where jobs are open both ways or closed both ways.
+        for reach in ("allow", "deny"):
+            both = REQUESTED.replace("requested", reach)
+            assert WHY[4:] not in "".join(controller.policy.plan(both).warnings)
         assert WHY[4:] not in "".join(controller.policy.plan(OPEN).warnings)
 
 
