@@ -238,7 +238,7 @@ def floors(times: Measured, options: Options) -> Result:
         setting=setting(options, times.repetitions(*names)),
         notes=(
             "A reservation that is not steady, which is the default: its rate for certain, and what is free on top. "
-            "In all other figures reservations are steady, as the paper's are.",
+            "Where these programs are in figures of the paper, their reservations are steady, as the paper's are.",
             *times.missing(*names),
         ),
         places=tuple(places),
