@@ -109,7 +109,7 @@ def check(connection: Connection) -> int:
 def settle(connection: Connection) -> None:
     """Wait for the ends of all writes that have begun: the server may still carry out one whose answer was lost."""
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_TAKE_WAIT_MS}")
+        _end_stalled(connection)
         connection.exec_driver_sql("SELECT 1 FROM term FOR UPDATE")
 
 
@@ -219,8 +219,7 @@ def take(connection: Connection, me: Identity, seen: int, why: Why) -> int | Non
     """
     now = _NOW[connection.dialect.name]
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_TAKE_WAIT_MS}")
-        connection.execute(text(_END_STALLED), {"stalled": _STALLED_MS})
+        _end_stalled(connection)
         highest = text("GREATEST(generation + 1, extract(epoch FROM clock_timestamp())::bigint)")
     else:
         highest = text("MAX(generation + 1, CAST(strftime('%s', 'now') AS INTEGER))")
@@ -234,6 +233,12 @@ def take(connection: Connection, me: Identity, seen: int, why: Why) -> int | Non
     connection.execute(delete(instances).where(_replaced(me), instances.c.id != me.id))
     beat(connection, me, STARTING)
     return int(generation)
+
+
+def _end_stalled(connection: Connection) -> None:
+    """Before the row of the term is waited for: end the sessions that would hold it for hours, and bound the wait."""
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_TAKE_WAIT_MS}")
+    connection.execute(text(_END_STALLED), {"stalled": _STALLED_MS})
 
 
 def _replaced(me: Identity) -> ColumnElement[bool]:

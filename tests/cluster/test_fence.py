@@ -192,40 +192,58 @@ def test_a_writer_that_is_paused_holds_up_a_takeover_for_seconds_alone(url: str)
         assert other._database.read(lambda connection: connection.execute(count).scalar_one()) == 0
 
 
+@contextmanager
+def paused_in_copy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[StoreError]]:
+    """A write that stands still in the middle of COPY, and goes on at the end; its errors come then. To the server the
+    session is not idle, however long its client says nothing."""
+    monkeypatch.setattr(instances, "_STALLED_MS", 0)
+    monkeypatch.setattr(instances, "_TAKE_WAIT_MS", 2_000)
+    go_on, errors = Event(), list[StoreError]()
+
+    def paused(connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy("COPY reserved (channel, kbps) FROM STDIN") as copying:
+            assert go_on.wait(60)
+            copying.write("late\t1\n")
+
+    def write() -> None:
+        try:
+            store._database.write(paused)
+        except StoreError as error:
+            errors.append(error)
+
+    writer = Thread(target=write)
+    writer.start()
+    waits = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%' AND wait_event_type = 'Client'")
+    until(lambda: store._database.read(lambda connection: connection.execute(waits).scalar_one()))
+    try:
+        yield errors
+    finally:
+        go_on.set()
+        writer.join()
+
+
 def test_a_writer_that_is_paused_while_the_database_waits_for_its_rows_holds_up_no_takeover(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of COPY a session is not idle to the server, however long its client says nothing."""
-    monkeypatch.setattr(instances, "_STALLED_MS", 0)
-    monkeypatch.setattr(instances, "_TAKE_WAIT_MS", 2_000)
     with stores(url, 2) as (mine, other):
         take(mine, A)
-        go_on, errors = Event(), []
-
-        def paused(connection: Connection) -> None:
-            driver: Any = connection.connection.driver_connection
-            with driver.cursor() as cursor, cursor.copy("COPY reserved (channel, kbps) FROM STDIN") as copying:
-                assert go_on.wait(60)
-                copying.write("late\t1\n")
-
-        def write() -> None:
-            try:
-                mine._database.write(paused)
-            except StoreError as error:
-                errors.append(error)
-
-        writer = Thread(target=write)
-        writer.start()
-        waits = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%' AND wait_event_type = 'Client'")
-        until(lambda: other._database.read(lambda connection: connection.execute(waits).scalar_one()))
-        try:
+        with paused_in_copy(mine, monkeypatch) as errors:
             take(other, B)
-        finally:
-            go_on.set()
-            writer.join()
         # Its session was ended; the second try finds the other's term.
         assert isinstance(errors[0], FencedError)
         assert rows(other)["reserved"][0] == 0
+
+
+def test_a_connection_that_is_lost_while_the_database_waits_for_its_rows_holds_up_no_accounts(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written by COPY themselves, and looked for once all that write have ended."""
+    with stores(url, 1) as (mine,):
+        take(mine, A)
+        with paused_in_copy(mine, monkeypatch) as errors:
+            mine.usage.settle()
+        assert not errors
 
 
 def test_what_holds_the_term_without_end_is_said_and_no_upgrade_is_advised(
