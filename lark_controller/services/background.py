@@ -187,7 +187,8 @@ class Upkeep:
                 del checked[each]
                 checked[each] = at
                 ended = max(ended, at)
-            left = ended + max(interval / max(1, len(compared)), (CHECK_SHARE - 1) * took) - time.monotonic()
+            each_after = interval / max(1, len(compared))
+            left = ended + max(each_after, (CHECK_SHARE - 1) * took) - time.monotonic()
             # Without a switch no check moves the time of the next one, which has come long since.
             pause = min(max(left, 0.0), LOOK) if compared else GATHER
             if left > 0 or not compared:
@@ -202,3 +203,5 @@ class Upkeep:
                 failure("a switch could not be checked", error, datapath=f"{datapath:016x}")
             checked[datapath] = ended = time.monotonic()
             took = ended - began
+            # A look before the next one is due would cost as much as the one that finds it due.
+            pause = min(max(each_after, (CHECK_SHARE - 1) * took), LOOK)

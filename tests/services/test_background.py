@@ -119,6 +119,18 @@ def test_a_check_that_fails_does_not_end_the_checks(tmp_path: Path, caplog: pyte
     assert any(record.getMessage() == "a switch could not be checked" for record in caplog.records)
 
 
+def test_each_check_takes_one_look_at_all_switches(tmp_path: Path) -> None:
+    looks, checked = [0], list[int]()
+
+    def datapaths() -> dict[int, float | None]:
+        looks[0] += 1
+        return {1: -math.inf, 2: -math.inf}
+
+    with kept_up(tmp_path, checked.append, datapaths=datapaths, check_seconds=0.04):
+        until(lambda: len(checked) >= 30)
+    assert looks[0] < 1.5 * len(checked)
+
+
 def test_states_are_written_after_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
