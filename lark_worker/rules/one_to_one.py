@@ -121,9 +121,10 @@ def _limited(side: str, which: str, address: str, most: int) -> tuple[str, ...]:
         return ()
     opens = f"ct state new {UNTRACKED} {which}"
     rate = f"limit rate over {opened_a_second(most)}/second burst {most} packets"
+    # The rate first, as in render.limited.
     return (
-        f"{opens} add @{side}_open {{ {address} ct count over {most} }} drop",
         f"{opens} update @{side}_rate {{ {address} {rate} }} drop",
+        f"{opens} add @{side}_open {{ {address} ct count over {most} }} drop",
     )
 
 
