@@ -4,8 +4,8 @@ The kernel's connection tracking translates, ICMP errors included; the maps say 
 that comes or goes touches no other job's connection. What is established passes only as long as external address and
 job belong together: ``came`` and ``left`` have these pairs, with a counter each, and whatever is in neither is dropped.
 
-The kernel tracks the connections of all addresses in one table, which one of them could fill: each may have so many
-from outside and so many of its own.
+The kernel tracks the connections of all addresses in one table, which one of them could fill: each external address may
+have so many from outside, and each address of jobs so many of its own, wherever they lead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _SETS: Final = {
 # Connections by external address, and by the job's own for those that it opens: how many there are, and how fast they
 # are opened. The kernel adds the elements, one for each address of which there is a connection.
 COUNTED: Final = "type ipv4_addr; size 131072; flags dynamic;"
-_LIMITED: Final = ("in_open", "in_rate", "out_open", "out_rate")
+# A minute without a new connection fills a bucket again, so one that is forgotten is missed by nobody.
+_RATES: Final = "type ipv4_addr; size 131072; flags dynamic,timeout; timeout 1m;"
+_LIMITED: Final = {"in_open": COUNTED, "in_rate": _RATES, "out_open": COUNTED, "out_rate": _RATES}
 _WITH_PORTS: Final = "meta l4proto { tcp, udp }"
 _OPENED: Final = re.compile(r"(any|icmp)|(tcp|udp)(?:/([0-9]{1,5})(?:-([0-9]{1,5}))?)?")
 _LAST_PORT: Final = 65535
@@ -83,12 +85,18 @@ def table(
         ),
         # Packets that no map has taken.
         "closed": Chain((f"ip daddr {ours} drop",), _hook("filter", "prerouting", -90)),
+        # Before it is known where they lead: the gateway's own ports and other networks of jobs fill the table as well.
+        "limited": Chain(
+            (
+                *_limited("in", f"ct status dnat ct original ip daddr {ours}", "ct original ip daddr", connections),
+                *_limited("out", f"ip saddr {own}", "ip saddr", connections),
+            ),
+            _hook("filter", "prerouting", -80),
+        ),
         "forwarded": Chain(
             (
                 f"ct status dnat ct original ip daddr {ours} jump guarded",
                 f"ct status snat ct reply ip daddr {ours} jump guarded",
-                *_limited("in", f"ct status dnat ct original ip daddr {ours}", "ct original ip daddr", connections),
-                *_limited("out", f'oifname "{wan}" ip saddr {own}', "ip saddr", connections),
             ),
             _hook("filter", "forward", -10),
         ),
@@ -103,7 +111,7 @@ def table(
     }
     elements = _elements(mapped)
     sets = {each: Set(declared, tuple(elements.get(each, ())), keyed=True) for each, declared in _SETS.items()}
-    counted = {each: Set(COUNTED) for each in _LIMITED if connections}
+    counted = {each: Set(declared) for each, declared in _LIMITED.items() if connections}
     return Table(FAMILY, name, frozenset(), sets | counted, chains)
 
 
@@ -113,9 +121,10 @@ def _limited(side: str, which: str, address: str, most: int) -> tuple[str, ...]:
         return ()
     opens = f"ct state new {UNTRACKED} {which}"
     rate = f"limit rate over {opened_a_second(most)}/second burst {most} packets"
+    # The rate first, as in render.limited.
     return (
+        f"{opens} update @{side}_rate {{ {address} {rate} }} drop",
         f"{opens} add @{side}_open {{ {address} ct count over {most} }} drop",
-        f"{opens} add @{side}_rate {{ {address} {rate} }} drop",
     )
 
 

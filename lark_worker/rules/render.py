@@ -177,13 +177,15 @@ def limited(most: int, counted: str) -> tuple[str, ...]:
     """The rules for a packet that opens a connection, where ``most`` may be open at a time (0: any number).
 
     The kernel counts no connection that is closed, but keeps it for up to two minutes: so many may be opened at once
-    as may be open, and then a sixteenth of that a second.
+    as may be open, and then a sixteenth of that a second. The rate stands first: for each packet that comes to be
+    counted the kernel looks through what is open, or adds to that and forgets few at a time what was dropped
+    (nf_conncount in Linux 5.19 and later), so that a flood would take time or memory without end.
     """
     if not most:
         return ()
     return (
-        f"{UNTRACKED} ct count over {most} {counted} drop",
         f"{UNTRACKED} limit rate over {opened_a_second(most)}/second burst {most} packets {counted} drop",
+        f"{UNTRACKED} ct count over {most} {counted} drop",
     )
 
 

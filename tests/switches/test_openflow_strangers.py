@@ -12,6 +12,7 @@ from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
 from lark_common.errors import SwitchError
 from lark_common.log import LOGGER
+from lark_controller.switches.openflow import link as link_module
 from lark_controller.switches.openflow import strangers as strangers_module
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.link import SwitchLink
@@ -203,20 +204,54 @@ def test_ports_of_switches_that_nobody_expects_do_not_add_up(monkeypatch: pytest
     scenario(play)
 
 
+def test_ports_that_are_gone_count_until_that_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was reported of a switch is kept while it is away, whatever it has sent before it went."""
+    monkeypatch.setattr(strangers_module, "MOST_PORTS", 4000)
+    # The second change of ports is reported in years.
+    monkeypatch.setattr(link_module, "_PORTS_SHARE", 1e-15)
+
+    async def play() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as server:
+            first = FakeSwitch(1, ports={number: f"p{number}" for number in range(1000, 1900)})
+            link = await connected(server, recorder, first)
+            first.send_raw(ports(5000, 1))
+            await recorder.until(lambda: 5000 in link.features.ports)
+            first.send_raw(ports(1000, 900, ofp.OFPPR_DELETE))
+            while len(link._ports) < 900:
+                await asyncio.sleep(0)
+            first.disconnect()
+            await recorder.until(lambda: len(recorder.gone) == 1)
+            assert len(link.features.ports) == 901
+            second = FakeSwitch(2)
+            await connected(server, recorder, second)
+            second.send_raw(ports(1000, 900))
+            await recorder.until(lambda: len(recorder.gone) == 2)
+            assert "not declared and have no jobs" in recorder.gone[1][1]
+            # It has come again without them.
+            await connected(server, recorder, FakeSwitch(1))
+            await recorder.until(lambda: len(recorder.connected) == 3)
+            second = FakeSwitch(2, ports={number: f"p{number}" for number in range(1000, 1900)})
+            await second.connect(*server.addresses[0])
+            await recorder.until(lambda: len(recorder.connected) == 4)
+
+    scenario(play)
+
+
 def test_a_switch_that_has_jobs_by_now_has_room_for_its_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strangers_module, "MOST_PORTS", 4000)
     expected = set[int]()
     switches = UnexpectedSwitches(100)
     for datapath in (1, 2):
         switches.check(datapath, "10.0.0.1", expected.__contains__, 0.0)
-    switches.check_ports(1, expected.__contains__, 1000)
+    switches.check_ports(1, expected.__contains__, 1000, False)
     with pytest.raises(SwitchError, match="1000 ports"):
-        switches.check_ports(2, expected.__contains__, 1000)
+        switches.check_ports(2, expected.__contains__, 1000, False)
     expected.add(1)
-    switches.check_ports(1, expected.__contains__, 60_000)
+    switches.check_ports(1, expected.__contains__, 60_000, False)
     # What it had is others' room once it has come again.
     switches.check(1, "10.0.0.1", expected.__contains__, 0.0)
-    switches.check_ports(2, expected.__contains__, 1000)
-    switches.check_ports(2, expected.__contains__, 10)
+    switches.check_ports(2, expected.__contains__, 1000, False)
+    switches.check_ports(2, expected.__contains__, 10, True)
     switches.check(3, "10.0.0.1", expected.__contains__, 0.0)
-    switches.check_ports(3, expected.__contains__, 1000)
+    switches.check_ports(3, expected.__contains__, 1000, False)

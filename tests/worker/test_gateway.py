@@ -264,6 +264,8 @@ def test_one_addresses_connections_leave_room_for_all_others(site: Site) -> None
     site.told.give(FIRST, "10.64.0.1", "udp/5000")
     site.told.give(SECOND, "10.64.0.2", "tcp/80")
     site.step()
+    # None of them is over before the last is counted.
+    run(["ip", "netns", "exec", site.gateway.namespace, "sysctl", "-qw", "net.netfilter.nf_conntrack_udp_timeout=600"])
 
     def flood(source: Host, address: str) -> None:
         for port in range(20000, 20300):
@@ -271,19 +273,39 @@ def test_one_addresses_connections_leave_room_for_all_others(site: Site) -> None
                 sender.bind(("0.0.0.0", port))
                 sender.sendto(b"x", (address, 5000))
 
-    for source, address in ((site.out, FIRST), (site.a, OUTSIDE)):
+    # The gateway's own ports are in its table, too.
+    for source, address in ((site.out, FIRST), (site.a, OUTSIDE), (site.b, "10.64.0.254")):
         before = tracked(site)
         flood(source, address)
         # Some tens more were opened while it went on.
         assert 50 <= tracked(site) - before <= 120
     assert reached(site, site.b, SECOND, 80)
+    # An address that opens no more takes no place for ever.
+    for name in ("in_rate", "out_rate"):
+        assert "expires" in site.listed("set", "inet", gateway.TABLE, name)
     # Another run of the program keeps to it, and its probe is gone.
     site.start(connections=50)
     site.step()
     assert site.program._stands
     flood(site.out, FIRST)
-    assert tracked(site) <= 2 * 120 + 60
+    assert tracked(site) <= 3 * 120 + 60
     assert site.listed("tables").split() == ["table", "inet", gateway.TABLE]
+
+
+def test_a_kernel_that_counts_no_connections_translates_all_the_same(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def without(command: list[str], script: str = "") -> str:
+        if "ct count" in script:
+            raise NetworkError("nft: Could not process rule: No such file or directory")
+        return nft(command, script)
+
+    monkeypatch.setattr(gateway, "run", without)
+    site.start(connections=16)
+    site.told.give(FIRST, "10.64.0.1", "tcp/80")
+    site.step()
+    assert reached(site, site.a, FIRST, 80)
+    assert "nft_connlimit" in caplog.text
 
 
 def test_packets_without_an_answer_are_one_connection(site: Site) -> None:

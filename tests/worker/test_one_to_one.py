@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network
 
 from lark_worker.rules.one_to_one import Mapped, script, table
+from lark_worker.rules.render import limited
 from lark_worker.rules.table import Table
 
 EXTERNAL, OWN = IPv4Address("198.51.100.65"), IPv4Address("10.64.0.1")
@@ -38,3 +39,11 @@ def test_a_change_touches_the_elements_that_go_or_come_and_no_others() -> None:
         f"add element inet t out_ports {{ {OWN} . tcp . 80-85 : {EXTERNAL} }}",
     ]
     assert script("add", "t", [before], [before]) == ""
+
+
+def test_the_rate_is_looked_at_before_the_count() -> None:
+    """What is counted takes the kernel time or memory, of a flood as well."""
+    gateway = table("t", "wan", [IPv4Network("198.51.100.64/30")], [IPv4Network("10.64.0.0/24")], [], 50)
+    for rules in (limited(50, "counter name c"), gateway.chains["limited"].rules):
+        assert ["limit rate over 3/second" in rule for rule in rules] == [True, False] * (len(rules) // 2)
+        assert ["ct count over 50" in rule for rule in rules] == [False, True] * (len(rules) // 2)

@@ -142,8 +142,9 @@ class SwitchLink:
         # Errors from outside take nothing from jobs' first packets.
         self._icmp_errors = PacketInBudget(rate * _ICMP_SHARE, max(1.0, burst * _ICMP_SHARE), now)
         self._stray_errors = Bucket(_STRAY_ERRORS, _STRAY_ERRORS_AT_ONCE, now)
-        # Called with the number of ports that are kept. Raises WireError where that is too much.
-        self.check_ports: Callable[[int], None] = lambda _count: None
+        # Called with the number of ports, and True once the handler has them in the place of those before. Raises
+        # WireError where that is too much.
+        self.check_ports: Callable[[int, bool], None] = lambda _count, _reported: None
         # Changes of ports that are not reported yet: the port, or None for one that is gone. The ports without them,
         # and how many there are with them.
         self._ports: dict[int, PortInfo | None] = {}
@@ -359,6 +360,7 @@ class SwitchLink:
     def begin(self) -> None:
         """Report the switch from now on, with the changes of its ports that came meanwhile."""
         self.features = replace(self.features, ports=self._with_changes(dict(self.features.ports)))
+        self.check_ports(self._port_count, True)
         self.ready = True
 
     def lost(self, reason: str) -> None:
@@ -449,7 +451,7 @@ class SwitchLink:
         if len(self._ports) > _MOST_PORTS:
             raise WireError(f"more than {_MOST_PORTS} ports")
         self._port_count += present - there
-        self.check_ports(self._port_count)
+        self.check_ports(self._port_count, False)
         if self.ready and self._ports_timer is None:
             # At once where the last time is long over: many changes in a row are one.
             self._ports_timer = asyncio.get_running_loop().call_at(self._ports_from, self._report_ports)
@@ -463,6 +465,7 @@ class SwitchLink:
         try:
             self.features = replace(self.features, ports=self._with_changes(dict(self.features.ports)))
             self.handler.ports_changed(self)
+            self.check_ports(self._port_count, True)
         except WireError as error:
             self.close(f"garbage: {error}")
         except Exception as error:
@@ -481,5 +484,5 @@ class SwitchLink:
         if len(ports) > _MOST_PORTS:
             raise WireError(f"more than {_MOST_PORTS} ports")
         self._ports_before, self._port_count = ports, len(ports)
-        self.check_ports(len(ports))
+        self.check_ports(self._port_count, False)
         return ports

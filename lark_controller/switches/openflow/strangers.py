@@ -59,9 +59,9 @@ class UnexpectedSwitches:
             self._networks[datapath] = network
             self._of[network] += 1
 
-    def check_ports(self, datapath: int, expects: Callable[[int], bool], count: int) -> None:
-        """Bound the ports that are kept of those that nobody ``expects``, also while they are away. Raises
-        WireError."""
+    def check_ports(self, datapath: int, expects: Callable[[int], bool], count: int, reported: bool) -> None:
+        """Bound the ports that are kept of those that nobody ``expects``, also while they are away. Those before are
+        kept until others are ``reported`` in their place. Raises WireError."""
         network = self._networks.get(datapath)
         if network is None or expects(datapath):
             return
@@ -69,7 +69,8 @@ class UnexpectedSwitches:
         of_host = self._ports_of[network] + more
         if more > 0 and (of_host > MOST_PORTS // _UNEXPECTED_SHARE or self._all_ports + more > MOST_PORTS):
             raise WireError(f"{count} ports, and no more are kept of switches that are not declared and have no jobs")
-        self._hold_ports(datapath, network, more)
+        if more > 0 or reported:
+            self._hold_ports(datapath, network, more)
 
     def _hold_ports(self, datapath: int, network: str, more: int) -> None:
         self._ports[datapath] = self._ports.get(datapath, 0) + more
