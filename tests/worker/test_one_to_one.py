@@ -42,7 +42,7 @@ def test_a_change_touches_the_elements_that_go_or_come_and_no_others() -> None:
 
 
 def test_the_rate_is_looked_at_before_the_count() -> None:
-    """What is counted takes the kernel time or memory, of a flood as well."""
+    """Counting costs the kernel time or memory, for a flood as well."""
     gateway = table("t", "wan", [IPv4Network("198.51.100.64/30")], [IPv4Network("10.64.0.0/24")], [], 50)
     for rules in (limited(50, "counter name c"), gateway.chains["limited"].rules):
         assert ["limit rate over 3/second" in rule for rule in rules] == [True, False] * (len(rules) // 2)

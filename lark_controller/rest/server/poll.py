@@ -1,8 +1,8 @@
 """Waits for waitress's connections, at a cost that grows with those that are busy.
 
 wasyncore looks at every connection in each turn, and a request takes several: with some 250 that were kept open a post
-took the thread of the connections 1.6 ms. Here a connection is looked at after something has happened to it, until it waits for
-nothing but its next request.
+took the thread of the connections 1.6 ms. Here a connection is looked at after something has happened to it, until it
+waits for nothing but its next request.
 """
 
 from __future__ import annotations
