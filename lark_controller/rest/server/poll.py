@@ -73,8 +73,8 @@ class Poll:
             return
         if not events:
             del self._registered[descriptor]
-            # A descriptor that was closed is not registered any more.
-            with contextlib.suppress(OSError):
+            # A descriptor that was closed is not registered any more, and after the end nothing is.
+            with contextlib.suppress(OSError, ValueError):
                 self._epoll.unregister(descriptor)
         else:
             self._registered[descriptor] = events
