@@ -205,7 +205,7 @@ def test_ports_of_switches_that_nobody_expects_do_not_add_up(monkeypatch: pytest
 
 
 def test_ports_that_are_gone_count_until_that_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was reported of a switch is kept while it is away, whatever it has sent before it went."""
+    """Ports that were reported of a switch are kept while it is away, whatever it has sent before it went."""
     monkeypatch.setattr(strangers_module, "MOST_PORTS", 4000)
     # The second change of ports is reported in years.
     monkeypatch.setattr(link_module, "_PORTS_SHARE", 1e-15)
