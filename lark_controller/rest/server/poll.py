@@ -54,13 +54,11 @@ class Poll:
             if quiet and events == _READ:
                 self._looked_at.discard(descriptor)
         for descriptor, events in self._epoll.poll(timeout):
-            # One that was closed meanwhile may have left its descriptor to another, as with wasyncore.
+            # One that was closed meanwhile may have left its descriptor to another, which then finds nothing to read.
             channel = self.map.get(descriptor)
             if channel is not None:
                 self._looked_at.add(descriptor)
                 wasyncore.readwrite(channel, events)
-                if descriptor not in self.map:
-                    self._looked_at.discard(descriptor)
 
     def close(self) -> None:
         """Close every connection, and what waits for them."""
