@@ -56,8 +56,9 @@ def runs(options: Options) -> Iterator[Run]:
         *("--floor", f"{of_link(FRAMES_FLOOR, limit) * megabyte:.0f}"),
     )
     load = of_link(LOAD, limit)
-    # More than it has reserved, so that it takes all of that.
-    sent = ("--rate", f"{FRAMES:g}", "--seconds", f"{LOAD_SECONDS:g}", "--bytes", f"{2 * load * megabyte / FRAMES:.0f}")
+    # As fast as they pass, so that it takes all that it has reserved. A second's worth at once: between two messages is
+    # a round trip of MPI's, in which nothing is sent.
+    sent = ("--rate", f"{FRAMES:g}", "--seconds", f"{LOAD_SECONDS:g}", "--bytes", f"{load * megabyte:.0f}")
     for name in NAMES:
         both = (name, "frames")
         reserved_later = (None, load * unit)
