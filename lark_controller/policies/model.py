@@ -413,10 +413,15 @@ class SliceKey(NamedTuple):
     value: str
 
 
+# Stands for the jobs that no slice rule takes, where they are told from those of slices. Rules begin at 1.
+NO_SLICE: Final = SliceKey(0, "")
+
+
 class Because(NamedTuple):
     """A reason: the kind, the rule's position in its kind, its line in the file, its predicate, and the values met.
 
-    ``values`` are (attribute, ClassAd text) pairs of what the predicate referred to.
+    ``values`` are (attribute, ClassAd text) pairs of what the predicate referred to. ``does`` is the rule's treatment
+    in words, where no other part of the decision has it.
     """
 
     kind: RuleKind
