@@ -53,4 +53,6 @@ def _load(rate: Answer, part: str = "") -> tuple[str, ...]:
 
 
 def _capacity(link: Answer) -> str:
-    return "" if link["capacity"] is None else f"{link['capacity']:g}"
+    # A port of a core has its own speed in each direction.
+    together = " together" if link.get("shared") else ""
+    return "" if link["capacity"] is None else f"{link['capacity']:g}{together}"

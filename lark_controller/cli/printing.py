@@ -334,7 +334,7 @@ def links(found: Sequence[Answer]) -> None:
     rows = [
         (
             each["name"],
-            f"{each['source']} to {each['target']}" if each["source"] else "both",
+            f"{each['source']} to {each['target']}" if each["source"] else _both_ways(each),
             f"{each['capacity']:g}",
             f"{each['reserved']:g}",
             f"{each['best_effort']:g}",
@@ -342,6 +342,11 @@ def links(found: Sequence[Answer]) -> None:
         for each in found
     ]
     table(("LINK", "DIRECTION", "MBIT/S", "RESERVED", "BEST EFFORT"), rows)
+
+
+def _both_ways(link: Answer) -> str:
+    # A controller before this version names no ends.
+    return f"{' and '.join(link['ends'])}, both" if link.get("ends") else "both"
 
 
 def policy(found: Answer) -> None:
