@@ -77,7 +77,7 @@ def _workers(path: Path, arguments: argparse.Namespace) -> int:
         else:
             print(f"{len(made)} tokens in {arguments.directory}, each in {names}.")
         if known:
-            have = "1 host has" if known == 1 else f"{known} hosts have"
+            have = printing.several(known, "host has", "hosts have")
             print(f"{have} one already; remove {'its line' if known == 1 else 'their lines'} to make others.")
     return 0
 
