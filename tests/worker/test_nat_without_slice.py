@@ -14,8 +14,9 @@ from tests.worker.test_jobs import value
 
 pytestmark = pytest.mark.ovs
 
-SOME = POLICY.replace("slice: {by: Owner}", "slice: {by: Owner, when: 'stringListMember(Owner, \"alice,bob\")'}")
-OPEN = POLICY.replace("  - slice: {by: Owner}\n", "")
+BOTH = POLICY.replace("hosts: [10.64.0.1]", 'hosts: [10.64.0.1, "2001:db8:64::1"]')
+SOME = BOTH.replace("slice: {by: Owner}", "slice: {by: Owner, when: 'stringListMember(Owner, \"alice,bob\")'}")
+OPEN = BOTH.replace("  - slice: {by: Owner}\n", "")
 
 
 @pytest.fixture
