@@ -9,7 +9,8 @@ import pytest
 
 from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
-from tests.worker.test_bridge_nat import BRIDGE, LAN, NAT, POLICY, Pool, Starter, a_site, enforced, eventually, pings
+from tests.worker.pool import Pool, Starter, eventually
+from tests.worker.test_bridge_nat import BRIDGE, LAN, NAT, POLICY, a_site, enforced, pings
 from tests.worker.test_jobs import value
 
 pytestmark = pytest.mark.ovs
