@@ -15,6 +15,9 @@ from typing import Any, Final
 
 from lark_common.runs import Address, Network, NetworkType
 
+# The key of :attr:`WorkerRules.slices` that is no slice, but has the addresses of jobs in none. Others are less.
+UNSLICED: Final = 1 << 18
+
 # Network types whose policy the worker enforces.
 RULED: Final = frozenset({NetworkType.BRIDGE, NetworkType.NAT})
 
@@ -68,11 +71,12 @@ class ReservedShare:
 class JobRules:
     """The rules of one job.
 
-    ``addresses`` are its permitted sources. ``slice`` is a key of :attr:`WorkerRules.slices` (0: not sliced), ``wan``
-    one of :attr:`WorkerRules.exceptions` (0: its WAN traffic is not dropped). ``inbound`` and ``outbound`` say in which
-    direction connections may be opened; ``isolated``: nothing passes at all. ``dscp`` overwrites that of everything
-    that the job sends (None: the policy has no groups). ``dhcp``: the job may ask a DHCP server. ``inward`` limits
-    what is sent to the job (None: nothing does), and ``reserved`` are the flows that it has reserved.
+    ``addresses`` are its permitted sources. ``slice`` is a key of :attr:`WorkerRules.slices` (0: the job networks are
+    open to it), ``wan`` one of :attr:`WorkerRules.exceptions` (0: its WAN traffic is not dropped). ``inbound`` and
+    ``outbound`` say in which direction connections may be opened; ``isolated``: nothing passes at all. ``dscp``
+    overwrites that of everything that the job sends (None: the policy has no groups). ``dhcp``: the job may ask a DHCP
+    server. ``inward`` limits what is sent to the job (None: nothing does), and ``reserved`` are the flows that it has
+    reserved.
     """
 
     id: str
@@ -95,7 +99,7 @@ class JobRules:
 class WorkerRules:
     """The rules of one worker.
 
-    ``job_networks`` are closed to sliced jobs but for the prefixes of their slice and the ``hosts`` in them.
+    ``job_networks`` are closed to jobs with a ``slice`` but for its prefixes and the ``hosts`` in them.
     ``local_networks`` are not part of the WAN. ``uplinks`` are the worker's by the interface's name; None where the
     controller does not know them yet, so that the queues that stand are to stay.
     """

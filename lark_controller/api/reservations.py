@@ -22,6 +22,12 @@ class LinkStatus:
     duplex: Annotated[str, "full or half"]
     capacity: Annotated[float, "Its capacity, Mb/s"]
     reserved: Annotated[float, "Its reserved part, Mb/s"]
+    ends: Annotated[tuple[str, ...], "Its two ends, also where both directions share the link"]
+
+    @property
+    def shared(self) -> bool:
+        """True where both directions share the capacity."""
+        return not self.source
 
     @property
     def best_effort(self) -> float:

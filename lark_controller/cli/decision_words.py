@@ -39,7 +39,9 @@ def words(decision: Answer, job: Answer) -> str:
     if decision["slice"]:
         said.append(f"slice {decision['slice']['value']}")
     if decision["wan"]:
-        said.append(f"WAN rule {decision['wan']}")
+        # A controller before this version does not name what a rule does.
+        does = next((each.get("does") for each in decision.get("because", ()) if each["kind"] == "wan"), "")
+        said.append(f"WAN rule {decision['wan']}{f' ({does})' if does else ''}")
     said += [f"no {way} connections" for way in ("inbound", "outbound") if not decision[way]]
     if job["network_type"] == "nat" and decision["inbound"]:
         said.append("inbound connections from behind its worker's NAT alone")

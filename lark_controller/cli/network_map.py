@@ -34,7 +34,10 @@ def show(found: Answer) -> None:
         [(each["owner"], each["jobs"], each["wan"], *each["reaches"]) for each in parties],
     )
     if found["other_owners"]:
-        print(f"… and {found['other_jobs']} jobs of {found['other_owners']} other users")
+        jobs, users = (
+            printing.several(found[f"other_{each}"], word) for each, word in (("jobs", "job"), ("owners", "other user"))
+        )
+        print(f"… and {jobs} of {users}")
 
 
 def _state(switch: Answer) -> str:
@@ -53,4 +56,6 @@ def _load(rate: Answer, part: str = "") -> tuple[str, ...]:
 
 
 def _capacity(link: Answer) -> str:
-    return "" if link["capacity"] is None else f"{link['capacity']:g}"
+    # A port of a core has its own speed in each direction.
+    together = " together" if link.get("shared") else ""
+    return "" if link["capacity"] is None else f"{link['capacity']:g}{together}"

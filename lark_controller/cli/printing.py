@@ -334,7 +334,7 @@ def links(found: Sequence[Answer]) -> None:
     rows = [
         (
             each["name"],
-            f"{each['source']} to {each['target']}" if each["source"] else "both",
+            f"{each['source']} to {each['target']}" if each["source"] else _both_ways(each),
             f"{each['capacity']:g}",
             f"{each['reserved']:g}",
             f"{each['best_effort']:g}",
@@ -342,6 +342,11 @@ def links(found: Sequence[Answer]) -> None:
         for each in found
     ]
     table(("LINK", "DIRECTION", "MBIT/S", "RESERVED", "BEST EFFORT"), rows)
+
+
+def _both_ways(link: Answer) -> str:
+    # A controller before this version names no ends.
+    return f"{' and '.join(link['ends'])}, both" if link.get("ends") else "both"
 
 
 def policy(found: Answer) -> None:
@@ -374,15 +379,15 @@ def plan(found: Answer, jobs: bool = False, flows: bool = False) -> None:
     for warning in found["warnings"]:
         print(f"warning: {clean(warning)}")
     changed = found["jobs_changed"]
-    print(f"{changed} of {_several(found['jobs_examined'], 'job')} would be treated otherwise{':' if changed else ''}")
+    print(f"{changed} of {several(found['jobs_examined'], 'job')} would be treated otherwise{':' if changed else ''}")
     for effect in found["effects"]:
-        whose = f"{_several(effect['jobs'], 'job')} of {_several(effect['owners'], 'user')}"
+        whose = f"{several(effect['jobs'], 'job')} of {several(effect['owners'], 'user')}"
         such = "such as " if effect["jobs"] > 1 else ""
         example = f"{such}{effect['example']} of {effect['example_owner']}"
         print(clean(f"  {whose} ({example}): {'; '.join(effect['changes'])}"))
     listed = sum(effect["jobs"] for effect in found["effects"])
     if changed > listed:
-        print(f"  … and {_several(changed - listed, 'job')} with other changes")
+        print(f"  … and {several(changed - listed, 'job')} with other changes")
     if jobs:
         _planned_jobs(found)
     _planned_flows(found["switches"], flows)
@@ -398,7 +403,7 @@ def _planned_jobs(found: Answer) -> None:
     for change in named:
         print(clean(f"job {called[change['id']]} ({change['owner']}): {'; '.join(change['changes'])}"))
     if found["jobs_changed"] > len(named):
-        print(f"… and {_several(found['jobs_changed'] - len(named), 'job')} more")
+        print(f"… and {several(found['jobs_changed'] - len(named), 'job')} more")
 
 
 def _planned_flows(switches: Sequence[Answer], flows: bool) -> None:
@@ -406,7 +411,7 @@ def _planned_flows(switches: Sequence[Answer], flows: bool) -> None:
         print("no flow would change")
         return
     new, changed, gone = (sum(each[name] for each in switches) for name in ("added", "changed", "removed"))
-    count = _several(len(switches), "switch", "switches")
+    count = several(len(switches), "switch", "switches")
     print(f"flows on {count} would change: {new} new, {changed} changed, {gone} gone")
     for each in switches if flows else ():
         limit = f" of {each['max_rules']}" if each["max_rules"] else ""
@@ -419,7 +424,8 @@ def _planned_flows(switches: Sequence[Answer], flows: bool) -> None:
             print(f"  … and {more} more")
 
 
-def _several(count: int, word: str, plural: str = "") -> str:
+def several(count: int, word: str, plural: str = "") -> str:
+    """A number with its word, in the singular or plural."""
     return f"{count} {word}" if count == 1 else f"{count} {plural or word + 's'}"
 
 

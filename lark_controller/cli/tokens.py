@@ -70,9 +70,15 @@ def _workers(path: Path, arguments: argparse.Namespace) -> int:
     if arguments.json:
         printing.json_out({"made": list(made), "directory": str(arguments.directory), "file": str(path)})
     else:
-        print(f"{len(made)} tokens in {arguments.directory}, each in HOST{SUFFIX}; their hashes are in {path}.")
-        if len(made) < len(hosts):
-            print(f"{len(hosts) - len(made)} hosts have one already; remove their lines to make others.")
+        names = f"HOST{SUFFIX}; hashes are in {path}"
+        known = len(hosts) - len(made)
+        if len(made) == 1:
+            print(f"1 token in {arguments.directory}, in {names}.")
+        else:
+            print(f"{len(made)} tokens in {arguments.directory}, each in {names}.")
+        if known:
+            have = printing.several(known, "host has", "hosts have")
+            print(f"{have} one already; remove {'its line' if known == 1 else 'their lines'} to make others.")
     return 0
 
 

@@ -23,7 +23,7 @@ from lark_controller.flows.placement import Placed, Switch, same_for_switches, s
 from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.relabel import Followed, Net, enter, fill, move_blocks, relabel, slice_at_port, slice_label
 from lark_controller.flows.wan import local_networks
-from lark_controller.flows.worker_rules import worker_rules
+from lark_controller.flows.worker_rules import slices_of, worker_rules
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, SwitchRole, WanAction
 from lark_controller.qos.worker_queues import Claim
@@ -122,8 +122,7 @@ class Desired(ExternalJobs):
         """The rules that a worker enforces for its jobs that are at no switch; ``speeds`` as in
         :func:`~lark_controller.flows.worker_rules.worker_rules`."""
         jobs = self.ruled_at(host)
-        keys = {placed.decision.slice for placed in jobs} - {None}
-        prefixes = {key: self._slices.prefixes(key) for key in keys if key is not None}
+        prefixes = {key: self._slices.prefixes(key) for key in slices_of(self.policy, jobs)}
         return worker_rules(self.policy, host, jobs, prefixes, self._dscp, speeds)
 
     def build(self, datapath: int) -> Program:

@@ -10,7 +10,7 @@ from lark_common.runs import Network
 from lark_controller.flows.labelled_prefixes import LabelledPrefixes
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.prefixes import Prefix, packed
-from lark_controller.policies.model import SliceKey
+from lark_controller.policies.model import NO_SLICE, SliceKey
 
 # Jobs that are looked at before other work may go ahead.
 _LOOKED_AT: Final = 256
@@ -94,13 +94,13 @@ def move_blocks(placed: Mapping[int, Placed], numbers: Iterable[int], followed: 
 
 
 def slice_label(placed: Placed) -> SliceKey | None:
-    """The slice under which a job's addresses are reached."""
-    return None if placed.decision.isolated else placed.decision.slice
+    """The slice under which a job's addresses are reached, or NO_SLICE."""
+    return None if placed.decision.isolated else placed.decision.slice or NO_SLICE
 
 
 def slice_at_port(placed: Placed) -> SliceKey | None:
     """The slice that needs a tag where the job is attached."""
-    return None if placed.port is None else slice_label(placed)
+    return None if placed.port is None or placed.decision.isolated else placed.decision.slice
 
 
 def _entries(placed: Placed) -> list[tuple[tuple[int, int], Prefix | None]]:

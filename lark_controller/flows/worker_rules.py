@@ -12,14 +12,14 @@ from ipaddress import ip_network
 from typing import Final
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
-from lark_common.worker_rules import RULED, JobRules, Share, WorkerRules
+from lark_common.worker_rules import RULED, UNSLICED, JobRules, Share, WorkerRules
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.prefixes import Prefix, minimal_cover
 from lark_controller.flows.tags import assign_tags
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_shares import reserved_shares, worker_shares
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Decision, Policy, SliceKey, WanAction
+from lark_controller.policies.model import NO_SLICE, Decision, Policy, SliceKey, WanAction
 
 _UNKNOWN_MAC: Final = "00:00:00:00:00:00"
 
@@ -84,7 +84,7 @@ class Ruled:
         return changed
 
     def _count(self, placed: Placed, step: int) -> None:
-        key = placed.decision.slice
+        key = placed.decision.slice or (NO_SLICE if placed.job.network_type is NetworkType.NAT else None)
         if key is None:
             return
         hosts = self._slices.setdefault(key, {})
@@ -123,12 +123,12 @@ def worker_rules(
     of the WAN; jobs of one slice on one worker reach each other by them.
     """
     jobs = [placed for placed in jobs if placed.job.network_type in RULED]
-    keys = {key for placed in jobs if (key := _slice_of(placed)) is not None}
-    tags = assign_tags(keys)
+    keys = slices_of(policy, jobs)
+    tags = assign_tags(keys - {NO_SLICE}) | {NO_SLICE: UNSLICED}
     dropping = {rule.position: rule.exceptions for rule in policy.wans if rule.action is WanAction.DROP}
     behind: dict[SliceKey, list[Address]] = {}
     for placed in jobs:
-        if placed.job.network_type is NetworkType.NAT and (key := _slice_of(placed)) is not None:
+        if placed.job.network_type is NetworkType.NAT and (key := _slice_of(policy, placed)) is not None:
             behind.setdefault(key, []).extend(placed.job.addresses)
     shares = worker_shares(policy, host, jobs, speeds)
     own = minimal_cover(a for p in jobs if p.job.network_type is NetworkType.NAT for a in p.job.addresses)
@@ -148,8 +148,18 @@ def worker_rules(
     )
 
 
-def _slice_of(placed: Placed) -> SliceKey | None:
-    return None if placed.decision.isolated else placed.decision.slice
+def slices_of(policy: Policy, jobs: Iterable[Placed]) -> set[SliceKey]:
+    """The slices whose prefixes the rules of a worker with these jobs have, NO_SLICE among them."""
+    return {key for placed in jobs if (key := _slice_of(policy, placed)) is not None}
+
+
+def _slice_of(policy: Policy, placed: Placed) -> SliceKey | None:
+    if placed.decision.isolated:
+        return None
+    # Elsewhere a job behind NAT has its worker's address, and hosts reach jobs of slices: its own worker keeps it off.
+    if placed.decision.slice is None and placed.job.network_type is NetworkType.NAT:
+        return NO_SLICE if policy.slices and policy.job_networks else None
+    return placed.decision.slice
 
 
 def _network(prefix: Prefix) -> Network:
@@ -165,7 +175,7 @@ def _job(
     inward: Mapping[str, Share],
 ) -> JobRules:
     job, decision = placed.job, placed.decision
-    key = _slice_of(placed)
+    key = _slice_of(policy, placed)
     return JobRules(
         id=job.id,
         network_type=job.network_type,
@@ -215,6 +225,8 @@ def permits(rules: WorkerRules, job: JobRules, other: Address, *, sends: bool) -
         and not _within(other, rules.hosts)
         and not _within(other, rules.slices.get(job.slice, ()))
     ):
+        if job.slice == UNSLICED:
+            return f"{other} is in the job networks and of no job without a slice, and the job has none"
         return f"{other} is in the job networks and not of the job's slice"
     if job.wan and not _within(other, rules.local_networks) and not _within(other, rules.exceptions.get(job.wan, ())):
         return f"wan rule {job.wan} drops what is outside of the local networks, and {other} is no exception"

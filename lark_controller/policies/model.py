@@ -138,6 +138,10 @@ class WanAction(StrEnum):
     ALLOW = "allow"
 
 
+# Exceptions of a WAN rule that are named one by one.
+_NAMED: Final = 3
+
+
 @dataclass(frozen=True, slots=True)
 class WanRule:
     """The treatment of a job's WAN traffic: dropped but for ``exceptions``, or sent out of the core port ``port``.
@@ -151,6 +155,19 @@ class WanRule:
     when: str | None = None
     exceptions: tuple[Network, ...] = ()
     port: str | None = None
+
+    @property
+    def does(self) -> str:
+        """Its treatment in a few words, with the first exceptions."""
+        if self.port:
+            return f"port {self.port}"
+        named, more = self.exceptions[:_NAMED], len(self.exceptions) - _NAMED
+        kept = f", except {', '.join(_short(each) for each in named)}" if named else ""
+        return f"{self.action.value}{kept}{f' and {more} more' if more > 0 else ''}"
+
+
+def _short(network: Network) -> str:
+    return str(network.network_address if network.num_addresses == 1 else network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,10 +430,15 @@ class SliceKey(NamedTuple):
     value: str
 
 
+# Stands for the jobs that no slice rule takes, where they are told from those of slices. Rules begin at 1.
+NO_SLICE: Final = SliceKey(0, "")
+
+
 class Because(NamedTuple):
     """A reason: the kind, the rule's position in its kind, its line in the file, its predicate, and the values met.
 
-    ``values`` are (attribute, ClassAd text) pairs of what the predicate referred to.
+    ``values`` are (attribute, ClassAd text) pairs of what the predicate referred to. ``does`` is the rule's treatment
+    in words, where no other part of the decision has it.
     """
 
     kind: RuleKind
@@ -424,6 +446,7 @@ class Because(NamedTuple):
     line: int
     when: str
     values: tuple[tuple[str, str], ...]
+    does: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,9 @@ def reach(decided: Iterable[Deciding], policy: Policy, most: int) -> Reach:
         jobs.open += decision.inbound and not behind
         if decision.outbound:
             jobs.calling[called_at] += 1
-            # A job behind NAT calls those of its own worker behind NAT, and all others of its slice; without one all
-            # others, since they meet its worker's address.
-            if behind and decision.slice is None:
+            # A job behind NAT calls those of its own worker behind NAT, and all others of its slice. Without one, and
+            # where its worker cannot know whose an address is, all others, since they meet its worker's address.
+            if behind and decision.slice is None and not policy.job_networks:
                 jobs.anywhere += 1
             elif behind:
                 jobs.calling[decision.slice, ""] += 1

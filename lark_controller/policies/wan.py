@@ -40,6 +40,7 @@ def decide(rules: tuple[WanRule, ...], ads: Ads) -> tuple[int, Because | None]:
     """The position of the WAN rule that applies, 0 where none does."""
     for rule in rules:
         if holds(rule.when, ads):
-            because = Because(RuleKind.WAN, rule.position, rule.line, rule.when or "true", values_met(rule.when, ads))
+            met = values_met(rule.when, ads)
+            because = Because(RuleKind.WAN, rule.position, rule.line, rule.when or "true", met, rule.does)
             return rule.position, because
     return 0, None

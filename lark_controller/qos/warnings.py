@@ -49,7 +49,7 @@ def _worker_rule_warnings(policy: Policy) -> Iterator[str]:
     if policy.slices and not policy.job_networks:
         yield (
             "networks.jobs names no network, so no worker can ask whose an address is: every job of NetworkType bridge"
-            " or nat that a slice rule takes is refused"
+            " or nat that a slice rule takes is refused, and one of nat that none takes reaches jobs of slices"
         )
     last = next((rule for rule in policy.wans if rule.when is None), None)
     if last is not None and last.action is WanAction.STEER:

@@ -67,7 +67,7 @@ def shown_detail(detail: JobDetail) -> JobDetail:
         return detail
     decision = replace(
         detail.decision,
-        because=tuple(because._replace(when="") for because in detail.decision.because),
+        because=tuple(because._replace(when="", does="") for because in detail.decision.because),
         quarantine=detail.decision.quarantine and CONTRADICTED,
     )
     job = shown_job(detail.job)

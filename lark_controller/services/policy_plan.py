@@ -25,6 +25,7 @@ from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy, Reach
 from lark_controller.services.described_job import check_networks, check_switch
 from lark_controller.services.external_rules import losses
+from lark_controller.services.plan_differences import Differences
 
 SAMPLE = 20
 MAX_JOBS = 200
@@ -83,12 +84,13 @@ def plan(
     pairs = sorted(switches, key=lambda pair: pair[1].name)
     before, was = _desired_of(old, jobs, [pair[0] for pair in pairs], pace)
     after, will = _desired_of(new, jobs, [pair[1] for pair in pairs], pace)
+    differences = Differences(old, new)
     changed = [
-        JobChange(job.id, job.owner, differences, job.cluster, job.proc, job.run.global_job_id)
+        JobChange(job.id, job.owner, found, job.cluster, job.proc, job.run.global_job_id)
         for job in jobs
         if (
-            differences := (
-                *_differences(was[job.number], will[job.number], new),
+            found := (
+                *differences.of(was[job.number], will[job.number]),
                 *losses(new, job),
                 *_closed(before, after, job),
             )
@@ -222,41 +224,3 @@ def _switch_plan(switch: Switch, changes: Changes, program: Program, there: Prog
         switch.max_rules,
         tuple(lines[:SAMPLE]),
     )
-
-
-def _differences(old: Decision, new: Decision, policy: Policy) -> Iterable[str]:
-    if old.blocked != new.blocked:
-        yield "is blocked" if new.blocked else "is no longer blocked"
-    if (old.slice and old.slice.value) != (new.slice and new.slice.value):
-        yield f"slice {old.slice.value if old.slice else 'none'} becomes {new.slice.value if new.slice else 'none'}"
-    if old.wan != new.wan:
-        rule = next((rule for rule in policy.wans if rule.position == new.wan), None)
-        yield (
-            "no WAN rule applies any more"
-            if rule is None
-            else f"WAN rule in line {rule.line} applies: " + (f"port {rule.port}" if rule.port else rule.action.value)
-        )
-    for direction, was, will in (("inbound", old.inbound, new.inbound), ("outbound", old.outbound, new.outbound)):
-        if was != will:
-            yield f"{direction} connections become {'open' if will else 'closed'}"
-    if old.bandwidth != new.bandwidth:
-        yield f"bandwidth {_enforced(old)} becomes {_enforced(new)}"
-    if old.transfers != new.transfers:
-        was_moved, is_moved = (
-            "under no rule" if each is None else each.words for each in (old.transfers, new.transfers)
-        )
-        yield f"transfers {was_moved} become {is_moved}"
-    if old.group != new.group:
-        yield f"group {old.group or 'none'} becomes {new.group or 'none'}"
-    if old.scitag != new.scitag:
-        yield f"SciTag {_marked(old)} becomes {_marked(new)}"
-    if old.accounted != new.accounted:
-        yield "its use is counted" if new.accounted else "its use is no longer counted"
-
-
-def _marked(decision: Decision) -> str:
-    return f"{decision.scitag.experiment}, {decision.scitag.activity}" if decision.scitag else "none"
-
-
-def _enforced(decision: Decision) -> str:
-    return decision.bandwidth.words if decision.bandwidth else "not enforced"

@@ -416,6 +416,7 @@ class Reservations:
                 link.duplex.value,
                 each.capacity / KILO,
                 capacity.reserved.get(each.key, 0) / KILO,
+                link.ends,
             )
             for link in topology.declared(held | set(self._hosts))
             for each in channels(link)

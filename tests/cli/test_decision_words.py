@@ -87,3 +87,10 @@ def test_a_worker_confirms_what_it_enforces(job: dict[str, Any], said: list[str]
 )
 def test_what_a_job_waits_for_is_named(network: str, datapath: str, said: str) -> None:
     assert waited_for({"datapath": datapath, "reason": "why"}, a_job(network)) == said
+
+
+def test_a_wan_rule_by_its_position_and_by_what_it_does() -> None:
+    because = [{"kind": "block", "does": ""}, {"kind": "wan", "does": "drop, except 192.0.2.1"}]
+    assert words(decided(wan=2, because=because), a_job()) == "WAN rule 2 (drop, except 192.0.2.1)"
+    # A controller of before does not say.
+    assert words(decided(wan=2, because=[{"kind": "wan"}]), a_job()) == "WAN rule 2"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lark_common.runs import AddressType, NetworkType
-from lark_common.worker_rules import JobRules, WorkerRules
+from lark_common.worker_rules import JobRules, WorkerRules, from_json, to_json
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.worker_rules import permits, unsupported
 from lark_controller.jobs.job import Job, JobState, ReservedFlow
@@ -195,6 +195,63 @@ def test_addresses_behind_nat_are_not_the_wan_of_their_worker() -> None:
     assert permits(rules, rules.jobs[0], ip_address("10.255.64.3"), sends=True) == ""
     assert permits(rules, rules.jobs[1], ip_address("10.255.64.2"), sends=False) == ""
     assert "no exception" in permits(rules, rules.jobs[0], ip_address("10.255.64.4"), sends=True)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_nat_job_without_a_slice_is_kept_from_jobs_of_slices_by_its_worker(version: int) -> None:
+    """Nobody else can: elsewhere its packets have the worker's address, and hosts reach sliced jobs."""
+    policy = load(STEERED.replace("NETWORKS", 'jobs: [10.64.0.0/16, "2001:db8:64::/64"], hosts: [10.64.255.254]'))
+    desired, decider = Desired(policy), Decider(policy)
+    own, outside = ("10.64.%d.%d", "10.255.64.%d") if version == 4 else ("2001:db8:64::%d:%d", "fd00::%d")
+
+    def put(number: int, owner: str, kind: NetworkType, address: str, host: str) -> None:
+        addresses = {"ipv4": None, "ipv6": None} | {f"ipv{version}": ip_address(address)}
+        job = a_bridge_job(number, owner=owner, network_type=kind, host=host, **addresses)
+        desired.put(job, decider.decide(job.facts))
+
+    put(1, "alice", NetworkType.NAT, outside % 1, HOST)
+    put(2, "alice", NetworkType.NAT, outside % 2, HOST)
+    put(3, "dave", NetworkType.NAT, outside % 3, HOST)
+    put(4, "dave", NetworkType.BRIDGE, own % (1, 4), HOST)
+    put(5, "dave", NetworkType.BRIDGE, own % (1, 5), "worker2")
+    put(6, "alice", NetworkType.BRIDGE, own % (1, 6), "worker2")
+
+    def reached() -> dict[str, list[str]]:
+        rules = desired.worker_rules(HOST)
+        first, third = rules.jobs[0], rules.jobs[2]
+        addresses = [outside % 2, outside % 3, own % (1, 4), own % (1, 5), own % (1, 6), own % (9, 9)]
+        return {
+            each: [a for a in addresses if not permits(rules, job, ip_address(a), sends=True)]
+            for each, job in (("alice", first), ("dave", third))
+        }
+
+    assert reached() == {
+        "alice": [outside % 2, own % (1, 6)], "dave": [outside % 3, own % (1, 4), own % (1, 5)]
+    }  # fmt: skip
+    desired.ruled.take()
+    put(7, "alice", NetworkType.BRIDGE, own % (9, 9), "worker2")
+    assert HOST in desired.ruled.take()
+    assert reached()["alice"] == [outside % 2, own % (1, 6), own % (9, 9)]
+    # In a slice by another policy: the address is none of those without one any more.
+    put(6, "dave", NetworkType.BRIDGE, own % (1, 6), "worker2")
+    assert HOST in desired.ruled.take()
+    assert reached()["alice"] == [outside % 2, own % (9, 9)]
+    rules = desired.worker_rules(HOST)
+    assert permits(rules, rules.jobs[0], ip_address("192.0.2.9"), sends=True) == ""
+    if version == 4:
+        assert permits(rules, rules.jobs[0], ip_address("10.64.255.254"), sends=True) == ""
+    why = permits(rules, rules.jobs[0], ip_address(own % (1, 6)), sends=True)
+    assert why == f"{own % (1, 6)} is in the job networks and of no job without a slice, and the job has none"
+    assert from_json(to_json(rules)) == rules
+
+
+def test_where_no_slices_are_a_nat_job_reaches_every_address() -> None:
+    policy = load("version: 1\nnetworks: {jobs: [10.64.0.0/16]}\n")
+    desired = Desired(policy)
+    job = a_bridge_job(1, network_type=NetworkType.NAT, ipv4=IPv4Address("10.255.64.2"))
+    desired.put(job, Decider(policy).decide(job.facts))
+    rules = desired.worker_rules(HOST)
+    assert permits(rules, rules.jobs[0], ip_address("10.64.9.9"), sends=True) == ""
 
 
 def test_a_copy_has_no_changes_of_its_own_yet_and_changes_apart() -> None:

@@ -35,6 +35,33 @@ def test_three_workers_and_who_reaches_whom(reader: Reader, site: Site) -> None:
     expect(page.get_by_role("heading", name="Switch worker2")).to_be_visible()
 
 
+def test_links_whose_directions_share_the_capacity_are_drawn_with_their_ends(reader: Reader, site: Site) -> None:
+    half = POLICY.replace("capacity: 1Gbit}", "capacity: 1Gbit, duplex: half}").replace(
+        "  hosts:\n", "  hosts:\n    worker1.example: {switch: rack1, capacity: 400Mbit, duplex: half}\n"
+    )
+    site.lark.put_policy(half)
+    site.run("alice")
+    page = reader.log_in(site.reader, "#/map")
+    picture = page.get_by_role("img", name="The WAN, 1 core switch, 3 workers")
+    expect(picture.locator("g", has_text="WAN")).to_contain_text("of 1.00 Gb/s together")
+    links = panel(page, "Links of the topology")
+    expect(links).to_contain_text("internet: core1 ↔ wan, both ways together")
+    expect(links).to_contain_text("trunk1: rack1 → core1")
+    found = site.lark.get("/v1/map")
+    assert (found["wan"]["capacity"], found["wan"]["shared"]) == (1000.0, True)
+    assert [(each["name"], each["capacity"], each["shared"]) for each in found["edges"] if each["capacity"]] == [
+        ("worker1", 400.0, True)
+    ]
+    (internet,) = (each for each in found["links"] if each["name"] == "internet")
+    assert (internet["source"], internet["target"], internet["ends"]) == ("", "", ["core1", "wan"])
+    # With one way out of full duplex there is no sum that both directions share.
+    site.lark.put_policy(
+        half.replace("  hosts:\n", "    fast: {between: [core1, wan-fast], capacity: 10Gbit}\n  hosts:\n", 1)
+    )
+    expect(picture.locator("g", has_text="WAN")).to_contain_text("of 11.0 Gb/s")
+    assert site.lark.get("/v1/map")["wan"]["shared"] is False
+
+
 def test_a_worker_whose_jobs_are_at_no_switch_is_drawn_as_well(reader: Reader, site: Site) -> None:
     def ads(number: int, kind: str) -> str:
         made = site.ads("alice", 9, number).replace('"ovs_bridge"', f'"{kind}"').replace("worker9", "natworker")

@@ -33,7 +33,7 @@ def test_a_job_with_its_decision_flows_and_ads(reader: Reader, site: Site) -> No
     expect(page.get_by_role("heading", name="Job 101.0 of bob")).to_be_visible()
     expect(page.locator(".title .state")).to_have_text("enforced")
     decision = panel(page, "Decision")
-    expect(decision).to_contain_text('WAN rule 1 (line 15): Owner == "bob"')
+    expect(decision).to_contain_text('WAN rule 1 (line 15): Owner == "bob" (drop, except 192.0.2.1)')
     expect(decision).to_contain_text('Owner = "bob"')
     flow = page.get_by_role("row", name=re.compile("0 admit 200 .*nw_src=10.64.0.*installed"))
     expect(flow).to_have_count(0)

@@ -41,10 +41,10 @@ IN, OUT = ("InboundConnectivity", "false"), ("OutboundConnectivity", "true")
             ["slice: {by: Nowhere}", "slice: {by: Owner, when: 'Owner != \"x\" && JobPrio > 0'}"],
             Because(RuleKind.SLICE, 2, 5, 'Owner != "x" && JobPrio > 0', (PRIO, OWNER)),
         ),
-        (["wan: {action: drop}"], Because(RuleKind.WAN, 1, 4, "true", ())),
+        (["wan: {action: drop}"], Because(RuleKind.WAN, 1, 4, "true", (), "drop")),
         (
             ["wan: {action: drop, when: 'JobPrio > 9'}", "wan: {port: wan, when: 'JobPrio > 6'}"],
-            Because(RuleKind.WAN, 2, 5, "JobPrio > 6", (PRIO,)),
+            Because(RuleKind.WAN, 2, 5, "JobPrio > 6", (PRIO,), "port wan"),
         ),
         (["connectivity: {inbound: deny}"], Because(RuleKind.CONNECTIVITY, 1, 4, "true", ())),
         (

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from lark_common.runs import NetworkType
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Decision, SliceKey
+from lark_controller.policies.model import Decision, Policy, SliceKey
 from lark_controller.policies.reach import Deciding, Extent, reach
 
-POLICY = load("""\
+TEXT = """\
 version: 1
 networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
 switches: {core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}
@@ -21,7 +21,10 @@ policies:
   - wan: {when: 'Owner == "bob"', action: drop, except: [192.0.2.1]}
   - wan: {when: 'Owner == "carol"', action: drop}
   - wan: {when: 'Owner == "dave"', port: wan-fast}
-""")
+"""
+POLICY = load(TEXT)
+# Without networks of jobs no worker can know whose an address is.
+AMONG_HOSTS = load(TEXT.replace("jobs: [10.64.0.0/16], ", ""))
 
 _DECISIONS = st.builds(
     Decision,
@@ -37,7 +40,7 @@ _DECISIONS = st.builds(
 _JOBS = st.builds(Deciding, st.sampled_from("xyz"), _DECISIONS, st.sampled_from(NetworkType), st.sampled_from("hg"))
 
 
-def passes(one: Deciding, other: Deciding) -> bool:
+def passes(one: Deciding, other: Deciding, policy: Policy) -> bool:
     a, b = one.decision, other.decision
     if a.isolated or b.isolated or not (a.outbound and b.inbound):
         return False
@@ -45,20 +48,20 @@ def passes(one: Deciding, other: Deciding) -> bool:
         return False
     if other.network is NetworkType.NAT:
         return a.slice == b.slice and (one.network, one.host) == (NetworkType.NAT, other.host)
-    # What leaves by NAT has the worker's address, which is in no slice and kept out of none.
-    return a.slice == b.slice or (one.network is NetworkType.NAT and a.slice is None)
+    # What leaves by NAT has the worker's address, which is in no slice and kept out of none: the worker alone can.
+    return a.slice == b.slice or (one.network is NetworkType.NAT and a.slice is None and not policy.job_networks)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(_JOBS, max_size=7))
-def test_the_extent_is_that_of_all_pairs_of_jobs(decided: list[Deciding]) -> None:
-    found = reach(decided, POLICY, 12)
+@given(st.lists(_JOBS, max_size=7), st.sampled_from([POLICY, AMONG_HOSTS]))
+def test_the_extent_is_that_of_all_pairs_of_jobs(decided: list[Deciding], policy: Policy) -> None:
+    found = reach(decided, policy, 12)
     assert sum(party.jobs for party in found.parties) == len(decided)
     jobs = list(enumerate(decided))
     for one in found.parties:
         for other, extent in zip(found.parties, one.reaches, strict=True):
             pairs = [
-                passes(a, b)
+                passes(a, b, policy)
                 for (at, a), (there, b) in product(jobs, jobs)
                 if at != there and a.owner == one.owner and b.owner == other.owner
             ]

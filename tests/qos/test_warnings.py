@@ -41,7 +41,10 @@ def policy(topology: str, rules: str = "") -> str:
         # Rules that no worker can enforce for its jobs without a port on a switch, be they all of a site's.
         (
             "version: 1\npolicies: [{slice: {by: Owner}}]\n",
-            ["networks.jobs names no network", "of NetworkType bridge or nat that a slice rule takes is refused"],
+            [
+                "networks.jobs names no network",
+                "of NetworkType bridge or nat that a slice rule takes is refused, and one of nat that none takes",
+            ],
         ),
         (
             switched_text("{wan: {when: 'Owner == \"a\"', port: wan}}", "{wan: {port: wan}}"),

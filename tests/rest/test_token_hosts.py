@@ -251,7 +251,14 @@ def test_a_thousand_workers_have_their_tokens_by_one_command(
     assert cli.main(command) == cli.OK
     assert path.read_text().startswith(before)
     assert (directory / "new.example.token").exists()
-    assert "1000 hosts have one already" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"\n1 token in {directory}, in HOST.token; " in said
+    assert "1000 hosts have one already; remove their lines to make others." in said
+    names.write_text("new.example\nmore.example\nlast.example")
+    assert cli.main(command) == cli.OK
+    said = capsys.readouterr().out
+    assert said.startswith(f"2 tokens in {directory}, each in HOST.token; ")
+    assert "1 host has one already; remove its line to make others." in said
 
 
 def test_where_one_token_cannot_be_kept_there_is_none(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_value_is_written_as_its_schema_documents(schema: type[Written], value
         ),
         (AddressSchema, FULL.blocks[0], None),
         (BecauseSchema, BECAUSE,
-         {"kind": "block", "position": 1, "line": 2, "when": "true", "values": {"Owner": '"bob"'}}),
+         {"kind": "block", "position": 1, "line": 2, "when": "true", "values": {"Owner": '"bob"'}, "does": ""}),
     ],
 )  # fmt: skip
 def test_a_calculated_value_has_the_members_that_are_documented(

@@ -130,6 +130,22 @@ def test_explain_follows_what_leaves_by_nat_with_an_address_of_no_job(tmp_path: 
             assert (found.verdict, found.reason) == ("dropped", why), source
 
 
+def test_explain_has_the_worker_that_keeps_a_nat_job_without_a_slice_from_those_of_slices(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    some = POLICY.replace("slice: {by: Owner}", "slice: {by: Owner, when: 'Owner == \"alice\"'}")
+    with running(tmp_path, some) as controller:
+        connect(network, controller, an_edge(hardware="Open vSwitch"))
+        for number, owner in ((1, "alice"), (2, "dave")):
+            controller.jobs.confirm(post(controller, number, owner).job.id, 20)
+        sender = attached(controller, 4, "nat", "carol", worker=2)
+        found = controller.switches.explain(sender.id, "10.64.0.1", 5)
+        why = "10.64.0.1 is in the job networks and of no job without a slice, and the job has none"
+        assert (found.verdict, found.reason) == ("dropped", f"worker worker2 drops it: {why}")
+        assert controller.switches.explain(sender.id, "10.64.0.2", 5).verdict == "forwarded"
+        assert controller.switches.explain(sender.id, "10.1.1.1", 5).verdict == "forwarded"
+
+
 @pytest.mark.parametrize(
     ("src", "dst", "verdict", "asks"),
     [

@@ -30,7 +30,7 @@ class Links:
         self.reads += 1
         if self.fault:
             raise StoreError(self.fault)
-        return (LinkStatus("access:one", "one", "s", "full", 100.0, self.reserved),)
+        return (LinkStatus("access:one", "one", "s", "full", 100.0, self.reserved, ("one", "s")),)
 
     def flows(self) -> dict[str, list[Reservation]]:
         holds = {KEY: round(self.reserved * 1000)}

@@ -58,6 +58,7 @@ class MapSwitch:
     jobs: Annotated[int, "Jobs attached to it"]
     rate: Annotated[Rate, "Present rate of the jobs on its host"]
     capacity: Annotated[float | None, "Capacity of its host's access link, Mb/s"]
+    shared: Annotated[bool, "Both directions share that capacity"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class MapWan:
 
     rate: Annotated[Rate, "Present rate of all jobs"]
     capacity: Annotated[float | None, "Capacity of the links to the WAN, Mb/s; null where one is not known"]
-    reserved: Annotated[float, "Its reserved part towards the WAN, Mb/s"]
+    shared: Annotated[bool, "Both directions share that capacity, as all of these links are half-duplex"]
+    reserved: Annotated[float, "Its reserved part towards the WAN (of half-duplex links in both directions), Mb/s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class MapLink:
     target: Annotated[str, "To"]
     capacity: Annotated[float, "Its capacity, Mb/s"]
     reserved: Annotated[float, "Its reserved part, Mb/s"]
+    ends: Annotated[tuple[str, ...], "Its two ends, also where both directions share the link"]
 
 
 PortLoadSchema = schema_of(PortLoad, "PortLoadSchema")
@@ -124,7 +127,7 @@ def show() -> dict[str, object]:
     switches = controls.switches.all()
     rates = {each.name: each.rate for each in controls.usage.flowing("host", _ALL)}
     links = controls.reservations.links().items
-    access = {link.name.removeprefix(ACCESS): link.capacity for link in links if link.name.startswith(ACCESS)}
+    access = {link.name.removeprefix(ACCESS): link for link in links if link.name.startswith(ACCESS)}
     trunks = [link for link in links if not link.name.startswith(ACCESS)]
     loads = controls.switches.core_ports()
     cores = [
@@ -135,7 +138,9 @@ def show() -> dict[str, object]:
     ruled = {each.host: each for each in controls.workers.ruled()}
     edges = [_drawn(each, ruled.pop(each.host, None), rates, access) for each in switches if each.role == "edge"]
     edges += [
-        MapSwitch(None, each.host, True, not each.waiting, each.jobs, rates.get(each.host, IDLE), access.get(each.host))
+        MapSwitch(
+            None, each.host, True, not each.waiting, each.jobs, rates.get(each.host, IDLE), *_of(each.host, access)
+        )
         for each in ruled.values()
     ]
     drawn, others = _chosen(edges)
@@ -147,7 +152,8 @@ def show() -> dict[str, object]:
         "edges": drawn,
         "rest": _summed(others),
         "links": [
-            MapLink(each.name, each.source, each.target, each.capacity, each.reserved) for each in trunks[:LINKS]
+            MapLink(each.name, each.source, each.target, each.capacity, each.reserved, each.ends)
+            for each in trunks[:LINKS]
         ],
         "parties": reach.parties,
         "other_owners": reach.other_owners,
@@ -156,7 +162,7 @@ def show() -> dict[str, object]:
 
 
 def _drawn(
-    switch: SwitchStatus, ruled: RuledWorker | None, rates: Mapping[str, Rate], access: Mapping[str, float]
+    switch: SwitchStatus, ruled: RuledWorker | None, rates: Mapping[str, Rate], access: Mapping[str, LinkStatus]
 ) -> MapSwitch:
     """A worker with a switch, which may have jobs at none as well."""
     return MapSwitch(
@@ -166,8 +172,14 @@ def _drawn(
         switch.in_sync and (ruled is None or not ruled.waiting),
         switch.jobs + (0 if ruled is None else ruled.jobs),
         rates.get(switch.host, IDLE),
-        access.get(switch.host),
+        *_of(switch.host, access),
     )
+
+
+def _of(host: str, access: Mapping[str, LinkStatus]) -> tuple[float | None, bool]:
+    """The capacity of a host's access link, and whether both directions share it. Names are in lower case there."""
+    link = access.get(host.lower())
+    return (None, False) if link is None else (link.capacity, link.shared)
 
 
 def _chosen(edges: Iterable[MapSwitch]) -> tuple[list[MapSwitch], list[MapSwitch]]:
@@ -195,10 +207,11 @@ def _summed(switches: Iterable[MapSwitch]) -> list[MapRest]:
 
 
 def _wan(rates: Iterable[Rate], trunks: Sequence[LinkStatus], ports: Sequence[PortLoad]) -> MapWan:
-    out = [link for link in trunks if is_wan(link.target)]
+    out = [link for link in trunks if is_wan(link.target) or (link.shared and any(map(is_wan, link.ends)))]
     known: list[float | None] = [link.capacity for link in out] if out else [port.capacity for port in ports]
     capacity = sum(each or 0.0 for each in known) if known and None not in known else None
-    return MapWan(_sum(rates), capacity, sum(link.reserved for link in out))
+    shared = bool(out) and all(link.shared for link in out)
+    return MapWan(_sum(rates), capacity, shared, sum(link.reserved for link in out))
 
 
 def _sum(rates: Iterable[Rate]) -> Rate:

@@ -191,6 +191,7 @@ class BecauseSchema(Written):
     values = fields.Dict(
         keys=fields.String(), values=fields.String(), required=True, metadata=meta("The attributes it met, as ClassAd")
     )
+    does = a_text("The rule's treatment in words, of WAN rules; empty for others")
 
     def members(self, value: Because) -> dict[str, object]:
         """The members of a reason."""

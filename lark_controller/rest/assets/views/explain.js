@@ -25,7 +25,7 @@ export async function open({ query, paint, say, signal }) {
 
 function form(query) {
   const field = (name, text) => h("label", {}, h("span", {}, text), h("input", { name, value: query[name] || "", required: true,
-    maxlength: "1024", spellcheck: "false", autocomplete: "off", placeholder: "Address, or job such as 103.0" }));
+    maxlength: "1024", spellcheck: "false", autocomplete: "off", placeholder: "103.0 or an address" }));
   return h("form", { class: "filters", key: "filters", on: { submit: (event) => {
     event.preventDefault();
     const asked = Object.fromEntries([...new FormData(event.currentTarget)].map(([name, value]) => [name, value.trim()]));

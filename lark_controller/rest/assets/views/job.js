@@ -184,6 +184,7 @@ function decision(job) {
     because.length ? h("ol", { class: "because" }, because.map((each) => h("li", {},
       h("strong", {}, `${KINDS[each.kind] || each.kind} rule ${each.position}`), each.line ? [" (", h("a", { href: to("policy", { line: each.line }) }, `line ${each.line}`), ")"] : "",
       each.when && each.when !== "true" ? [": ", h("code", {}, each.when)] : "",
+      each.does ? ` (${each.does})` : "",
       Object.entries(each.values).length > 0 && h("span", { class: "met" }, Object.entries(each.values).map(([name, value]) =>
         h("code", { key: name }, `${name} = ${value}`))))))
       : h("p", { class: "empty" }, "No rule of the policy applies to it."),

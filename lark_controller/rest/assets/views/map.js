@@ -18,9 +18,9 @@ function state(one) {
   return one.in_sync ? ["good", "in sync"] : ["poor", "not in sync"];
 }
 
-// How much of a link is used, in the direction that has more; null where its capacity is not known.
-function load({ inward, outward }, capacity) {
-  return capacity ? Math.max(inward, outward) / capacity : null;
+// How much of a link is used, in the direction that has more, or in both where they share it; null where its capacity is not known.
+function load({ inward, outward }, capacity, shared = false) {
+  return capacity ? (shared ? inward + outward : Math.max(inward, outward)) / capacity : null;
 }
 
 function wire(x1, y1, x2, y2, part, key) {
@@ -73,7 +73,7 @@ function picture(found, shape) {
     ...found.edges.map((each) => ({ key: each.datapath || each.name, kind: state(each)[0], title: short(each.name || each.datapath, shape.letters),
       href: each.datapath ? to("switches", each.datapath) : to("jobs", { host: each.name }),
       lines: [`${state(each)[1]}, ${several(each.jobs, "job")}${each.capacity && !narrow ? `, ${rate(each.capacity)}` : ""}`, ...rates(each.rate)],
-      part: load(each.rate, each.capacity) })),
+      part: load(each.rate, each.capacity, each.shared) })),
     ...found.rest.map((each) => ({ key: state(each)[1], kind: `${state(each)[0]} many`, title: `${several(each.switches, "worker")} more`, href: "#/switches",
       lines: [`${state(each)[1]}, ${several(each.jobs, "job")}`, ...rates(each.rate)], part: null })),
   ].map((each) => ({ ...each, width: shape.box, height: shape.height }));
@@ -94,7 +94,7 @@ function picture(found, shape) {
   };
   const corePlace = (index) => at(index, cores.length, coreRow, { width: cores[index].width, height: coreHeight, gap: 22, from: top });
   const edgePlace = (index) => at(index, boxes.length, row, { width: shape.box, height: shape.height, gap, from: site + 60 });
-  const wanPart = load(wanRate, found.wan.capacity);
+  const wanPart = load(wanRate, found.wan.capacity, found.wan.shared);
   return h("svg", { class: `map${narrow ? " narrow" : ""}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words(found) },
     cores.length ? cores.map((each, index) => {
       const [x, y] = corePlace(index);
@@ -109,7 +109,7 @@ function picture(found, shape) {
       return wire(there, site, there, y, each.part, `wire ${each.key}`);
     }),
     box(narrow ? 8 : middle - 400, 16, { key: "wan", kind: "wan", width: narrow ? width - 16 : 800, height: 84, title: "WAN", part: wanPart, lines: [
-      `jobs: ${ways(wanRate)}${found.wan.capacity ? ` of ${rate(found.wan.capacity)}` : ""}`,
+      `jobs: ${ways(wanRate)}${found.wan.capacity ? ` of ${rate(found.wan.capacity)}${found.wan.shared ? " together" : ""}` : ""}`,
       found.wan.reserved ? `${rate(found.wan.reserved)} reserved` : "outside of the site"] }),
     cores.map((each, index) => box(...corePlace(index), each)),
     h("rect", { class: "site", x: 8, y: site, width: width - 16, height: 24, rx: 4 }),
@@ -136,7 +136,7 @@ function reachTable({ parties }) {
 
 function linkList(links) {
   return h("ul", { class: "plain links" }, links.map((each) => h("li", { key: `${each.name} ${each.source}` },
-    h("span", {}, `${each.name}: ${each.source ? `${each.source} → ${each.target}` : "both ways"}`),
+    h("span", {}, `${each.name}: ${each.source ? `${each.source} → ${each.target}` : `${each.ends.join(" ↔ ")}, both ways together`}`),
     bar(each.reserved, each.capacity, { label: `${rate(each.reserved)} of ${rate(each.capacity)} reserved` }),
     h("span", { class: "reason" }, `${rate(each.reserved)} of ${rate(each.capacity)} reserved`))));
 }

@@ -1,0 +1,77 @@
+"""What another policy changes for a job, in the sentences of a plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.file import load
+from lark_controller.services.plan_differences import Differences
+from tests.flows.test_desired import facts_of
+
+FRAME = """\
+version: 1
+networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+switches: {core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}}
+"""
+DROP = "wan: {action: drop, except: [192.0.2.1]}"
+OTHERS = "wan: {when: 'Owner == \"nobody\"', action: drop}"
+
+
+def differences(old: str, new: str, owner: str = "alice") -> list[str]:
+    """The sentences for a job of group cms, whose policies have these lines."""
+    policies = [load(f"{FRAME}{text}\n") for text in (old, new)]
+    facts = facts_of(owner, "cms", True, True)
+    return list(Differences(*policies).of(*(Decider(policy).decide(facts) for policy in policies)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (DROP, DROP, []),
+        (DROP, "wan: {action: drop}", ["WAN rule in line 5 applies: drop"]),
+        (DROP, "wan: {action: allow}", ["WAN rule in line 5 applies: allow"]),
+        (DROP, "wan: {port: wan-fast}", ["WAN rule in line 5 applies: port wan-fast"]),
+        ("wan: {port: wan-fast}", "wan: {port: wan}", ["WAN rule in line 5 applies: port wan"]),
+        (DROP, "block: {when: 'Owner == \"x\"'}", ["no WAN rule applies any more"]),
+        # Exempt from all rules is as without one.
+        ("wan: {action: allow}", "block: {when: 'Owner == \"x\"'}", []),
+        ("block: {when: 'Owner == \"x\"'}", "wan: {action: allow}", []),
+        (
+            DROP,
+            "wan: {action: drop, except: [192.0.2.1, 198.51.100.0/24, 192.0.2.2, 192.0.2.3, 192.0.2.4]}",
+            ["WAN rule in line 5 applies: drop, except 192.0.2.1, 198.51.100.0/24, 192.0.2.2 and 2 more"],
+        ),
+    ],
+)
+def test_a_wan_rule_that_does_something_else_is_a_difference(old: str, new: str, said: list[str]) -> None:
+    assert differences(f"policies:\n  - {old}", f"policies:\n  - {new}") == said
+
+
+def test_a_rule_before_it_that_takes_other_jobs_is_no_difference() -> None:
+    assert differences(f"policies:\n  - {DROP}", f"policies:\n  - {OTHERS}\n  - {DROP}") == []
+    reordered = "wan: {action: drop, except: [192.0.2.2, 192.0.2.1]}"
+    listed = reordered.replace("192.0.2.2, 192.0.2.1", "192.0.2.1, 192.0.2.2")
+    assert differences(f"policies:\n  - {listed}", f"policies:\n  - {OTHERS}\n  - {reordered}") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("ceiling: 40Mbit", "ceiling: 40Mbit", []),
+        ("ceiling: 40Mbit", "ceiling: 20Mbit", ["group cms: ceiling 40 Mb/s becomes 20 Mb/s"]),
+        ("ceiling: 40Mbit", "guarantee: 5Mbit", [
+            "group cms: guarantee none becomes 5 Mb/s", "group cms: ceiling 40 Mb/s becomes none"
+        ]),
+        ("queue: 1", "queue: 2, port: wan", [
+            "group cms: queue 1 becomes 2", "group cms: port none becomes wan"
+        ]),
+        ("ceiling: 1, burst: 10", "ceiling: 1, burst: 20, priority: 3", [
+            "group cms: burst 10 Mb becomes 20 Mb", "group cms: priority 0 becomes 3"
+        ]),
+    ],
+)  # fmt: skip
+def test_what_its_group_is_given_is_a_difference(old: str, new: str, said: list[str]) -> None:
+    others = "other: {when: 'Owner == \"nobody\"', ceiling: 9}"
+    assert differences(f"groups: {{cms: {{{old}}}}}", f"groups: {{cms: {{{new}}}, {others}}}") == said
+    assert differences(f"groups: {{other: {{{old}}}}}", f"groups: {{other: {{{new}}}}}") == []
