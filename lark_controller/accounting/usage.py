@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import add, sub
+from operator import add, le, sub
 from typing import Final, NamedTuple
 
 # The largest sum: no job reaches 144 PB, and sums of such sums stay inside the 64 bits of a database's column. A
@@ -50,6 +50,10 @@ class Usage(NamedTuple):
         """No sum above :data:`MOST`."""
         return self if max(self) <= MOST else Usage(*(min(each, MOST) for each in self))
 
+    def is_bounded(self) -> bool:
+        """True where no part is more than its whole."""
+        return all(map(le, self[_WAN], self[_WHOLE])) and all(map(le, self[_TRANSFER_WAN], self[_TRANSFER]))
+
     def bounded(self) -> Usage:
         """No part more than its whole, which rounding may have made of it."""
         return self._replace(
@@ -67,6 +71,11 @@ class Usage(NamedTuple):
 
 
 NOTHING: Final = Usage()
+# The wholes, and the parts of them that are of the WAN, in the same order.
+_WHOLE, _WAN, _TRANSFER, _TRANSFER_WAN = (
+    slice(first := Usage._fields.index(name), first + count)
+    for name, count in (("bytes_in", 4), ("wan_bytes_in", 4), ("transfer_bytes_in", 2), ("transfer_wan_bytes_in", 2))
+)
 
 
 class Rate(NamedTuple):
