@@ -114,9 +114,9 @@ def test_those_that_move_most_are_listed_by_rate_and_id() -> None:
 
 def test_rates_by_subject_have_their_names() -> None:
     rates = Rates()
-    rates.change("g", "u", "h", "ap1", IDLE, Rate(5, 1))
-    rates.change("g", "v", "h", "ap1", IDLE, Rate(1, 6))
-    rates.change("f", "u", "i", "ap1", IDLE, Rate(2, 2, 1, 1))
+    rates.change("g", "u", "h", "ap1", (5, 1, 0, 0, 0, 0, 1))
+    rates.change("g", "v", "h", "ap1", (1, 6, 0, 0, 0, 0, 1))
+    rates.change("f", "u", "i", "ap1", (2, 2, 1, 1, 0, 0, 1))
     assert [(each.name, each.jobs, each.group, each.user, each.host) for each in rates.most("user", 9)] == [
         ("v", 1, "g", "v", None), ("u", 1, "g", "u", None), ("u", 1, "f", "u", None),
     ]  # fmt: skip
@@ -129,9 +129,9 @@ def test_rates_by_subject_have_their_names() -> None:
         ("ap1", 3, None, None)
     ]
     assert rates.of("access_point") == {"ap1": Rate(8, 9, 1, 1)}
-    rates.change("g", "u", "h", "ap1", Rate(5, 1), Rate(4, 1))
+    rates.change("g", "u", "h", "ap1", (-1, 0, 0, 0, 0, 0, 0))
     assert [each.jobs for each in rates.most("group", 9)] == [2, 1]
-    rates.change("f", "u", "i", "ap1", Rate(2, 2, 1, 1), IDLE)
+    rates.change("f", "u", "i", "ap1", (-2, -2, -1, -1, 0, 0, -1))
     assert [each.name for each in rates.most("group", 9)] == ["g"]
 
 
