@@ -56,6 +56,8 @@ class AccountWriter:
         self._attempts = Attempts("use is not written", "use is written again")
         self.written = self.counted = time.time()
         self._doubtful: list[Entry] = []
+        # When jobs that have ended were looked for last.
+        self._looked = 0.0
 
     def load(self, jobs: Iterable[tuple[Job, str]]) -> None:
         """Open the accounts of the live jobs, each with its group of the policy, where they were left. Raises
@@ -104,6 +106,7 @@ class AccountWriter:
     def write(self, only_ended: bool = False) -> None:
         """Write new readings, of every job or of those that have ended, as fast as others let it. Raises StoreError."""
         self._settle()
+        self._looked = time.monotonic()
         size = self._store.usage.portion
         if only_ended:
             numbers = self._ledger.ended()
@@ -122,17 +125,23 @@ class AccountWriter:
         soon. Raises StoreError."""
         self._settle()
         portions = list(self._ledger.portions(self._store.usage.portion))
-        begun = looked = time.monotonic()
+        begun = time.monotonic()
         for count, portion in enumerate(portions, 1):
             took = self._write_some(portion)
-            now = time.monotonic()
-            if now - looked >= _SOON:
-                self.write(only_ended=True)
-                looked = now = time.monotonic()
             due = begun + _SPREAD * self._keeping.write_seconds * count / len(portions)
-            if count < len(portions) and self._thread.pause(max(due - now, min(took, _REST))):
+            if count < len(portions) and self._rest(max(due, time.monotonic() + min(took, _REST))):
                 return
         self._write_pairs(only_ended=False)
+
+    def _rest(self, until: float) -> bool:
+        """Write until then what ends, and nothing else; True where the thread is stopped meanwhile. Raises
+        StoreError."""
+        while (left := until - time.monotonic()) > 0:
+            if self._thread.pause(min(left, _SOON)):
+                return True
+            if time.monotonic() - self._looked >= _SOON:
+                self.write(only_ended=True)
+        return False
 
     def _settle(self) -> None:
         """Find out about entries of which it is not known that they were written. Raises StoreError."""
@@ -182,7 +191,7 @@ class AccountWriter:
             everything = now - written >= self._keeping.write_seconds
             begun = time.time()
             work = self.write_evenly if everything else partial(self.write, only_ended=True)
-            if self._attempts.succeed(work) and everything:
+            if self._attempts.succeed(work) and everything and not self._thread.stopping:
                 written, self.written = now, time.time()
                 # Each counter was read at most one round before.
                 self.counted = max(self.counted, begun - self._keeping.read_seconds)

@@ -59,30 +59,34 @@ def test_accounts_are_written_over_the_whole_interval_and_those_of_jobs_that_end
 ) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'lark.db'}")
     store.migrate()
-    now, pauses = [0.0], list[float]()
-    count = 5 * store.usage.portion
+    now, ends, count = [0.0], 1, 5 * store.usage.portion
     ledger = a_pool(store, count)
     writer = AccountWriter(store, ledger, PairLedger(), KEPT)
-    ends = max(ledger.changed())
+    written: list[float] = []
+    ended_at: list[float] = []
 
     def pause(seconds: float) -> bool:
-        pauses.append(seconds)
-        now[0] += seconds
-        if len(pauses) == 1:
-            # A part of the pool ends while it is written.
+        if now[0] >= 20.0 and not ended_at:
+            # A job ends while the pool is written.
             ledger.close(ends, NOW + 2)
-        if len(pauses) == 2:
-            assert store.usage.of_jobs([ends])[ends].final
+            ended_at.append(now[0])
+        now[0] += seconds
         return False
+
+    @event.listens_for(store.usage.database.engine, "commit")
+    def committed(_connection: Connection) -> None:
+        written.append(now[0])
 
     monkeypatch.setattr(writer._thread, "pause", pause)
     clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
     monkeypatch.setattr("lark_controller.services.account_writer.time", clock)
     writer.write_evenly()
-    spread = 0.8 * KEPT.write_seconds
-    assert pauses == pytest.approx([spread / 5] * 4)
+    event.remove(store.usage.database.engine, "commit", committed)
+    (end,) = (at for at in written if ended_at[0] <= at <= ended_at[0] + 2.0)
+    assert [at for at in written if at != end] == pytest.approx([0.0, 9.6, 19.2, 28.8, 38.4])
     assert ledger.changed() == []
-    assert len(store.usage.of_jobs(range(count))) == count
+    assert store.usage.of_jobs([ends])[ends].final
+    assert len(list(store.usage.unended())) == count - 1
     store.close()
 
 
