@@ -242,6 +242,20 @@ def test_accounts_are_written_by_host() -> None:
     assert [entry.readings == "" for entry in ledger.entries([1, 2])] == [True, False]
 
 
+def test_a_portion_of_accounts_has_few_users_on_few_hosts() -> None:
+    ledger = Ledger()
+    for number in range(64):
+        placed = job(number, host=f"w{number % 8}", user=f"u{number // 8}@example", port=f"p{number}")
+        ledger.begin(placed, "g")
+        ledger.read(number, NOW + 10, PortReading(1, 1, 1, 1), port_age=0.0)
+    portions = list(ledger.portions(4))
+    assert sorted(number for portion in portions for number in portion) == list(range(64))
+    for portion in portions:
+        entries = ledger.entries(portion)
+        assert (len({each.host for each in entries}), len({each.user for each in entries})) == (4, 1)
+    assert list(ledger.portions(64)) == [ledger.changed()]
+
+
 def test_a_close_is_no_earlier_than_the_last_reading() -> None:
     ledger = opened()
     ledger.read(1, NOW + 10, PortReading(1, 100, 0, 0), port_age=0.0)
