@@ -17,6 +17,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch import switchside
 from fake_switch.switch import FakeSwitch
+from lark_controller.flows.cookies import CATEGORY_MASK, count_cookie
 from lark_controller.flows.marker import MARKERS
 from lark_controller.flows.model import PORT_ANY, Flow
 from lark_controller.switches.openflow import wire
@@ -30,6 +31,8 @@ _ROOM: Final = 60_000
 # Of a busy switch's flows: packets a second, and bytes each.
 _PACKETS: Final = 100
 _OCTETS: Final = 1000
+# A round of counters asks for these flows once, and for those that drop besides where any does.
+_ALL_COUNTS: Final = (count_cookie(0), CATEGORY_MASK)
 
 # Match bytes and instruction bytes are equal on many switches: each is held once in the process.
 _SHARED: dict[bytes, bytes] = {}
@@ -41,7 +44,7 @@ _Value = tuple[int, int, int, int, bytes]
 class StoredSwitch(FakeSwitch):
     """One switch. ``shared_ports`` are the same object for all switches that have the same ports.
 
-    ``flow_mods`` counts the flow-mods since :meth:`forget_counts`, ``asked`` the requests for counters of chosen flows,
+    ``flow_mods`` counts the flow-mods since :meth:`forget_counts`, ``asked`` the requests for all counting flows,
     ``refused`` the flow-mods that were answered with an error. While it is ``busy``, its counters grow with time. Its
     ports are as old as it is, its flows as the one that was added last.
     """
@@ -169,7 +172,7 @@ class StoredSwitch(FakeSwitch):
         cookie, mask = int.from_bytes(message[32:40]), int.from_bytes(message[40:48])
         part: list[bytes] = []
         length = 0
-        self.asked += bool(mask)
+        self.asked += (cookie, mask) == _ALL_COUNTS
         age = int(now - self._added[0])
         for (table, priority, match), value in self.flows.items():
             flow_cookie, idle, hard, flags, instructions = value

@@ -7,7 +7,9 @@ since. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from functools import lru_cache
+from operator import sub
+from typing import Final, NamedTuple, TypeAlias
 
 from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.usage import NOTHING, Usage
@@ -42,11 +44,10 @@ class Bucket(NamedTuple):
     usage: Usage
 
 
-def subjects(entry: Entry) -> Iterator[Subject]:
-    """The subjects that a job's use is charged to."""
-    yield Subject("group", entry.group, entry.group)
-    yield Subject("user", entry.user, entry.group)
-    yield Subject("host", entry.host, "")
+# A subject as plain values, the sums of a usage, and those that are still to be added up, by subject and start.
+_Who: TypeAlias = tuple[str, str, str]
+_Sums: TypeAlias = tuple[int, ...]
+_Parts: TypeAlias = dict[tuple[_Who, int], list[_Sums]]
 
 
 def buckets(entries: Iterable[Entry]) -> list[Bucket]:
@@ -55,38 +56,76 @@ def buckets(entries: Iterable[Entry]) -> list[Bucket]:
     Use is spread evenly over the time between the readings that it was counted by: what is written once in a minute, at
     any second of it, is then in neither minute alone.
     """
-    minutes: dict[tuple[Subject, int], Usage] = {}
+    users: _Parts = {}
+    minutes: _Parts = {}
     for entry in entries:
-        if entry.new == NOTHING:
-            continue
-        parts = list(_by_minute(entry))
-        for subject in subjects(entry):
-            for start, new in parts:
-                place = (subject, start)
-                minutes[place] = new if (known := minutes.get(place)) is None else known.plus(new)
-    sums: dict[tuple[Subject, int, int], Usage] = {}
-    for (subject, start), new in minutes.items():
+        user, host = ("user", entry.user, entry.group), ("host", entry.host, "")
+        for start, new in _by_minute(entry):
+            users.setdefault((user, start), []).append(new)
+            minutes.setdefault((host, start), []).append(new)
+    # A user is in a group, so the sums of groups are those of their users.
+    for (user, start), use in _added(users).items():
+        minutes.setdefault((("group", user[2], user[2]), start), []).append(use)
+        minutes[user, start] = [use]
+    sums: dict[tuple[_Who, int], _Parts] = {}
+    for (subject, start), use in _added(minutes).items():
         for seconds in WIDTHS:
-            key = (subject, seconds, start - start % seconds)
-            sums[key] = new if (known := sums.get(key)) is None else known.plus(new)
+            of = sums.setdefault((subject, seconds), {})
+            of.setdefault((subject, start - start % seconds), []).append(use)
     # Two writers that change the same rows in the same order cannot lock each other out.
-    return [Bucket(*key, usage.kept()) for key, usage in sorted(sums.items())]
+    return [
+        Bucket(Subject(*subject), seconds, start, Usage(*use).kept())
+        for (subject, seconds), of in sorted(sums.items())
+        for (_, start), use in sorted(_added(of).items())
+    ]
 
 
-def _by_minute(entry: Entry) -> Iterator[tuple[int, Usage]]:
+def _added(parts: _Parts) -> dict[tuple[_Who, int], _Sums]:
+    # Columns are added up in C: of thousands of jobs each has parts of several minutes.
+    return {key: some[0] if len(some) == 1 else tuple(map(sum, zip(*some, strict=True))) for key, some in parts.items()}
+
+
+def _by_minute(entry: Entry) -> Iterable[tuple[int, _Sums]]:
     """The new use by the minutes that it was counted in; all of it, whatever is rounded."""
-    begun = max(min(entry.begun, entry.at), entry.at - _SPREAD)
-    minute, last = (int(at) - int(at) % MINUTE for at in (begun, entry.at))
+    if not any(entry.new):
+        return ()
+    whole, passed, last = _minutes(entry.begun, entry.at)
+    if not passed:
+        return ((last, entry.new),)
+    if len(passed) > 1 or not entry.new.is_bounded():
+        return _by_minutes(entry.new, whole, passed, last)
+    # No part of these two is more than its whole: each is rounded the same way as that.
+    (first, millionths), *_ = passed
+    before = tuple([value * millionths // whole for value in entry.new])
+    after = tuple(map(sub, entry.new, before))
+    return [(minute, some) for minute, some in ((first, before), (last, after)) if any(some)]
+
+
+def _by_minutes(new: Usage, whole: int, passed: Iterable[tuple[int, int]], last: int) -> Iterator[tuple[int, Usage]]:
+    counted = NOTHING
+    for minute, millionths in passed:
+        until = Usage(*(value * millionths // whole for value in new))
+        if (some := until.minus(counted).bounded()) != NOTHING:
+            yield minute, some
+        counted = counted.plus(some)
+    if (rest := new.minus(counted)) != NOTHING:
+        yield last, rest
+
+
+# All jobs of a switch were read at the same time.
+@lru_cache(maxsize=64)
+def _minutes(begun: float, at: float) -> tuple[int, tuple[tuple[int, int], ...], int]:
+    """The length of a stretch in microseconds, each of its minutes but the last with how much of it has passed by its
+    end, and the last."""
+    begun = max(min(begun, at), at - _SPREAD)
+    minute, last = (int(each) - int(each) % MINUTE for each in (begun, at))
     # In whole numbers: what is left for the minutes to come then has no part either that is more than its whole.
-    whole, counted = max(1, _micros(entry.at - begun)), NOTHING
-    while minute < last:
-        passed = min(whole, _micros(minute + MINUTE - begun))
-        until = Usage(*(value * passed // whole for value in entry.new))
-        if (new := until.minus(counted).bounded()) != NOTHING:
-            yield minute, new
-        minute, counted = minute + MINUTE, counted.plus(new)
-    if (new := entry.new.minus(counted)) != NOTHING:
-        yield last, new
+    whole = max(1, _micros(at - begun))
+    return (
+        whole,
+        tuple((each, min(whole, _micros(each + MINUTE - begun))) for each in range(minute, last, MINUTE)),
+        last,
+    )
 
 
 def _micros(seconds: float) -> int:

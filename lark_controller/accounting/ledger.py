@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest, nsmallest
 from itertools import islice
 from math import inf
@@ -67,6 +67,8 @@ from lark_controller.jobs.job import Job
 MADE_FOR_IT: Final = 60.0
 # Accounts that are gone through before others get the lock.
 _AT_ONCE: Final = 200
+# Portions whose jobs are those of the same hosts.
+_HOSTS_TOGETHER: Final = 8
 
 
 class Ledger:
@@ -371,14 +373,24 @@ class Ledger:
     # to be written
 
     def changed(self) -> list[int]:
-        """The numbers of the accounts with unwritten use, those of one host together.
-
-        Jobs of few hosts and many users are few sums; with every host's jobs in every part they would be many.
-        """
+        """The numbers of the accounts with unwritten use, those of one host together."""
         with self._lock:
             numbers = list(self._unwritten.changed)
-        known = [(account.host, number) for number in numbers if (account := self._accounts.get(number))]
-        return [number for _, number in sorted(known)]
+        hosts: dict[str, list[int]] = {}
+        for number in numbers:
+            if (account := self._accounts.get(number)) is not None:
+                hosts.setdefault(account.host, []).append(number)
+        # One sort of all of them would hold every other thread up.
+        return [number for host in sorted(hosts) for number in sorted(hosts[host])]
+
+    def portions(self, most: int) -> Iterator[list[int]]:
+        """The same in portions of up to ``most``, each of few hosts and few users: so it is few sums."""
+        numbers = self.changed()
+        for start in range(0, len(numbers), _HOSTS_TOGETHER * most):
+            part = numbers[start : start + _HOSTS_TOGETHER * most]
+            if len(part) > most:
+                part.sort(key=self._user_of)
+            yield from (part[place : place + most] for place in range(0, len(part), most))
 
     def ended(self) -> list[int]:
         """The numbers of the accounts that are closed and not written yet."""
@@ -405,6 +417,10 @@ class Ledger:
                     self._unwritten.wrote(account, entry)
                     if entry.final and account.final:
                         del self._accounts[entry.number]
+
+    def _user_of(self, number: int) -> tuple[str, str]:
+        account = self._accounts.get(number)
+        return ("", "") if account is None else (account.group, account.user)
 
     # inside; the caller holds the lock
 

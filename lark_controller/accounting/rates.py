@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from operator import add, sub
+from operator import add
 from typing import Final
 
-from lark_controller.accounting.usage import IDLE, Rate
+from lark_controller.accounting.usage import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,9 @@ class Rates:
             "group": {}, "user": {}, "host": {}, "access_point": {}
         }  # fmt: skip
 
-    def change(self, group: str, user: str, host: str, access_point: str, old: Rate, new: Rate) -> None:
-        """Replaces one job's rate ``old`` by ``new``; a job that sends and receives nothing counts as none."""
+    def change(self, group: str, user: str, host: str, access_point: str, delta: tuple[int, ...]) -> None:
+        """Add the difference of one job's rates, and that of the jobs that send or receive something (1, 0 or -1)."""
         # Called for each busy job and reading: the sums are added up in C.
-        delta = (*map(sub, new, old), (new != IDLE) - (old != IDLE))
         for sums, key in zip(
             self._sums.values(), ((group, group), (user, group), (host, None), (access_point, None)), strict=True
         ):

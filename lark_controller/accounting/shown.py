@@ -42,13 +42,26 @@ class Shown:
         before, account.treatment, account.rate = account.treatment, treatment, new
         if old is IDLE and new is IDLE:
             return
+        if before == treatment:
+            delta = (*map(sub, new, old), (new is not IDLE) - (old is not IDLE))
+            if not any(delta):
+                return
+            known = self._rates.get(treatment)
+            if known is None:
+                known = self._rates[treatment] = list(IDLE)
+            known[:] = map(add, known, delta)
+            self._flow(account, delta)
+            return
         if old is not IDLE:
             known = self._rates[before]
             known[:] = map(sub, known, old)
         if new is not IDLE:
             known = self._rates.setdefault(treatment, list(IDLE))
             known[:] = map(add, known, new)
-        self.flowing.change(account.group, account.user, account.host, account.access_point, old, new)
+        self._flow(account, (*map(sub, new, old), (new is not IDLE) - (old is not IDLE)))
+
+    def _flow(self, account: Account, delta: tuple[int, ...]) -> None:
+        self.flowing.change(account.group, account.user, account.host, account.access_point, delta)
 
     def show(self, account: Account, rate: Rate, elapsed: float, known: tuple[int, ...], first: bool = False) -> None:
         """Show the rate between two readings, and that of drops, which were ``known`` at the first of them."""
@@ -59,7 +72,7 @@ class Shown:
         if dropped == known:
             self.dropping.pop(number, None)
             return
-        rates = DropRate(*((now - old) / elapsed for old, now in zip(known, dropped, strict=True)))
+        rates = DropRate(*[(now - old) / elapsed for old, now in zip(known, dropped, strict=True)])
         self.dropping[number] = Dropping(number, account.id, account.treatment, rates, at)
 
     def idle(self, account: Account) -> None:

@@ -49,6 +49,6 @@ class Unwritten:
         if entry.final and account.final:
             self.closed.pop(number, None)
             self._anew.discard(number)
-        same = account.usage == entry.usage and account.peak == entry.peak
+        same = tuple(account.sums) == entry.usage and account.peak == entry.peak
         if same and entry.final == account.final and number not in self._anew:
             self.changed.pop(number, None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import add, sub
+from operator import add, itemgetter, le, sub
 from typing import Final, NamedTuple
 
 # The largest sum: no job reaches 144 PB, and sums of such sums stay inside the 64 bits of a database's column. A
@@ -50,6 +51,10 @@ class Usage(NamedTuple):
         """No sum above :data:`MOST`."""
         return self if max(self) <= MOST else Usage(*(min(each, MOST) for each in self))
 
+    def is_bounded(self) -> bool:
+        """True where no part is more than its whole."""
+        return all(map(le, _wan(self), _wholes(self))) and all(map(le, _wan_transfers(self), _transfers(self)))
+
     def bounded(self) -> Usage:
         """No part more than its whole, which rounding may have made of it."""
         return self._replace(
@@ -67,6 +72,18 @@ class Usage(NamedTuple):
 
 
 NOTHING: Final = Usage()
+
+
+def _between(first: str, last: str) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    fields = Usage._fields
+    return itemgetter(*range(fields.index(first), fields.index(last) + 1))
+
+
+# The wholes, and the parts of them that are of the WAN, in the same order.
+_wholes: Final = _between("bytes_in", "packets_out")
+_wan: Final = _between("wan_bytes_in", "wan_packets_out")
+_transfers: Final = _between("transfer_bytes_in", "transfer_bytes_out")
+_wan_transfers: Final = _between("transfer_wan_bytes_in", "transfer_wan_bytes_out")
 
 
 class Rate(NamedTuple):

@@ -21,8 +21,10 @@ from lark_controller.store import BATCH, Store
 
 # Seconds between looks for jobs that have ended, which are written without waiting for the next minute.
 _SOON: Final = 1.0
-# Seconds between two portions of accounts, at most.
+# Seconds between two portions of accounts that are late, at most.
 _REST: Final = 0.5
+# The part of the time between two writes of everything over which one is spread.
+_SPREAD: Final = 0.8
 _PRUNE_EVERY: Final = 3_600.0
 
 
@@ -54,6 +56,8 @@ class AccountWriter:
         self._attempts = Attempts("use is not written", "use is written again")
         self.written = self.counted = time.time()
         self._doubtful: list[Entry] = []
+        # When jobs that have ended were looked for last.
+        self._looked = 0.0
 
     def load(self, jobs: Iterable[tuple[Job, str]]) -> None:
         """Open the accounts of the live jobs, each with its group of the policy, where they were left. Raises
@@ -100,20 +104,61 @@ class AccountWriter:
         return (self._thread,)
 
     def write(self, only_ended: bool = False) -> None:
-        """Write new readings, of every job or of those that have ended. Raises StoreError."""
+        """Write new readings, of every job or of those that have ended, as fast as others let it. Raises StoreError."""
+        self._settle()
+        self._looked = time.monotonic()
+        size = self._store.usage.portion
+        if only_ended:
+            numbers = self._ledger.ended()
+            portions = iter([numbers[start : start + size] for start in range(0, len(numbers), size)])
+        else:
+            portions = self._ledger.portions(size)
+        for portion in portions:
+            took = self._write_some(portion)
+            if len(portion) == size:
+                # As long as that took, so that posts do not wait for a portion each.
+                self._thread.pause(min(took, _REST))
+        self._write_pairs(only_ended)
+
+    def write_evenly(self) -> None:
+        """Write new readings of every job, spread over the time until the next write; those of jobs that end meanwhile
+        soon. Raises StoreError."""
+        self._settle()
+        portions = list(self._ledger.portions(self._store.usage.portion))
+        begun = time.monotonic()
+        for count, portion in enumerate(portions, 1):
+            took = self._write_some(portion)
+            due = begun + _SPREAD * self._keeping.write_seconds * count / len(portions)
+            if count < len(portions) and self._rest(max(due, time.monotonic() + min(took, _REST))):
+                return
+        self._write_pairs(only_ended=False)
+
+    def _rest(self, until: float) -> bool:
+        """Write until then what ends, and nothing else; True where the thread is stopped meanwhile. Raises
+        StoreError."""
+        while (left := until - time.monotonic()) > 0:
+            if self._thread.pause(min(left, _SOON)):
+                return True
+            if time.monotonic() - self._looked >= _SOON:
+                self.write(only_ended=True)
+        return False
+
+    def _settle(self) -> None:
+        """Find out about entries of which it is not known that they were written. Raises StoreError."""
         if self._doubtful:
             self._ledger.wrote(self._really_written(self._doubtful))
             self._doubtful = []
-        numbers = iter(self._ledger.ended() if only_ended else self._ledger.changed())
-        while batch := list(islice(numbers, BATCH)):
-            began = time.monotonic()
-            entries = self._doubtful = self._ledger.entries(batch)
-            self._store.usage.write(entries)
-            self._doubtful = []
-            self._ledger.wrote(entries)
-            if len(batch) == BATCH:
-                # As long as that took, so that posts do not wait for a portion each.
-                self._thread.pause(min(time.monotonic() - began, _REST))
+
+    def _write_some(self, numbers: Sequence[int]) -> float:
+        """Write some accounts in one transaction; returns the seconds that it took. Raises StoreError."""
+        began = time.monotonic()
+        entries = self._doubtful = self._ledger.entries(numbers)
+        self._store.usage.write(entries)
+        self._doubtful = []
+        self._ledger.wrote(entries)
+        return time.monotonic() - began
+
+    def _write_pairs(self, only_ended: bool) -> None:
         keys = iter(self._pairs.changed(only_ended))
         while some := list(islice(keys, BATCH)):
             # Written as they are and not added, so that a commit whose answer is lost may come twice.
@@ -145,7 +190,8 @@ class AccountWriter:
             now = time.monotonic()
             everything = now - written >= self._keeping.write_seconds
             begun = time.time()
-            if self._attempts.succeed(partial(self.write, only_ended=not everything)) and everything:
+            work = self.write_evenly if everything else partial(self.write, only_ended=True)
+            if self._attempts.succeed(work) and everything and not self._thread.stopping:
                 written, self.written = now, time.time()
                 # Each counter was read at most one round before.
                 self.counted = max(self.counted, begun - self._keeping.read_seconds)

@@ -69,9 +69,9 @@ def with_rows(connection: Connection, statement: str, rows: Sequence[Row]) -> in
     """Run an SQLite statement with ``{rows}`` in the place of its VALUES' rows; returns how many it changed.
     Raises StatementError for text with NUL."""
     changed = 0
-    for part in _portions(rows):
+    for part, texts in _portions(rows):
         values = tuple(chain.from_iterable(part))
-        if any("\0" in value for value in values if isinstance(value, str)):
+        if "\0" in "".join(texts):
             # As PlainText has it; PostgreSQL cannot hold one.
             problem = "text with a NUL character (code 0) cannot be stored"
             raise StatementError(problem, statement, None, ValueError(problem))
@@ -85,7 +85,7 @@ def insert_many(cursor: Any, statement: str, parameters: Sequence[Row], _context
     template = _template(statement)
     if template is None:
         return False
-    for part in _portions(parameters):
+    for part, _ in _portions(parameters):
         cursor.execute(_of_length(template, len(part[0]), len(part)), tuple(chain.from_iterable(part)))
     return True
 
@@ -96,20 +96,23 @@ def _template(statement: str) -> str | None:
     return None if found is None or _ROWS in statement else f"{found[1]}{_ROWS}{found[3]}"
 
 
-def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """The rows in portions of 256, 128, 64 and so on. The driver keeps the last 128 statements of each connection with
-    the values that they had last: with a statement for each number of rows these were hundreds of megabytes of ads."""
+def _portions(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], list[str]]]:
+    """The rows in portions of 256, 128, 64 and so on, each with its texts. The driver keeps the last 128 statements of
+    each connection with the values that they had last: with a statement for each number of rows these were hundreds of
+    megabytes of ads."""
     start = 0
     while start < len(rows):
         size = min(PORTION, 1 << (len(rows) - start).bit_length() - 1)
-        while size > 1 and _characters(rows[start : start + size]) > MOST_TEXT:
+        texts = _texts(rows[start : start + size])
+        while size > 1 and sum(map(len, texts)) > MOST_TEXT:
             size //= 2
-        yield rows[start : start + size]
+            texts = _texts(rows[start : start + size])
+        yield rows[start : start + size], texts
         start += size
 
 
-def _characters(rows: Sequence[Row]) -> int:
-    return sum(len(value) for value in chain.from_iterable(rows) if isinstance(value, str))
+def _texts(rows: Sequence[Row]) -> list[str]:
+    return [value for value in chain.from_iterable(rows) if isinstance(value, str)]
 
 
 @lru_cache(maxsize=256)

@@ -31,7 +31,7 @@ from lark_controller.store import run_updates as updates
 from lark_controller.store.database import Database, connect
 from lark_controller.store.membership import Instances
 from lark_controller.store.run_updates import Pruned
-from lark_controller.store.subject import BATCH, Reads, ReadsOneState, Streams, Subject, Writes, WritesMany
+from lark_controller.store.subject import BATCH, BRIEF, Reads, ReadsOneState, Streams, Subject, Writes, WritesMany
 
 
 class Runs(Subject):
@@ -127,6 +127,11 @@ class UsageHistory(Subject):
     finish_pairs = WritesMany(pairs.finish)
     pairs_of = Reads(pairs.of_jobs)
     senders_to = Reads(pairs.senders_to)
+
+    @property
+    def portion(self) -> int:
+        """The number of jobs whose use :meth:`write` should be given at a time."""
+        return BRIEF if self.database.is_sqlite else BATCH
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Add the new use of some jobs, in one transaction. Raises StoreError."""

@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 # Limit on the rows that one transaction changes, so that other writers get their turn.
 BATCH: Final = 2_000
+# The same for what is written all the time, where there is one writer: its rows are one step of SQLite
+# (:mod:`.sqlite`), and take about as long as a post does.
+BRIEF: Final = 256
 
 
 class Subject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import sub
 from typing import Any
 
 import pytest
@@ -151,7 +152,9 @@ def test_rates_by_subject_are_those_of_its_jobs_whatever_came_before(changes: li
     rates, now = Rates(), dict.fromkeys(range(6), IDLE)
     for number, inward, outward in changes:
         new = Rate(inward, outward)
-        rates.change(f"g{number % 2}", f"u{number % 3}", f"h{number % 4}", f"a{number % 2}", now[number], new)
+        old = now[number]
+        delta = (*map(sub, new, old), (new != IDLE) - (old != IDLE))
+        rates.change(f"g{number % 2}", f"u{number % 3}", f"h{number % 4}", f"a{number % 2}", delta)
         now[number] = new
     for by, letter, count in (("group", "g", 2), ("host", "h", 4), ("access_point", "a", 2)):
         meant: dict[str, list[Rate]] = {}

@@ -114,9 +114,9 @@ def test_those_that_move_most_are_listed_by_rate_and_id() -> None:
 
 def test_rates_by_subject_have_their_names() -> None:
     rates = Rates()
-    rates.change("g", "u", "h", "ap1", IDLE, Rate(5, 1))
-    rates.change("g", "v", "h", "ap1", IDLE, Rate(1, 6))
-    rates.change("f", "u", "i", "ap1", IDLE, Rate(2, 2, 1, 1))
+    rates.change("g", "u", "h", "ap1", (5, 1, 0, 0, 0, 0, 1))
+    rates.change("g", "v", "h", "ap1", (1, 6, 0, 0, 0, 0, 1))
+    rates.change("f", "u", "i", "ap1", (2, 2, 1, 1, 0, 0, 1))
     assert [(each.name, each.jobs, each.group, each.user, each.host) for each in rates.most("user", 9)] == [
         ("v", 1, "g", "v", None), ("u", 1, "g", "u", None), ("u", 1, "f", "u", None),
     ]  # fmt: skip
@@ -129,9 +129,9 @@ def test_rates_by_subject_have_their_names() -> None:
         ("ap1", 3, None, None)
     ]
     assert rates.of("access_point") == {"ap1": Rate(8, 9, 1, 1)}
-    rates.change("g", "u", "h", "ap1", Rate(5, 1), Rate(4, 1))
+    rates.change("g", "u", "h", "ap1", (-1, 0, 0, 0, 0, 0, 0))
     assert [each.jobs for each in rates.most("group", 9)] == [2, 1]
-    rates.change("f", "u", "i", "ap1", Rate(2, 2, 1, 1), IDLE)
+    rates.change("f", "u", "i", "ap1", (-2, -2, -1, -1, 0, 0, -1))
     assert [each.name for each in rates.most("group", 9)] == ["g"]
 
 
@@ -240,6 +240,20 @@ def test_accounts_are_written_by_host() -> None:
     assert ledger.ended() == [3, 1]
     assert [entry.final for entry in ledger.entries([1, 2])] == [True, False]
     assert [entry.readings == "" for entry in ledger.entries([1, 2])] == [True, False]
+
+
+def test_a_portion_of_accounts_has_few_users_on_few_hosts() -> None:
+    ledger = Ledger()
+    for number in range(64):
+        placed = job(number, host=f"w{number % 8}", user=f"u{number // 8}@example", port=f"p{number}")
+        ledger.begin(placed, "g")
+        ledger.read(number, NOW + 10, PortReading(1, 1, 1, 1), port_age=0.0)
+    portions = list(ledger.portions(4))
+    assert sorted(number for portion in portions for number in portion) == list(range(64))
+    for portion in portions:
+        entries = ledger.entries(portion)
+        assert (len({each.host for each in entries}), len({each.user for each in entries})) == (4, 1)
+    assert list(ledger.portions(64)) == [ledger.changed()]
 
 
 def test_a_close_is_no_earlier_than_the_last_reading() -> None:

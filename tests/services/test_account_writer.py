@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,18 +21,26 @@ from lark_controller.accounting.pairs import PairLedger
 from lark_controller.accounting.readings import PortReading
 from lark_controller.api.instances import Identity, Why
 from lark_controller.services.account_writer import KEPT, AccountWriter
-from lark_controller.store import BATCH, Store, usage
+from lark_controller.store import Store, usage
 from tests.fixtures.controllers import until
 from tests.fixtures.databases import NOW, a_run
+
+
+def a_pool(store: Store, count: int) -> Ledger:
+    """The accounts of so many jobs, which have sent something."""
+    ledger = Ledger()
+    for number in range(count):
+        ledger.begin(replace(a_run(number), number=number), "default")
+        ledger.read(number, NOW + 1, PortReading(1, 2, 3, 4), [], 0.0)
+    return ledger
 
 
 def test_thousands_of_accounts_are_written_in_transactions_between_which_others_write(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'lark.db'}")
     store.migrate()
-    ledger, count = Ledger(), 2 * BATCH + 1
-    for number in range(count):
-        ledger.begin(replace(a_run(number), number=number), "default")
-        ledger.read(number, NOW + 1, PortReading(1, 2, 3, 4), [], 0.0)
+    portion = store.usage.portion
+    count = 2 * portion + 1
+    ledger = a_pool(store, count)
     written: list[int] = []
 
     @event.listens_for(store.usage.database.engine, "commit")
@@ -39,8 +49,56 @@ def test_thousands_of_accounts_are_written_in_transactions_between_which_others_
 
     AccountWriter(store, ledger, PairLedger(), KEPT).write()
     event.remove(store.usage.database.engine, "commit", committed)
-    assert written == [count, count - BATCH, count - 2 * BATCH]
+    assert written == [count, count - portion, count - 2 * portion]
     assert len(list(store.usage.unended())) == count
+    store.close()
+
+
+def test_accounts_are_written_over_the_whole_interval_and_those_of_jobs_that_end_meanwhile_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'lark.db'}")
+    store.migrate()
+    now, ends, count = [0.0], 1, 5 * store.usage.portion
+    ledger = a_pool(store, count)
+    writer = AccountWriter(store, ledger, PairLedger(), KEPT)
+    written: list[float] = []
+    ended_at: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        if now[0] >= 20.0 and not ended_at:
+            # A job ends while the pool is written.
+            ledger.close(ends, NOW + 2)
+            ended_at.append(now[0])
+        now[0] += seconds
+        return False
+
+    @event.listens_for(store.usage.database.engine, "commit")
+    def committed(_connection: Connection) -> None:
+        written.append(now[0])
+
+    monkeypatch.setattr(writer._thread, "pause", pause)
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    monkeypatch.setattr("lark_controller.services.account_writer.time", clock)
+    writer.write_evenly()
+    event.remove(store.usage.database.engine, "commit", committed)
+    (end,) = (at for at in written if ended_at[0] <= at <= ended_at[0] + 2.0)
+    assert [at for at in written if at != end] == pytest.approx([0.0, 9.6, 19.2, 28.8, 38.4])
+    assert ledger.changed() == []
+    assert store.usage.of_jobs([ends])[ends].final
+    assert len(list(store.usage.unended())) == count - 1
+    store.close()
+
+
+def test_what_is_not_written_when_the_writer_is_stopped_is_written_at_its_end(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'lark.db'}")
+    store.migrate()
+    ledger = a_pool(store, 3 * store.usage.portion)
+    writer = AccountWriter(store, ledger, PairLedger(), replace(KEPT, write_seconds=2.0))
+    writer.start()
+    until(lambda: len(ledger.changed()) < 3 * store.usage.portion)
+    writer.stop()
+    assert ledger.changed() == []
     store.close()
 
 

@@ -16,7 +16,7 @@ from lark_common.log import failure
 from lark_common.runs import Address
 from lark_controller.flows import cookies
 from lark_controller.flows.marker import MARKERS, NO_PROGRAM, Marker, read_marker
-from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Meter, Program
+from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Match, Meter, Program
 from lark_controller.flows.simulation.packet import TCP, UDP
 from lark_controller.switches.openflow import conntrack_flush as connections
 from lark_controller.switches.openflow import replies, roles, wire
@@ -25,7 +25,7 @@ from lark_controller.switches.openflow.budgets import PacketInBudget
 from lark_controller.switches.openflow.dumps import Dump, FlowDigest, Held
 from lark_controller.switches.openflow.features import SwitchFeatures
 from lark_controller.switches.openflow.newcomer import Newcomer
-from lark_controller.switches.openflow.oxm import WireError
+from lark_controller.switches.openflow.oxm import WireError, decode_fields
 from lark_controller.switches.openflow.replies import (
     FlowCount,
     FlowRecord,
@@ -311,7 +311,7 @@ class SwitchLink:
         Raises SwitchError where no complete answer comes.
         """
         limit = self.connection.options.dump_timeout if timeout is None else timeout
-        records = await self._flow_stats("counters", cookie, mask, limit, self._counted())
+        records = await self._flow_stats("counters", cookie, mask, limit, self._counted(), fields=replies.known_fields)
         return {record.key: (record.packets, record.bytes) for record in records}
 
     @property
@@ -386,10 +386,11 @@ class SwitchLink:
         return self.requests.collect("meter dump", ofp.OFPMP_METER_CONFIG, build, replies.meter_config, limit, bound)
 
     def _flow_stats(
-        self, what: str, cookie: int, mask: int, limit: float, bound: Bound, digest: FlowDigest | None = None
-    ) -> asyncio.Future[Records[FlowRecord]]:
+        self, what: str, cookie: int, mask: int, limit: float, bound: Bound, digest: FlowDigest | None = None,
+        fields: Callable[[bytes, int, int], Match] = decode_fields,
+    ) -> asyncio.Future[Records[FlowRecord]]:  # fmt: skip
         build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
-        decode: Callable[[bytes], list[FlowRecord]] = partial(replies.flow_stats, chosen=(cookie, mask))
+        decode: Callable[[bytes], list[FlowRecord]] = partial(replies.flow_stats, chosen=(cookie, mask), fields=fields)
         if digest is not None:
             decode = digest.beside(decode)
         return self.requests.collect_some(what, ofp.OFPMP_FLOW, build, decode, limit, bound)

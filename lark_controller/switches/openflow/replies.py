@@ -17,7 +17,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from lark_common.shared_texts import shared
-from lark_controller.flows.model import FlowData, FlowKey, Meter
+from lark_controller.flows.model import FlowData, FlowKey, Match, Meter
 from lark_controller.switches.openflow.actions import decode_instructions
 from lark_controller.switches.openflow.oxm import WireError, decode_fields, match_end
 from lark_controller.switches.openflow.wire import PORT_NO_FLOOD, VERSION
@@ -41,6 +41,8 @@ _METADATA_HEADER: Final = b"\x80\x00\x04\x08"
 MULTIPART_BODY: Final = 16
 # Bytes of the match of a PacketIn, which has the fields of the pipeline alone.
 _LONGEST_MATCH: Final = 1024
+# The longest fields of a match that are kept decoded.
+_KNOWN_BYTES: Final = 64
 
 
 class PacketIn(NamedTuple):
@@ -207,9 +209,22 @@ def packet_in(message: bytes) -> PacketIn:
     return PacketIn(cookie, table, reason, in_port, metadata, message[body:])
 
 
-def flow_stats(message: bytes, chosen: tuple[int, int] = (0, 0)) -> list[FlowRecord]:
+def known_fields(buffer: bytes, start: int, end: int) -> Match:
+    """As :func:`.oxm.decode_fields`, for flows that come again and again, on all switches alike."""
+    return decode_fields(buffer, start, end) if end - start > _KNOWN_BYTES else _known_fields(buffer[start:end])
+
+
+@lru_cache(maxsize=4096)
+def _known_fields(fields: bytes) -> Match:
+    return decode_fields(fields, 0, len(fields))
+
+
+def flow_stats(
+    message: bytes, chosen: tuple[int, int] = (0, 0), fields: Callable[[bytes, int, int], Match] = decode_fields
+) -> list[FlowRecord]:
     """Decode one part of an OFPMP_FLOW reply: the flows whose cookie agrees with the first of ``chosen`` in the bits of
-    the second. A switch may send others although it was not asked for them; these are not looked at."""
+    the second. A switch may send others although it was not asked for them; these are not looked at. ``fields`` decodes
+    the fields of a match."""
     value, mask = chosen
     records = []
     position = MULTIPART_BODY
@@ -227,7 +242,7 @@ def flow_stats(message: bytes, chosen: tuple[int, int] = (0, 0)) -> list[FlowRec
             position = after
             continue
         fields_end, match_after = match_end(message, position + 48, after)
-        match = decode_fields(message, position + 52, fields_end)
+        match = fields(message, position + 52, fields_end)
         actions, goto, metadata, meter = decode_instructions(message[match_after:after])
         data = FlowData(cookie, actions, goto, metadata, meter, idle, hard, flags)
         records.append(FlowRecord(FlowKey(table, priority, match), data, packets, octets, seconds + nanoseconds / 1e9))
@@ -360,13 +375,18 @@ def port_stats(message: bytes) -> list[PortCounters]:
     """Decode one part of an OFPMP_PORT_STATS reply."""
     if (len(message) - MULTIPART_BODY) % _PORT_STATS.size:
         raise WireError(f"port statistics are not a multiple of {_PORT_STATS.size} bytes")
-    return [_port_counters(*record) for record in _PORT_STATS.iter_unpack(message[MULTIPART_BODY:])]
+    # Hundreds come with each switch: those that lack nothing are made without a call.
+    return [
+        PortCounters._make((*record[:7], record[7] + record[8] / 1e9))
+        if _NO_COUNTER not in record and record[7] != _NO_DURATION and record[8] < _SECOND
+        else _port_counters(*record)
+        for record in _PORT_STATS.iter_unpack(memoryview(message)[MULTIPART_BODY:])
+    ]
 
 
 def _port_counters(number: int, *counts: int) -> PortCounters:
     # All ones is a counter that the switch does not have (section 7.3.5.6).
-    if _NO_COUNTER in counts:
-        counts = tuple(0 if value == _NO_COUNTER else value for value in counts)
+    counts = tuple(0 if value == _NO_COUNTER else value for value in counts)
     rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, seconds, nanoseconds = counts
     age = _age(seconds, nanoseconds)
     return PortCounters(number, rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, age)
