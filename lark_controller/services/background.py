@@ -147,6 +147,7 @@ class Upkeep:
             # SQLite goes on with a file that has been deleted: nothing but this check finds that.
             if not self._attempts.succeed(self._store.ping, "the database itself"):
                 continue
+            self._attempts.succeed(self._registration.look_again, "posts without an answer")
             if anew and not self._attempts.succeed(self._begin_leases_anew, "leases"):
                 continue
             anew = False
