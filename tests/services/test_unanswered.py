@@ -209,3 +209,35 @@ def test_an_answer_to_a_commit_that_does_not_come_is_said(tmp_path: Path) -> Non
     with pytest.raises(UnansweredError, match="may or may not have been written"):
         store.trail.record(1.0, "a", "did", "something")
     store.close()
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_policy_that_had_no_answer_is_in_force_where_the_store_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool, again: bool
+) -> None:
+    """Else the next takeover brings it into force, over one that was acknowledged since then."""
+    other = RESERVING + "# other\n"
+    with running(tmp_path, RESERVING) as controller:
+        trail = controller._store.trail
+        put_policy = trail.put_policy
+
+        def lost(*arguments: Any) -> None:
+            if done:
+                put_policy(*arguments)
+            raise UnansweredError("The change may or may not have been written")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(trail, "put_policy", lost)
+            with pytest.raises(UnansweredError):
+                controller.policy.put(other, "ops")
+        if again:
+            # The former one once more, which is to win now.
+            assert controller.policy.put(RESERVING, "ops").text == RESERVING
+        else:
+            controller.policy.look_again()
+        newest = trail.latest_policy()
+        assert newest is not None
+        assert newest.text == (other if done and not again else RESERVING)
+        assert controller.policy.version == newest
+        assert controller.policy.policy.digest == newest.digest
