@@ -249,7 +249,8 @@ class PolicyInForce:
         self._store.usage.settle()
         newest = self._store.trail.latest_policy()
         if newest is not None and newest.version != self.version.version:
-            self._enforce(self._load(newest.text), lambda: newest)
+            there = newest
+            self._enforce(self._load(there.text), lambda: there)
         self._doubtful = False
 
     def _enforce(self, policy: Policy, put: Callable[[], PolicyVersion]) -> PolicyVersion:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final
 
+from lark_common.runs import Address
 from lark_controller.jobs.job import Job
 from lark_controller.qos.reservation import Reservation, ReservationKind
 from lark_controller.services.feed import Feed
@@ -37,7 +38,9 @@ class Unanswered:
 
     def note(self, changed: Iterable[Job | str]) -> None:
         """Note runs that were posted, and ids of those that were ended. The caller holds the feed's lock."""
-        slots, addresses, ids = set(), set(), set()
+        slots: set[str] = set()
+        addresses: set[Address] = set()
+        ids: set[str] = set()
         for each in changed:
             if isinstance(each, str):
                 ids.add(each)

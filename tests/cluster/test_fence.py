@@ -266,7 +266,10 @@ def test_accounts_wait_for_the_writes_that_have_begun_and_for_no_later_ones(url:
             mine.usage.settle()
             settled[0].set()
 
-        works = [*(partial(mine._database.write, partial(slow, number=each)) for each in range(2)), settle]
+        works: list[Callable[[], object]] = [
+            *(partial(mine._database.write, partial(slow, number=each)) for each in range(2)),
+            settle,
+        ]
         first, second, settling = (Thread(target=work) for work in works)
         try:
             first.start()

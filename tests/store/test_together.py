@@ -112,7 +112,7 @@ def test_two_for_the_same_in_one_transaction_meet_each_other(store: Store) -> No
 def test_a_slow_database_keeps_nobody_waiting_for_all_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that books bandwidth is carried out by itself; those for which there is no time are told at once."""
     now = [0.0]
-    monkeypatch.setattr(together.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("lark_controller.store.together.time.monotonic", lambda: now[0])
     by_itself = together._by_itself
 
     def slow(connection: Connection, request: Request) -> together.Outcome:
