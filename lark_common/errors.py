@@ -203,6 +203,10 @@ class StoreError(LarkError):
     """The database cannot be reached, or refuses."""
 
 
+class UnansweredError(StoreError):
+    """The database gave no answer to a commit: the change was written, or it was not."""
+
+
 class FencedError(StoreError):
     """Another controller is the active one, so that this one may not write; nothing was written."""
 

@@ -147,6 +147,7 @@ class Controller:
             datapaths=checks.datapaths,
             check=checks.check,
             note_late=checks.note_late,
+            look_again=self._look_again,
         )
         self.jobs = Jobs(
             store,
@@ -279,6 +280,10 @@ class Controller:
             return True
 
     # -- between threads -----------------------------------------------------------------------------------------------
+
+    def _look_again(self) -> None:
+        self._registration.look_again()
+        self.policy.look_again()
 
     def _why_kept(self, job: Job) -> str:
         return "" if self._pool is None else self._pool.why_kept(job)

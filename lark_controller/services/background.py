@@ -38,11 +38,11 @@ UNSEEN_PART = 0.25
 class Upkeep:
     """Threads that run from :meth:`start` to :meth:`stop`.
 
-    ``check`` compares one switch in full. ``datapaths`` gives those that there are, with the monotonic time of the last
-    full comparison, None for one that nothing but its marker vouches for; every switch is checked once in
-    ``check_seconds`` (0: never), and one that was compared as it connected has had its check. ``note_late`` looks for
-    workers that are behind their rules. Ended jobs and the audit trail are kept for ``retention`` seconds (0: for
-    ever).
+    ``check`` compares one switch in full. ``datapaths`` gives those that there are, with the monotonic time of the
+    last full comparison, None for one that nothing but its marker vouches for; every switch is checked once in
+    ``check_seconds`` (0: never), and one that was compared as it connected has had its check. ``note_late`` looks
+    for workers that are behind their rules, ``look_again`` finds out what the store has not answered. Ended jobs
+    and the audit trail are kept for ``retention`` seconds (0: for ever).
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Upkeep:
         datapaths: Callable[[], Mapping[int, float | None]],
         check: Callable[[int], object],
         note_late: Callable[[], object],
+        look_again: Callable[[], object],
     ) -> None:
         self._store = store
         self._registration = registration
@@ -71,6 +72,7 @@ class Upkeep:
         self._datapaths = datapaths
         self._check = check
         self._note_late = note_late
+        self._look_again = look_again
         self._clock = registration.clock
         self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._writing = StoppableThread("lark-states", self._write_states, wake=lambda: self._states.put(None))
@@ -147,6 +149,7 @@ class Upkeep:
             # SQLite goes on with a file that has been deleted: nothing but this check finds that.
             if not self._attempts.succeed(self._store.ping, "the database itself"):
                 continue
+            self._attempts.succeed(self._look_again, "changes without an answer")
             if anew and not self._attempts.succeed(self._begin_leases_anew, "leases"):
                 continue
             anew = False

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from lark_common.errors import (
@@ -20,6 +21,7 @@ from lark_common.errors import (
     Mistake,
     NotFoundError,
     PolicyError,
+    UnansweredError,
 )
 from lark_common.log import event
 from lark_common.turns import aside
@@ -103,6 +105,8 @@ class PolicyInForce:
         self._metrics = metrics
         self._scitags = scitags
         self._lock = threading.Lock()
+        # The store gave no answer to a policy: it may have another than this one.
+        self._doubtful = False
         # Every reader may request these, so they leave the threads of REST to others.
         self._plans = threading.Semaphore(1)
         self._checks = threading.Semaphore(MAX_CHECKS)
@@ -221,6 +225,7 @@ class PolicyInForce:
         policy = self._load(text)
         # Most of it is done by the loop, or by another that has the lock.
         with aside(), self._lock:
+            self._find_out()
             if instead_of not in (None, self.policy.digest):
                 now = self.version
                 raise ChangedError(f"version {now.version} by {now.actor} is in force now; look at it and plan again")
@@ -228,24 +233,47 @@ class PolicyInForce:
                 if file_of is not None:
                     self._store.trail.note_file(file_of, policy.digest)
                 return self.version
-            names = needed_attributes(policy)
-            if not self._covers(names):
-                self._learn_names(names)
-            self._openflow.call(self._reconciler.policy_change.prepare(policy)).result()
-            try:
-                version = self._store.trail.put_policy(text, policy.digest, actor, time.time(), again, file_of)
-            except BaseException:
-                self._loop.call(self._reconciler.pair.abandon)
-                raise
-            try:
-                sent = self._openflow.call(self._reconciler.policy_change.adopt()).result()
-            finally:
-                # The store has it, and the switches follow it, whatever else went wrong.
-                self.policy, self.version = policy, version
-                self._registration.use(policy, names)
-                self._follow(policy)
-            event("policy in force", version=version.version, actor=actor, flows=sent)
-            return version
+            put = partial(self._store.trail.put_policy, text, policy.digest, actor, time.time(), again, file_of)
+            return self._enforce(policy, put)
+
+    def look_again(self) -> None:
+        """Follow the store where it gave no answer to a policy, and has it. Raises LarkError."""
+        if self._doubtful:
+            with aside(), self._lock:
+                self._find_out()
+
+    def _find_out(self) -> None:
+        if not self._doubtful:
+            return
+        # The server may still carry out what it has not answered.
+        self._store.usage.settle()
+        newest = self._store.trail.latest_policy()
+        if newest is not None and newest.version != self.version.version:
+            there = newest
+            self._enforce(self._load(there.text), lambda: there)
+        self._doubtful = False
+
+    def _enforce(self, policy: Policy, put: Callable[[], PolicyVersion]) -> PolicyVersion:
+        """Bring the switches to a policy once ``put`` has it in the store. The caller holds the lock."""
+        names = needed_attributes(policy)
+        if not self._covers(names):
+            self._learn_names(names)
+        self._openflow.call(self._reconciler.policy_change.prepare(policy)).result()
+        try:
+            version = put()
+        except BaseException as error:
+            self._doubtful = self._doubtful or isinstance(error, UnansweredError)
+            self._loop.call(self._reconciler.pair.abandon)
+            raise
+        try:
+            sent = self._openflow.call(self._reconciler.policy_change.adopt()).result()
+        finally:
+            # The store has it, and the switches follow it, whatever else went wrong.
+            self.policy, self.version = policy, version
+            self._registration.use(policy, names)
+            self._follow(policy)
+        event("policy in force", version=version.version, actor=version.actor, flows=sent)
+        return version
 
     def _load(self, text: str) -> Policy:
         policy = load(text)

@@ -14,18 +14,14 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
 from lark_common.classads.ads import JobAd, MachineAd
-from lark_common.errors import (
-    AddressError,
-    CapacityError,
-    NotFoundError,
-)
+from lark_common.errors import AddressError, CapacityError, NotFoundError, UnansweredError
 from lark_common.limits import Buckets
 from lark_common.log import DEBUG, INFO, WARNING, event
 from lark_common.runs import Address, AddressType, RunKey
 from lark_controller.api.jobs import Registered, Renewed
 from lark_controller.jobs.job import Facts, Job, Standing
 from lark_controller.policies.model import Policy
-from lark_controller.qos.reservation import Booking
+from lark_controller.qos.reservation import Booking, Reservation
 from lark_controller.services.described_job import (
     Names,
     check_networks,
@@ -41,6 +37,7 @@ from lark_controller.services.holdings import Holdings, addressing
 from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.node_patterns import PatternBookings
 from lark_controller.services.reservations import Reservations
+from lark_controller.services.unanswered import Unanswered
 from lark_controller.store import LEASE_EXPIRED, Finish, Outcome, Post, Store, StoredRun
 
 # Seconds for which a job kept beyond its lease lives on, until the pool is looked at again.
@@ -114,6 +111,7 @@ class Registration:
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
         self._held = Holdings()
+        self._unanswered = Unanswered(store, feed, self._find_out)
         self._lines = Buckets(LINES_A_SECOND, LINES_AT_ONCE, _RUNS)
 
     def use(
@@ -227,9 +225,11 @@ class Registration:
         digest = names_digest(self._names)
         try:
             return self._store.runs.carry_out([_stored(step, now, digest) for step in steps])
-        except BaseException:
+        except BaseException as error:
             for step in steps:
                 self._give_back(step)
+            if isinstance(error, UnansweredError):
+                self._unanswered.note(step.job_id if isinstance(step, _End) else step.job for step in steps)
             raise
 
     def _taken_in(self, step: _Prepared | _End, outcome: Outcome, now: float) -> Registered | Job:
@@ -254,12 +254,7 @@ class Registration:
             actor = step.post.actor
             job = self._store.runs.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
         if job.live:
-            if (known := self._live.get(job.id)) is not None:
-                self._held.release(known)
-            job = self._reservations.with_flows(job, outcome.reserved)
-            self._held.hold(job)
-            self._feed.put(job)
-            self._reservations.tell_peers(outcome.reserved, job.id)
+            job = self._hold(job, outcome.reserved, self._live.get(job.id))
         else:
             self._give_back(step)
         often = not outcome.created and self._lines.take(job.id)
@@ -274,6 +269,16 @@ class Registration:
             state=job.state.value,
         )
         return Registered(job, outcome.created)
+
+    def _hold(self, job: Job, reserved: tuple[Reservation, ...], known: Job | None) -> Job:
+        """Take in a live job, with what was reserved with it, in the place of the one that is ``known``."""
+        if known is not None:
+            self._held.release(known)
+        job = self._reservations.with_flows(job, reserved)
+        self._held.hold(job)
+        self._feed.put(job)
+        self._reservations.tell_peers(reserved, job.id)
+        return job
 
     def _refusal(self, step: _Prepared | _End, error: Exception) -> Exception:
         if isinstance(step, _Prepared) and isinstance(error, CapacityError):
@@ -374,6 +379,19 @@ class Registration:
                     count += 1
         return count
 
+    def look_again(self) -> None:
+        """Bring memory to what the store has of the runs about which it gave no answer. Raises StoreError."""
+        self._unanswered.look_again()
+
+    def _find_out(self, job_id: str, stored: Job | None, flows: Iterable[Reservation]) -> None:
+        """Take a run as the store has it. The caller holds the lock."""
+        known = self._live.get(job_id)
+        if stored is not None and stored.live:
+            # Its row may have facts for a policy before; those of a post that is the first are new.
+            self._hold(stored if known is None else replace(stored, facts=known.facts), tuple(flows), known)
+        elif known is not None:
+            self._over(_End(job_id, "lark", "" if stored is None else stored.reason), stored or known)
+
     def live(self) -> list[Job]:
         """The live jobs, a copy."""
         return self._feed.live()
@@ -464,17 +482,8 @@ def _stored(step: _Prepared | _End, now: float, digest: str) -> Post | Finish:
     ads = step.post.job_ad.text, step.post.machine_ad.text
     each = step.pattern
     return Post(
-        step.job,
-        *ads,
-        step.post.actor,
-        now,
-        digest,
-        step.booking,
-        step.unseen,
-        each.flows,
-        each.what,
-        each.rest,
-    )
+        step.job, *ads, step.post.actor, now, digest, step.booking, step.unseen, each.flows, each.what, each.rest,
+    )  # fmt: skip
 
 
 def _with_facts(taken: Facts, job: Job) -> Job:

@@ -14,12 +14,7 @@ from functools import partial
 from typing import Final
 
 from lark_common.classads.ads import JobAd
-from lark_common.errors import (
-    AdmissionError,
-    NotFoundError,
-    PathError,
-    StoreError,
-)
+from lark_common.errors import AdmissionError, NotFoundError, PathError, StoreError
 from lark_common.log import WARNING, event
 from lark_controller.api.reservations import Change, LinkStatus, PathStatus, Seen, Wish
 from lark_controller.jobs.job import Job, ReservedFlow
@@ -82,6 +77,8 @@ class Reservations:
         self._hosts: set[str] = set()
         self._watch = LinkWatch(self._links, self._flows_by_host)
         self._own_changes = OwnChanges(store)
+        # Those that were to be released, without an answer of the store so far.
+        self._doubtful: dict[str, Reservation] = {}
 
     def use(self, policy: Policy) -> None:
         """Go over to a policy: every reservation counts on its links from now on, and what the policy promises to live
@@ -288,12 +285,12 @@ class Reservations:
             if before is not None:
                 _check_owner(before, of_job)
                 has_line = self._own_changes.has_line(before.job, of_job)
+                self._doubtful[reservation_id] = before
                 before = self._store.reservations.release(reservation_id, now, actor, has_line=has_line)
+            if (gone := self._doubtful.pop(reservation_id, None)) is not None:
+                self._over(gone)
             if before is None:
                 raise _missing(reservation_id)
-            self._drop(reservation_id)
-            self._resize(before, gone=True)
-            self._watch.bump()
             self._own_changes.count(before.job, has_line, of_job)
         if has_line:
             event("reservation released", job=before.job, reservation=before.id, actor=actor)
@@ -313,7 +310,15 @@ class Reservations:
 
         Raises StoreError.
         """
+        doubtful = dict(self._doubtful)
+        if doubtful:
+            self._store.usage.settle()
         with self._lock:
+            for each in doubtful.values():
+                if self._doubtful.get(each.id) is each:
+                    if self._store.reservations.find(each.id, now) is None:
+                        self._over(each)
+                    del self._doubtful[each.id]
             self._go_over()
             past = [each for each in self._flows.values() if each.until is not None and each.until <= now]
             for each in past:
@@ -451,6 +456,11 @@ class Reservations:
         for job_id in (reservation.job, reservation.peer):
             if job_id is not None:
                 self._of_job.setdefault(job_id, set()).add(reservation.id)
+
+    def _over(self, reservation: Reservation) -> None:
+        self._drop(reservation.id)
+        self._resize(reservation, gone=True)
+        self._watch.bump()
 
     def _drop(self, reservation_id: str) -> None:
         gone = self._flows.pop(reservation_id, None)

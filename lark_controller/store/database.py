@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from lark_common.errors import FencedError, StoreError
+from lark_common.errors import FencedError, StoreError, UnansweredError
 from lark_common.turns import aside
 from lark_controller.store import instances, sqlite
 from lark_controller.store.claim import FileClaim, claim_file
@@ -130,7 +130,7 @@ class Database:
             except _FAILURES as error:
                 self._note_failure(error, attempt)
                 if committing:
-                    raise StoreError(
+                    raise UnansweredError(
                         f"{self.failure(error)} The change may or may not have been written; ask again."
                     ) from error
                 if not self._again(error, attempt):

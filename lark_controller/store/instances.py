@@ -7,6 +7,7 @@ All times are the database's clock.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -27,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from lark_common.errors import StoreError
 from lark_controller.api.instances import AWAY_SECONDS, Identity, Instance, Instances, Look, Reached, Why
 from lark_controller.store.schema import instances, term, term_keys
 
@@ -59,6 +61,8 @@ _TAKE_WAIT_MS: Final = 10_000
 # That limit counts between statements alone. In the middle of one (COPY, statements sent in a row, a long result) the
 # server waits for its client as long as TCP does: for hours where the client's machine is gone.
 _STALLED_MS: Final = 5_000
+# Seconds between two looks at the writes that are to end.
+_SETTLE_SECONDS: Final = 0.02
 # Instances that gave no sign of life for so many seconds are forgotten.
 _FORGOTTEN_SECONDS: Final = 86_400
 
@@ -85,6 +89,12 @@ AND mode = 'RowShareLock' AND granted AND pid <> pg_backend_pid() AND usename = 
 AND state = 'active' AND wait_event_type = 'Client'
 AND state_change < clock_timestamp() - :stalled * interval '1 millisecond'
 """
+# A transaction's own number on the server, which no later one has.
+_WRITING: Final = """
+SELECT virtualtransaction FROM pg_locks WHERE relation = 'term'::regclass
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND mode = 'RowShareLock' AND granted AND pid <> pg_backend_pid()
+"""
 
 
 def is_there(connection: Connection) -> bool:
@@ -107,10 +117,28 @@ def check(connection: Connection) -> int:
 
 
 def settle(connection: Connection) -> None:
-    """Wait for the ends of all writes that have begun: the server may still carry out one whose answer was lost."""
-    if connection.dialect.name == "postgresql":
-        _end_stalled(connection)
-        connection.exec_driver_sql("SELECT 1 FROM term FOR UPDATE")
+    """Wait for the ends of all writes that have begun: the server may still carry out one whose answer was lost. Raises
+    StoreError where one of them does not end.
+
+    The row itself would be the wrong thing to wait for: the server lets each further FOR SHARE pass whoever waits for
+    all to end, so that writes which overlap would hold this one up for ever.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    begun = _writing(connection)
+    deadline = time.monotonic() + _TAKE_WAIT_MS / 1000
+    while begun:
+        if time.monotonic() > deadline:
+            raise StoreError(f"{len(begun)} writes that began before are not over; it is tried again.")
+        connection.execute(text(_END_STALLED), {"stalled": _STALLED_MS})
+        connection.exec_driver_sql(f"SELECT pg_sleep({_SETTLE_SECONDS})")
+        begun &= _writing(connection)
+
+
+def _writing(connection: Connection) -> set[str]:
+    """The transactions that hold the row of the term now, but for this one. Each is there until what it has written
+    can be seen."""
+    return set(connection.exec_driver_sql(_WRITING).scalars())
 
 
 def register(connection: Connection, me: Identity) -> None:
@@ -217,6 +245,8 @@ def take(connection: Connection, me: Identity, seen: int, why: Why) -> int | Non
     made anew or restored from a backup: switches keep the highest that they were given. By the row's own count it only
     ever grows, whatever the clock shows.
     """
+    # One that is lost before it has committed holds the row of the term, by which all others write and take over.
+    _keep_brief(connection)
     now = _NOW[connection.dialect.name]
     if connection.dialect.name == "postgresql":
         _end_stalled(connection)
@@ -261,6 +291,7 @@ def hold(connection: Connection, generation: int) -> None:
 
 def release(connection: Connection, me: Identity, generation: int, why: Why) -> bool:
     """Let a term go, so that another takes over at once; False where it is no more the instance's own."""
+    _keep_brief(connection)
     change = update(term).where(term.c.holder == me.id, term.c.generation == generation)
     found = connection.execute(change.values(holder="", why=str(why)))
     return bool(found.rowcount)

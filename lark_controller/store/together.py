@@ -8,6 +8,7 @@ kept, and all others are.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -15,7 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, delete, insert, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
-from lark_common.errors import LarkError
+from lark_common.errors import LarkError, StoreError
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.store import external_addresses, reservations, runs, sqlite
 from lark_controller.store.audit_and_policies import entry, record_all
@@ -26,6 +27,9 @@ from lark_controller.store.schema import runs as table
 
 # Tries of one that another process was faster than.
 _ATTEMPTS: Final = 3
+# Seconds after which no further one is carried out by itself: with a database that is slow, a transaction of 64 of
+# them, each some ten statements, would take minutes, and all who wait for it would give up before it ends.
+_PATIENCE: Final = 3.0
 
 _FIND: Final = runs.JOBS.where(table.c.id.in_(bindparam("ids", expanding=True))).order_by(table.c.number)
 _INSERT: Final = insert(table).inline()
@@ -97,16 +101,27 @@ def at_once(connection: Connection, requests: Sequence[Request]) -> list[Outcome
         if _of_the_data(error):
             raise NotAtOnceError from error
         raise
-    for place in sorted(alone):
-        found[place] = _by_itself(connection, requests[place])
+    found |= _in_time(connection, [(place, requests[place]) for place in sorted(alone)])
     return [found[place] for place in range(len(requests))]
 
 
 def one_by_one(connection: Connection, requests: Sequence[Request]) -> list[Outcome]:
     """As :func:`at_once`, each in a savepoint, ends first: the error of one is its outcome."""
     turns = sorted(range(len(requests)), key=lambda place: isinstance(requests[place], Post))
-    found = {place: _by_itself(connection, requests[place]) for place in turns}
+    found = _in_time(connection, [(place, requests[place]) for place in turns])
     return [found[place] for place in range(len(requests))]
+
+
+def _in_time(connection: Connection, requests: Sequence[tuple[int, Request]]) -> dict[int, Outcome]:
+    """The outcomes of requests by themselves, by place: of the first, and of those after it as far as there is time."""
+    found: dict[int, Outcome] = {}
+    end = time.monotonic() + _PATIENCE
+    for place, request in requests:
+        if found and time.monotonic() > end:
+            found[place] = StoreError("The database is slow: nothing of this was written; ask again.")
+        else:
+            found[place] = _by_itself(connection, request)
+    return found
 
 
 def _places(requests: Sequence[Request], kind: type) -> list[tuple[int, Any]]:

@@ -246,6 +246,63 @@ def test_a_connection_that_is_lost_while_the_database_waits_for_its_rows_holds_u
         assert not errors
 
 
+def test_accounts_wait_for_the_writes_that_have_begun_and_for_no_later_ones(url: str) -> None:
+    """The row of the term is held all the time, by writes that overlap: whoever waits for the row waits for ever."""
+    waits = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type IN ('Lock', 'Timeout')"
+        " AND datname = current_database()"
+    )
+    with stores(url, 1) as (mine,):
+        take(mine, A)
+        begun, go_on, settled = ([Event() for _ in range(2)] for _ in range(3))
+
+        def slow(connection: Connection, number: int) -> None:
+            begun[number].set()
+            # A session that does nothing for seconds would be ended.
+            while not go_on[number].wait(0.1):
+                connection.execute(text("SELECT 1"))
+
+        def settle() -> None:
+            mine.usage.settle()
+            settled[0].set()
+
+        works: list[Callable[[], object]] = [
+            *(partial(mine._database.write, partial(slow, number=each)) for each in range(2)),
+            settle,
+        ]
+        first, second, settling = (Thread(target=work) for work in works)
+        try:
+            first.start()
+            assert begun[0].wait(60)
+            settling.start()
+            until(lambda: mine._database.read(lambda connection: connection.execute(waits).scalar_one()))
+            second.start()
+            assert begun[1].wait(60)
+            assert not settled[0].is_set()
+            go_on[0].set()
+            first.join()
+            assert settled[0].wait(60), "it waits for the second one, too"
+        finally:
+            for each in go_on:
+                each.set()
+            for thread in (first, second, settling):
+                if thread.ident is not None:
+                    thread.join()
+
+
+def test_a_write_that_does_not_end_is_said_and_accounts_are_tried_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "_TAKE_WAIT_MS", 100)
+    with stores(url, 1) as (mine,):
+        take(mine, A)
+        with mine._database.engine.begin() as connection:
+            connection.execute(text("SELECT 1 FROM term FOR SHARE"))
+            with pytest.raises(StoreError, match="1 writes that began before are not over"):
+                mine.usage.settle()
+        mine.usage.settle()
+
+
 def test_what_holds_the_term_without_end_is_said_and_no_upgrade_is_advised(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,15 +320,33 @@ def test_an_instance_that_is_lost_in_the_middle_of_a_sign_of_life_keeps_none_fro
     limit = text("SELECT current_setting('idle_in_transaction_session_timeout')")
     with stores(url, 1) as (mine,):
         take(mine, A)
-        for sign in (partial(instances.beat, me=A, state="active"), partial(instances.register, me=A)):
+        let_go = partial(instances.release, me=A, generation=0, why=Why.RELEASED)
+        for sign in (partial(instances.beat, me=A, state="active"), partial(instances.register, me=A), let_go):
 
-            def lost(connection: Connection, sign: Callable[[Connection], None] = sign) -> object:
+            def lost(connection: Connection, sign: Callable[[Connection], object] = sign) -> object:
                 sign(connection)
                 return connection.execute(limit).scalar_one()
 
             assert mine._database.write(lost, unguarded=True) == "5s"
         # It ends with the transaction: what only reads is not cut off.
         assert mine._database.read(lambda connection: connection.execute(limit).scalar_one()) == "0"
+
+
+def test_an_instance_that_is_lost_in_the_middle_of_its_takeover_keeps_no_other_from_the_term(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[object] = []
+
+    def hold(connection: Connection, _generation: int) -> None:
+        limits.append(
+            connection.execute(text("SELECT current_setting('idle_in_transaction_session_timeout')")).scalar()
+        )
+
+    monkeypatch.setattr(instances, "hold", hold)
+    with stores(url, 1) as (mine,):
+        take(mine, A)
+    # From its first statement on: the next one changes the row by which all write.
+    assert limits == ["5s"]
 
 
 def test_tables_are_not_changed_by_hand_under_a_controller_that_uses_them(

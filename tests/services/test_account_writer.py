@@ -141,9 +141,7 @@ def test_a_commit_that_comes_after_its_answer_was_lost_counts_once(
             writer.write()
     threads.append(Thread(target=writer.write))
     threads[-1].start()
-    waits = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
+    waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")
     try:
         until(lambda: database.read(lambda connection: connection.execute(waits).scalar_one()))
     finally:

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy import event as sql_event
 
 from lark_common.errors import AddressError, CapacityError, StoreError
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.qos.reservation import Booking, ReservationKind
 from lark_controller.qos.topology import Channel
-from lark_controller.store import LEASE_EXPIRED, Finish, Post, Store, StoredRun
+from lark_controller.store import LEASE_EXPIRED, Finish, Post, Store, StoredRun, together
 from lark_controller.store.together import Request
 from tests.fixtures.databases import LEASE, NOW, a_run
 
@@ -107,6 +107,32 @@ def test_two_for_the_same_in_one_transaction_meet_each_other(store: Store) -> No
     # It was not there yet: ends come first.
     assert sixth is None
     assert {job.id for job in store.runs.live()} == {rival.id, a_run(4).id}
+
+
+def test_a_slow_database_keeps_nobody_waiting_for_all_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that books bandwidth is carried out by itself; those for which there is no time are told at once."""
+    now = [0.0]
+    monkeypatch.setattr("lark_controller.store.together.time.monotonic", lambda: now[0])
+    by_itself = together._by_itself
+
+    def slow(connection: Connection, request: Request) -> together.Outcome:
+        now[0] += 2.0
+        return by_itself(connection, request)
+
+    monkeypatch.setattr(together, "_by_itself", slow)
+    plain = a_run(9)
+    outcomes = store.runs.carry_out(
+        [*(post(a_run(number), booking=booked(a_run(number), 10)) for number in range(1, 5)), post(plain)]
+    )
+    kinds = [type(each) for each in outcomes]
+    assert kinds == [StoredRun, StoredRun, StoreError, StoreError, StoredRun]
+    assert "slow" in str(outcomes[2])
+    assert {job.id for job in store.runs.live()} == {a_run(1).id, a_run(2).id, plain.id}
+    assert [each.kbps for each in store.reservations.page(None, NOW, None, 10).reservations] == [10, 10]
+    # However slow it is, one comes through each time.
+    monkeypatch.setattr(together, "_PATIENCE", 0.0)
+    asked = [post(a_run(number), booking=booked(a_run(number), 10)) for number in (3, 4)]
+    assert [type(each) for each in store.runs.carry_out(asked)] == [StoredRun, StoreError]
 
 
 def test_an_unseen_run_that_its_lease_has_ended_is_left_as_it_is(store: Store) -> None:

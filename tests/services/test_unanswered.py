@@ -1,0 +1,243 @@
+"""Posts and ends whose commit the database does not answer: memory follows what it has, once it answers again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event as sql_event
+from sqlalchemy.exc import OperationalError
+
+from lark_common.classads.ads import parse_post
+from lark_common.errors import AddressError, NotFoundError, StoreError, UnansweredError
+from lark_controller.api.reservations import Wish
+from lark_controller.jobs.job import Directory, Job
+from lark_controller.policies.decide import needed_attributes
+from lark_controller.policies.file import load
+from lark_controller.services.feed import Feed
+from lark_controller.services.registration import Registration
+from lark_controller.services.reservations import Reservations
+from lark_controller.store import Store
+from tests.fixtures.controllers import POLICY, running, until
+from tests.fixtures.databases import sqlite_with_tables
+from tests.services.test_reservations import POLICY as RESERVING
+from tests.services.test_reservations import flows, start
+
+
+@pytest.fixture
+def registration(tmp_path: Path) -> Iterator[Registration]:
+    store = Store.open(sqlite_with_tables(tmp_path / "lark.db"))
+    feed = Feed(Directory(), lambda _job: None, lambda _number: None)
+    made = Registration(store, 900, feed, Reservations(store, feed))
+    policy = load(POLICY)
+    made.use(policy, needed_attributes(policy))
+    yield made
+    store.close()
+
+
+def post(registration: Registration, number: int, slot: int = 1, address: str = "") -> Job:
+    given = f'LarkInnerAddressIPv4 = "{address}"\n' if address else 'LarkAddressType = "controller"\n'
+    text = (
+        f'Owner = "alice"\nGlobalJobId = "s#{number}.0#1"\nJobCurrentStartDate = {number}\n------\nMachine = "w"\n'
+        f'Name = "slot{slot}@w"\nLarkNetworkType = "ovs_bridge"\nLarkExternalInterface = "p{slot}"\n{given}'
+    )
+    return registration.register(*parse_post(text.encode(), "text/plain"), "hook").job
+
+
+def unanswered(
+    registration: Registration, patch: pytest.MonkeyPatch, ask: Callable[[], object], *, done: bool = True
+) -> None:
+    """Ask, and have the commit's answer lost."""
+    runs = registration._store.runs
+    carry_out = runs.carry_out
+
+    def lost(requests: Any) -> Any:
+        if done:
+            carry_out(requests)
+        raise UnansweredError("The change may or may not have been written")
+
+    with patch.context() as patched:
+        patched.setattr(runs, "carry_out", lost)
+        with pytest.raises(UnansweredError):
+            ask()
+
+
+def both(registration: Registration) -> set[str]:
+    """The live jobs' ids, in memory and store the same."""
+    found = {each.id for each in registration.live()}
+    assert found == {each.id for each in registration._store.runs.live()}
+    return found
+
+
+def test_a_job_whose_end_had_no_answer_does_not_live_on_in_memory(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = post(registration, 1)
+    unanswered(registration, monkeypatch, lambda: registration.end(job.id, "hook", "over"))
+    registration.look_again()
+    assert both(registration) == set()
+    # Its address is another's to have.
+    assert post(registration, 2, slot=2, address=str(job.ipv4)).addresses == job.addresses
+
+
+def test_a_post_without_an_answer_is_there_and_what_it_has_ended_is_not(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = post(registration, 1)
+    unanswered(registration, monkeypatch, lambda: post(registration, 2))
+    registration.look_again()
+    (left,) = both(registration)
+    assert left != first.id
+    (held,) = registration.live()
+    # Nobody else gets its address or its port.
+    assert post(registration, 3, slot=2).addresses != held.addresses
+    with pytest.raises(AddressError):
+        post(registration, 4, slot=3, address=str(held.ipv4))
+    assert registration.end(left, "hook", "over").id == left
+
+
+def test_what_was_not_written_changes_nothing(registration: Registration, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = post(registration, 1)
+    unanswered(registration, monkeypatch, lambda: registration.end(job.id, "hook", "over"), done=False)
+    unanswered(registration, monkeypatch, lambda: post(registration, 2, slot=2), done=False)
+    registration.look_again()
+    assert both(registration) == {job.id}
+    assert registration.live() == [job]
+
+
+def test_it_is_looked_for_until_the_database_answers(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = post(registration, 1)
+    unanswered(registration, monkeypatch, lambda: registration.end(job.id, "hook", "over"))
+
+    def away(*_: object) -> None:
+        raise StoreError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registration._store.runs, "find", away)
+        with pytest.raises(StoreError):
+            registration.look_again()
+    registration.look_again()
+    assert both(registration) == set()
+
+
+def test_a_later_doubt_is_not_settled_by_an_earlier_look(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write that it is about may still be carried out by the server."""
+    job = post(registration, 1)
+    unanswered(registration, monkeypatch, lambda: registration.end(job.id, "hook", "over"), done=False)
+    usage = registration._store.usage
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            usage,
+            "settle",
+            lambda: unanswered(registration, monkeypatch, lambda: registration.end(job.id, "hook", "over"), done=False),
+        )
+        registration.look_again()
+    # Carried out after the first look had its writes over.
+    registration._store.runs.end(job.id, 1.0, "over", "", "hook")
+    registration.look_again()
+    assert both(registration) == set()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_reservation_whose_release_had_no_answer_leaves_the_jobs_flows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Its room is another's already, while the switch would keep it for the job."""
+    with running(tmp_path, RESERVING) as controller:
+        job = start(controller, 1)
+        held = controller.reservations.reserve(Wish(source=job.id, destination="wan", rate=30.0), "hook", of_job=True)
+        assert flows(controller, job)
+        store = controller.reservations._store.reservations
+        release = store.release
+
+        def lost(*arguments: Any, **more: Any) -> None:
+            release(*arguments, **more)
+            raise UnansweredError("The change may or may not have been written")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "release", lost)
+            with pytest.raises(UnansweredError):
+                controller.reservations.release(held.id, "hook", of_job=True)
+        if again:
+            with pytest.raises(NotFoundError):
+                controller.reservations.release(held.id, "hook", of_job=True)
+        else:
+            controller.reservations.expire(time.time())
+        assert not flows(controller, job)
+
+
+def test_a_release_that_was_not_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path, RESERVING) as controller:
+        job = start(controller, 1)
+        held = controller.reservations.reserve(Wish(source=job.id, destination="wan", rate=30.0), "hook", of_job=True)
+
+        def lost(*_: Any, **__: Any) -> None:
+            raise UnansweredError("The change may or may not have been written")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(controller.reservations._store.reservations, "release", lost)
+            with pytest.raises(UnansweredError):
+                controller.reservations.release(held.id, "hook", of_job=True)
+        controller.reservations.expire(time.time())
+        assert flows(controller, job)
+        assert controller.reservations.release(held.id, "hook", of_job=True).id == held.id
+        assert not flows(controller, job)
+
+
+def test_the_controller_looks_again_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path, RESERVING, lease=8.0) as controller:
+        registration = controller._registration
+        job = start(controller, 1)
+        unanswered(registration, monkeypatch, lambda: registration.end(job.id, "hook", "over"))
+        until(lambda: not registration.live())
+
+
+def test_an_answer_to_a_commit_that_does_not_come_is_said(tmp_path: Path) -> None:
+    store = Store.open(sqlite_with_tables(tmp_path / "lark.db"))
+
+    def gone(_connection: object) -> None:
+        raise OperationalError("", {}, Exception("server closed the connection unexpectedly"))
+
+    sql_event.listen(store._database.engine, "commit", gone)
+    with pytest.raises(UnansweredError, match="may or may not have been written"):
+        store.trail.record(1.0, "a", "did", "something")
+    store.close()
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_policy_that_had_no_answer_is_in_force_where_the_store_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool, again: bool
+) -> None:
+    """Else the next takeover brings it into force, over one that was acknowledged since then."""
+    other = RESERVING + "# other\n"
+    with running(tmp_path, RESERVING) as controller:
+        trail = controller._store.trail
+        put_policy = trail.put_policy
+
+        def lost(*arguments: Any) -> None:
+            if done:
+                put_policy(*arguments)
+            raise UnansweredError("The change may or may not have been written")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(trail, "put_policy", lost)
+            with pytest.raises(UnansweredError):
+                controller.policy.put(other, "ops")
+        if again:
+            # The former one once more, which is to win now.
+            assert controller.policy.put(RESERVING, "ops").text == RESERVING
+        else:
+            controller.policy.look_again()
+        newest = trail.latest_policy()
+        assert newest is not None
+        assert newest.text == (other if done and not again else RESERVING)
+        assert controller.policy.version == newest
+        assert controller.policy.policy.digest == newest.digest
