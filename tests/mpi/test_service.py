@@ -195,7 +195,7 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_request(
         def none(_thread: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
 
-        patch.setattr(held.threading.Thread, "start", none)
+        patch.setattr(threading.Thread, "start", none)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             reserved(OTHER, lease=3)
     assert [request for request in standin.requests if request[1] == "POST"] == []
