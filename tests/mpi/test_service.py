@@ -220,9 +220,10 @@ def test_a_renewal_that_fails_is_tried_again(standin: Standin, monkeypatch: pyte
 
 
 def test_an_id_that_is_none_becomes_no_part_of_a_request(standin: Standin) -> None:
+    answer = b""
+    standin.instead = lambda job, method, path: answer
     for text in ("", "a b", "a/../b", "a\\r\\nX: y", "\\ud800", "\u00e9"):
         answer = f'HTTP/1.1 201 Created\r\n\r\n{{"id": "{text}"}}'.encode()
-        standin.instead = lambda job, method, path, answer=answer: answer
         flows = Flows()
         with pytest.raises(ReservationError, match="the worker service answered 201"):
             flows.prepare({OTHER: 1.0})
