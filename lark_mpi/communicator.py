@@ -34,7 +34,7 @@ from lark_mpi.patterns import (
     together,
     uses_ipv6,
 )
-from lark_mpi.service import AWAY, BUSY, PATIENCE, ask, path, reason
+from lark_mpi.service import AWAY, BUSY, PATIENCE, ask, is_id, path, reason
 
 # Linux's numbers; Python has no names for them.
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -410,7 +410,7 @@ def _own_place() -> Place:
     answer = ask("GET", "/v1/job")
     status, found = answer
     job, host, addresses = found.get("id"), found.get("host"), found.get("addresses")
-    if status != 200 or not isinstance(job, str) or not isinstance(host, str) or not isinstance(addresses, list):
+    if status != 200 or not is_id(job) or not isinstance(host, str) or not isinstance(addresses, list):
         raise ReservationError(reason(answer))
     return Place(job, host, tuple(str(address) for address in addresses))
 

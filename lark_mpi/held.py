@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from lark_mpi.errors import ReservationError
-from lark_mpi.service import AGAIN, AWAY, ask, reason
+from lark_mpi.service import AGAIN, AWAY, ask, is_id, reason
 
 # Seconds for which a flow stays reserved when nobody renews it.
 LEASE: Final = 300.0
@@ -59,8 +59,9 @@ class Flows:
         # Of what is prepared from now on.
         self.steady = False
         self._lock = threading.Lock()
-        # One request about a flow's rate at a time: a renewal with the rate of before must not overtake a change.
-        self._asking = threading.Lock()
+        # One request about a flow's rate at a time: a renewal with the rate of before must not overtake a change. Of
+        # each flow its own, since a change of many flows in a row would leave the renewals none.
+        self._asking: dict[str, threading.Lock] = {}
         self._process = os.getpid()
         self._made: dict[str, Flow] = {}
         self._wanted: Mapping[str, float] = {}
@@ -79,6 +80,11 @@ class Flows:
         self.lease = max(self.lease, len(wanted) * SECONDS_FOR_EACH)
         self._wanted, self._taken = dict(wanted), []
         before = self.made()
+        if wanted:
+            # First: where the service takes its time, one is to be renewed before the last one is there. With a longer
+            # lease than before, no later than what is reserved already needs it.
+            self._due = min(self._due, time.monotonic() + self.lease / 3)
+            _renewal.add(self, self._due)
         more = [
             (job, rate)
             for job, rate in wanted.items()
@@ -86,10 +92,6 @@ class Flows:
         ]
         for number, (job, rate) in enumerate(more, 1):
             self._take(job, rate, min(WAIT, self.lease / 3) if number == len(more) else 0.0)
-        if wanted:
-            # With a longer lease than before, no later than what is reserved already needs it.
-            self._due = min(self._due, time.monotonic() + self.lease / 3)
-            _renewal.add(self, self._due)
 
     def commit(self) -> None:
         """Keep what was prepared, and give back the rest."""
@@ -112,14 +114,15 @@ class Flows:
                 answers = self._set(job, self.made()[job], before.rate, before.steady, answers)
         self._taken = []
 
-    def release(self) -> None:
-        """Give back everything; may be repeated. Nothing in a child of the process, which goes on without it."""
+    def release(self, answers: bool = True) -> bool:
+        """Give back everything, as long as somebody ``answers``; may be repeated. False where nobody does. Nothing in
+        a child of the process, which goes on without it."""
         if os.getpid() != self._process:
-            return
-        answers = True
+            return answers
         for job in self.made():
             answers = self._give(job, answers)
         _renewal.remove(self)
+        return answers
 
     def renew(self) -> float:
         """Put off the end of every flow whose time it is; one that is over is lost. Returns the time of the next
@@ -135,20 +138,20 @@ class Flows:
 
     def _renew(self, job: str) -> bool:
         """Renew a flow; False where nobody has answered."""
-        with self._asking:
+        with self._turn(job):
             flow = self.made().get(job)
             if flow is None or flow.lost:
                 return True
             try:
                 answer = ask("PATCH", _target(flow), self._terms(flow.rate, flow.steady), patience=RENEWAL_PATIENCE)
-            except ReservationError:
+            except Exception:  # whatever it is, such as no memory for a moment: the other flows are to be renewed
                 return False
             if answer[0] == NOT_FOUND:
                 self._lose(job, flow, reason(answer))
             return answer[0] not in AGAIN
 
     def _take(self, job: str, rate: float, wait: float) -> None:
-        with self._asking:
+        with self._turn(job):
             before = self.made().get(job)
             if before is None or before.lost:
                 # A share: another communicator of the same jobs may have its own. By its number the worker service
@@ -159,11 +162,15 @@ class Flows:
             else:
                 answer = ask("PATCH", _target(before), self._terms(rate, self.steady))
             status, document = answer
-            if status not in (200, 201) or not isinstance(document.get("id"), str):
+            if status not in (200, 201) or not is_id(document.get("id")):
                 raise ReservationError(reason(answer))
             with self._lock:
                 self._made[job] = Flow(document["id"], rate, steady=self.steady)
         self._taken.append((job, None if before is None or before.lost else before))
+
+    def _turn(self, job: str) -> threading.Lock:
+        with self._lock:
+            return self._asking.setdefault(job, threading.Lock())
 
     def _terms(self, rate: float, steady: bool) -> dict[str, float]:
         return {"rate": rate, "duration": self.lease, "steady": steady}
@@ -171,7 +178,7 @@ class Flows:
     def _set(self, job: str, flow: Flow, rate: float, steady: bool, answers: bool) -> bool:
         """Lower a rate, or make it steady or not, which is never refused; False where nobody answers, or nobody
         ``answers`` as it is: the next renewal does it then."""
-        with self._asking:
+        with self._turn(job):
             if answers:
                 try:
                     answers = ask("PATCH", _target(flow), self._terms(rate, steady))[0] != AWAY
@@ -218,8 +225,10 @@ class _Renewal:
             self._next[flows] = min(self._next.get(flows, math.inf), at)
             if self._thread is None:
                 self._process = os.getpid()
-                self._thread = threading.Thread(target=self._run, name="lark_mpi", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="lark_mpi", daemon=True)
+                thread.start()
+                # One that could not be started is tried again by the next one who asks.
+                self._thread = thread
                 atexit.register(self.release)
             self._lock.notify()
 
@@ -234,8 +243,10 @@ class _Renewal:
             return
         with self._lock:
             held = list(self._next)
+        # The program's end is not to wait for each communicator where nobody answers.
+        answers = True
         for flows in held:
-            flows.release()
+            answers = flows.release(answers)
 
     def _run(self) -> None:
         while True:

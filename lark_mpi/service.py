@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import time
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from lark_mpi.errors import AwayError, ReservationError
 
@@ -68,6 +68,11 @@ def reason(answer: Answer) -> str:
     status, document = answer
     detail = document.get("detail")
     return detail if isinstance(detail, str) and detail else f"the worker service answered {status}"
+
+
+def is_id(value: object) -> TypeGuard[str]:
+    """True for an id: ids become parts of requests, so letters and digits alone."""
+    return isinstance(value, str) and value.isascii() and value.isalnum()
 
 
 def _once(method: str, target: str, body: object, seconds: float) -> Answer:

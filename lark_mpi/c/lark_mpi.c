@@ -305,9 +305,14 @@ static void rest(double seconds) {
     while (nanosleep(&time, &time) && errno == EINTR) continue;
 }
 
-static const char *socket_path(void) {
-    const char *given = getenv("LARK_SOCKET");
-    return given && *given ? given : SOCKET_PATH;
+/* The environment as it was at the first call. Later another thread may change it, which a reader must not meet, and the
+ * thread of renewals reads at any time. */
+static char socket_path[4096] = SOCKET_PATH, scratch[4096];
+
+static void read_environment(void) {
+    const char *given = getenv("LARK_SOCKET"), *directory = getenv("_CONDOR_SCRATCH_DIR");
+    if (given && *given) snprintf(socket_path, sizeof socket_path, "%s", given);
+    if (directory) snprintf(scratch, sizeof scratch, "%s", directory);
 }
 
 /* This process was answered: a service that starts anew has no socket for a moment. */
@@ -358,14 +363,14 @@ static const char *read_answer(answer *of, size_t length) {
 /* One request; NULL, or what went wrong, with `missing` set where no service is there. */
 static const char *once(const char *request, size_t length, double seconds, answer *out, int *missing) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    const char *path = socket_path(), *problem = NULL;
+    const char *problem = NULL;
     size_t held = 0, room = 1 << 16;
     *missing = out->status = 0;
-    if (strlen(path) >= sizeof name.sun_path) {
+    if (strlen(socket_path) >= sizeof name.sun_path) {
         *missing = 1;
         return "the socket's path is too long";
     }
-    memcpy(name.sun_path, path, strlen(path) + 1);
+    memcpy(name.sun_path, socket_path, strlen(socket_path) + 1);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return strerror(errno);
     /* Somebody may have filled the service's queue: the kernel waits for room there. */
@@ -419,14 +424,14 @@ static int ask(const char *method, const char *target, const char *body, double 
     for (;;) {
         const char *problem = once(request, (size_t)length, SECONDS + wait, out, &missing);
         if (problem && missing && !answered_before) {
-            snprintf(reason, TEXT, "%s: no worker service of Lark is here", socket_path());
+            snprintf(reason, TEXT, "%.400s: no worker service of Lark is here", socket_path);
             return 0;
         }
         if (!problem) answered_before = 1;
         if (!problem && out->status != BUSY && out->status != AWAY) return 1;
         if (now() + pause > deadline) {
             if (!problem) return 1;
-            if (missing) snprintf(reason, TEXT, "the worker service cannot be asked: %s is not there", socket_path());
+            if (missing) snprintf(reason, TEXT, "the worker service cannot be asked: %.400s is not there", socket_path);
             else snprintf(reason, TEXT, "the worker service cannot be asked: %s", problem);
             return 0;
         }
@@ -752,6 +757,11 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     pthread_mutex_lock(&lock);
     memcpy(of->before, of->flows, sizeof *of->before * (size_t)of->jobs);
     pthread_mutex_unlock(&lock);
+    /* First: where the service takes its time, one is to be renewed before the last one is there. */
+    if (!enlist(of)) {
+        snprintf(reason, TEXT, "no thread can be started to renew what is reserved");
+        return 0;
+    }
     for (int job = 0; job < of->jobs; job++) {
         if (wanted[job] > of->before[job].kbps || (wanted[job] && of->before[job].lost[0])) last = job;
     }
@@ -759,10 +769,6 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
         if (wanted[job] > of->before[job].kbps || (wanted[job] && of->before[job].lost[0])) {
             if (!take(of, job, wanted[job], of->steady, job == last, reason)) return 0;
         }
-    }
-    if (!enlist(of)) {
-        snprintf(reason, TEXT, "no thread can be started to renew what is reserved");
-        return 0;
     }
     return 1;
 }
@@ -800,9 +806,9 @@ static void undo(reservation *of) {
     }
 }
 
-static void drop(reservation *of) {
-    /* MPI_Finalize is not to wait for each of a thousand flows where nobody answers. */
-    for (int job = 0, answers = 1; of->makes && job < of->jobs; job++) answers = give(of, job, answers);
+/* Gives everything back, as long as somebody `answers`; 0 where nobody does. */
+static int drop(reservation *of, int answers) {
+    for (int job = 0; of->makes && job < of->jobs; job++) answers = give(of, job, answers);
     pthread_mutex_lock(&lock);
     for (reservation **each = &held; *each; each = &(*each)->next) {
         if (*each == of) {
@@ -811,6 +817,7 @@ static void drop(reservation *of) {
         }
     }
     pthread_mutex_unlock(&lock);
+    return answers;
 }
 
 /* ---- The communicator ---- */
@@ -853,6 +860,15 @@ static void leave(reservation *of) {
     if (last) destroy(of);
 }
 
+/* False for a value that a program has set by MPI's own name. */
+static int is_ours(const void *value_of) {
+    const reservation *each;
+    pthread_mutex_lock(&lock);
+    for (each = all; each && each != value_of;) each = each->other;
+    pthread_mutex_unlock(&lock);
+    return each != NULL;
+}
+
 /* True in a child of the process: what is reserved is its parent's, and the lock may be another thread's that is not
  * there. */
 static int in_child(void) { return owner && owner != getpid(); }
@@ -873,7 +889,7 @@ static int gone(MPI_Comm comm, int key, void *attribute, void *unused) {
     pthread_mutex_unlock(&lock);
     /* A program that sets the attribute by MPI's own name has put its wish there. */
     if (!ours) return MPI_SUCCESS;
-    drop(of);
+    drop(of, 1);
     leave(of);
     return MPI_SUCCESS;
 }
@@ -882,11 +898,13 @@ static int gone(MPI_Comm comm, int key, void *attribute, void *unused) {
 static int ends(MPI_Comm comm, int key, void *attribute, void *unused) {
     (void)comm, (void)key, (void)attribute, (void)unused;
     if (in_child()) return MPI_SUCCESS;
+    /* The program's end is not to wait for each of a thousand flows where nobody answers. */
+    int answers = 1;
     pthread_mutex_lock(&lock);
     while (held) {
         reservation *each = held;
         pthread_mutex_unlock(&lock);
-        drop(each);
+        answers = drop(each, answers);
         pthread_mutex_lock(&lock);
     }
     int join = running;
@@ -905,6 +923,7 @@ int lark_mpi_keyval(void) {
     if (keyval != MPI_KEYVAL_INVALID) return keyval;
     /* Several threads may ask first. */
     pthread_mutex_lock(&making);
+    if (keyval == MPI_KEYVAL_INVALID) read_environment();
     /* A duplicate of a communicator has no reservation. */
     if (keyval == MPI_KEYVAL_INVALID && MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, gone, &made, NULL) == MPI_SUCCESS) {
         if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, ends, &end_keyval, NULL) == MPI_SUCCESS)
@@ -1010,11 +1029,10 @@ static void row(MPI_Comm comm, const lark_mpi_wish *wish, double *sent, char *pr
 /* A number that is the same for the ranks of a job, and another for those of each other job (FNV-1a). */
 static unsigned long long surroundings(void) {
     char name[MPI_MAX_PROCESSOR_NAME + 1] = "", namespace[64] = "";
-    const char *scratch = getenv("_CONDOR_SCRATCH_DIR");
     int length = 0;
     MPI_Get_processor_name(name, &length);
     if (readlink("/proc/self/ns/net", namespace, sizeof namespace - 1) < 0) namespace[0] = '\0';
-    const char *parts[] = {name, namespace, scratch ? scratch : "", socket_path()};
+    const char *parts[] = {name, namespace, scratch, socket_path};
     unsigned long long found = 14695981039346656037ull;
     for (int i = 0; i < 4; i++) {
         for (const char *c = parts[i];; c++) {
@@ -1080,7 +1098,7 @@ static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int 
     reservation *found;
     int there;
     if (MPI_Comm_get_attr(comm, keyval, &found, &there) != MPI_SUCCESS) return NULL;
-    if (!there) {
+    if (!there || !is_ours(found)) {
         found = calloc(1, sizeof *found);
         if (found) found->heard = now();
         if (!found || PMPI_Comm_set_attr(comm, keyval, found) != MPI_SUCCESS) {
@@ -1104,6 +1122,15 @@ static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int 
         /* From now on another thread may read them. */
         pthread_mutex_lock(&lock);
         found->jobs = jobs;
+        pthread_mutex_unlock(&lock);
+    } else if (found->jobs == jobs) {
+        /* A job may have another address than at the request before, or another id, whose flows were the former one's. */
+        pthread_mutex_lock(&lock);
+        for (int job = 0; job < jobs; job++) {
+            if (strcmp(found->places[job].job, places[job].job) || strcmp(found->places[own].job, places[own].job))
+                found->flows[job] = (flow){.kbps = 0};
+        }
+        memcpy(found->places, places, sizeof *places * (size_t)jobs);
         pthread_mutex_unlock(&lock);
     }
     return found;
@@ -1297,11 +1324,13 @@ static void read_path(const reservation *of, int job, const flow *made, json lis
     char id[ID];
     json each;
     size_t length = strcspn(made->id, (char[]){SHARE, 0});
-    const place *there = &of->places[job];
-    double factor = headers(&of->places[of->own], there), rate = (double)made->kbps / 1000, whole = 0, left = 0;
+    pthread_mutex_lock(&lock);
+    const place here = of->places[of->own], there = of->places[job];
+    pthread_mutex_unlock(&lock);
+    double factor = headers(&here, &there), rate = (double)made->kbps / 1000, whole = 0, left = 0;
     *out = (lark_mpi_path){.free = -1, .delivered = -1, .total = -1, .age = -1};
-    memcpy(out->job, there->job, ID);
-    memcpy(out->host, there->host, HOST);
+    memcpy(out->job, there.job, ID);
+    memcpy(out->host, there.host, HOST);
     memcpy(out->lost, made->lost, TEXT);
     if (*out->lost) return;
     while (element(&list, &each)) {

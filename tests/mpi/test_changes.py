@@ -25,11 +25,11 @@ def folder() -> Iterator[Path]:
 class Ranks:
     """One of the programs on four ranks of two jobs, with the stand-in that answers them."""
 
-    def __init__(self, mpi: str, language: str, folder: Path, program: str) -> None:
-        self.standin = Standin(folder, ["one", "two"])
+    def __init__(self, mpi: str, language: str, folder: Path, program: str, *later: str) -> None:
+        self.standin = Standin(folder, ["one", "two", *later])
         self._folder = folder
         command = python(program) if language == "python" else c(mpi, program)
-        self._process = start(mpi, folder, self.standin.sockets, command)
+        self._process = start(mpi, folder, self.standin.sockets[:2], command)
 
     def wait_for(self, step: str) -> None:
         """Wait until the ranks have come to a step, or have ended."""
@@ -84,6 +84,19 @@ def test_a_release_before_the_first_answer_is_a_change_once(folder: Path) -> Non
     # In C: test_held_in_c.py.
     seen = Ranks("mpich", "python", folder, "between").finish()
     assert list(seen) == [{"changed": True, "again": False}] * 4
+
+
+@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
+def test_a_request_after_a_job_has_another_id_is_for_that_one(mpi: str, language: str, folder: Path) -> None:
+    ranks = Ranks(mpi, language, folder, "renamed", "three")
+    ranks.wait_for("renamed")
+    answer = f'HTTP/1.1 200 OK\r\n\r\n{{"id": "{2:016x}", "host": "three", "addresses": []}}'.encode()
+    ranks.standin.instead = lambda job, _method, path: answer if (job, path) == (1, "/v1/job") else None
+    ranks.go_on("renamed")
+    told = ranks.finish()
+    assert [(seen["before"], seen["after"]) for seen in told] == [("", "")] * 4
+    assert [list(seen["made"]) for seen in told] == [[f"{2:016x}"]] * 2 + [[f"{0:016x}"]] * 2
+    assert {promised for seen in told for promised, _ in seen["made"].values()} == {2000}
 
 
 @pytest.mark.parametrize(

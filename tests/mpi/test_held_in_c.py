@@ -20,7 +20,7 @@ class Program:
     """The program, and the standin that it asks."""
 
     def __init__(self, folder: Path) -> None:
-        self.standin = Standin(folder, ["one", "two"])
+        self.standin = Standin(folder, ["one", "two", "three"])
         self._process = subprocess.Popen(
             [built("mpich") / "held"],
             stdin=subprocess.PIPE,
@@ -94,6 +94,36 @@ def test_a_renewal_does_not_overtake_a_change(program: Program) -> None:
 
 def test_a_longer_lease_puts_off_no_renewal(program: Program) -> None:
     program.do("take", "longer", "end")
+
+
+def test_what_is_reserved_is_renewed_before_the_last_flow_is_there(program: Program) -> None:
+    renewed = threading.Event()
+
+    def delay(job: int, method: str) -> None:
+        if method == "PATCH":
+            renewed.set()
+        elif method == "POST" and program.standin.rates():
+            renewed.wait(15)
+
+    program.standin.delay = delay
+    program.do("slow")
+    assert renewed.is_set()
+    assert program.rates() == [30.0, 30.0]
+    program.do("end")
+
+
+def test_renewals_go_on_though_the_program_changes_its_environment(program: Program) -> None:
+    program.do("take", "setenv", "renew")
+    eventually(lambda: any(each[1] == "PATCH" for each in program.standin.requests))
+    program.do("end")
+    assert program.rates() == []
+
+
+def test_where_nobody_answers_the_end_waits_for_one_communicator_and_not_for_each(program: Program) -> None:
+    program.do("take", "second")
+    program.standin.instead = lambda job, method, path: b"HTTP/1.1 503 Away\r\n\r\n{}"
+    program.do("end")
+    assert len({path for _, method, path in program.standin.requests if method == "DELETE"}) == 1
 
 
 def test_a_child_that_frees_its_communicators_releases_nothing_of_its_parents(program: Program) -> None:

@@ -179,7 +179,9 @@ def test_the_attribute_is_set_read_and_deleted_by_its_names_in_mpi_1(mpi: str, f
     standin.close()
     assert outcome.status == 0, outcome.output
     for rank, seen in outcome.told.items():
-        assert seen == {"admitted": True, "made": {B if rank < 2 else A: [4000, 7955]}, "left": True}
+        made = {B if rank < 2 else A: [4000, 7955]}
+        asked = {"admitted": True, "made": made, "left": True}
+        assert seen == {**asked, "unasked": True, "over it": "", "made anew": made}
     assert sorted(outcome.told) == [0, 1, 2, 3]
     assert standin.rates() == {}
 

@@ -150,6 +150,99 @@ def test_where_nobody_answers_the_end_of_a_program_waits_for_one_flow_and_not_fo
     assert len({path for _, method, path in standin.requests if method == "DELETE"}) == 1
 
 
+def test_what_is_reserved_is_renewed_before_the_last_flow_is_there(standin: Standin) -> None:
+    renewed = threading.Event()
+
+    def delay(job: int, method: str) -> None:
+        if method == "PATCH":
+            renewed.set()
+        elif method == "POST" and standin.rates():
+            renewed.wait(15)
+
+    standin.delay = delay
+    flows = reserved(OTHER, THIRD, lease=3)
+    assert renewed.is_set()
+    flows.release()
+
+
+def test_a_change_of_one_flow_holds_up_no_other_ones_renewal(standin: Standin) -> None:
+    flows, change = reserved(OTHER, THIRD), threading.Event()
+    begun = threading.Event()
+
+    def delay(job: int, method: str) -> None:
+        if method == "PATCH" and not begun.is_set():
+            begun.set()
+            change.wait(15)
+
+    standin.delay = delay
+    changing = threading.Thread(target=flows.prepare, args=({OTHER: 60.0, THIRD: 30.0},))
+    changing.start()
+    assert begun.wait(15)
+    assert flows._renew(THIRD)
+    assert not change.is_set()
+    change.set()
+    changing.join()
+    flows.commit()
+    flows.release()
+
+
+def test_a_thread_that_could_not_be_started_is_started_by_the_next_request(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "_renewal", held._Renewal())
+    with monkeypatch.context() as patch:
+
+        def none(_thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        patch.setattr(threading.Thread, "start", none)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            reserved(OTHER, lease=3)
+    assert [request for request in standin.requests if request[1] == "POST"] == []
+    flows = reserved(OTHER, lease=3)
+    eventually(lambda: any(method == "PATCH" for _, method, _ in standin.requests))
+    flows.release()
+
+
+def test_a_renewal_that_fails_is_tried_again(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+    flows = reserved(OTHER, THIRD, lease=3)
+    failures = [MemoryError(), MemoryError()]
+
+    def failing(*arguments: Any, **more: Any) -> service.Answer:
+        if failures:
+            raise failures.pop()
+        return ask(*arguments, **more)
+
+    monkeypatch.setattr(held, "ask", failing)
+    eventually(lambda: sum(method == "PATCH" for _, method, _ in standin.requests) >= 2)
+    assert not failures
+    flows.release()
+
+
+def test_an_id_that_is_none_becomes_no_part_of_a_request(standin: Standin) -> None:
+    answer = b""
+    standin.instead = lambda job, method, path: answer
+    for text in ("", "a b", "a/../b", "a\\r\\nX: y", "\\ud800", "\u00e9"):
+        answer = f'HTTP/1.1 201 Created\r\n\r\n{{"id": "{text}"}}'.encode()
+        flows = Flows()
+        with pytest.raises(ReservationError, match="the worker service answered 201"):
+            flows.prepare({OTHER: 1.0})
+        assert flows.made() == {}
+        flows.release()
+
+
+def test_where_nobody_answers_the_end_of_a_program_waits_for_one_communicator_and_not_for_each(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "RENEWAL_PATIENCE", 0.0)
+    monkeypatch.setattr(held, "_renewal", held._Renewal())
+    each = [reserved(OTHER), reserved(THIRD), reserved(OTHER)]
+    standin.instead = lambda job, method, path: b"HTTP/1.1 503 Away\r\n\r\n{}"
+    held._renewal.release()
+    assert [flows.made() for flows in each] == [{}, {}, {}]
+    assert len({path for _, method, path in standin.requests if method == "DELETE"}) == 1
+
+
 def test_a_renewal_does_not_overtake_a_change(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
     flows = reserved(OTHER)
     begun, changed = threading.Event(), threading.Event()

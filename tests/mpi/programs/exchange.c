@@ -339,7 +339,7 @@ static void parts(MPI_Comm comm) {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-/* The attribute by the names of MPI-1. */
+/* The attribute by the names of MPI-1, and by that behind the profiling interface, which asks nobody. */
 static void old_names(MPI_Comm comm) {
     lark_mpi_status *read;
     int found;
@@ -350,8 +350,23 @@ static void old_names(MPI_Comm comm) {
     MPI_Barrier(comm);
     MPI_Attr_delete(comm, lark_mpi_keyval());
     truth("left", !has(comm));
+    MPI_Barrier(comm);
+    PMPI_Comm_set_attr(comm, lark_mpi_keyval(), &(lark_mpi_wish){.pattern = LARK_MPI_ALL, .rate = 1e6});
+    truth("unasked", !has(comm));
+    refused("over it", comm, &(lark_mpi_wish){.pattern = LARK_MPI_ALL, .rate = 1e6});
+    seen("made anew", comm);
+    MPI_Barrier(comm);
 }
 #pragma GCC diagnostic pop
+
+/* The worker service tells another job from now on. */
+static void renamed(MPI_Comm comm) {
+    refused("before", comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 1e6});
+    wait_for("renamed");
+    refused("after", comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 2e6});
+    seen("made", comm);
+    MPI_Barrier(comm);
+}
 
 #define THREADS 3
 
@@ -419,6 +434,7 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "threads")) threads(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "parts")) parts(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "old names")) old_names(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "renamed")) renamed(MPI_COMM_WORLD);
     fputs("}", told);
     fclose(told);
     MPI_Finalize();

@@ -235,6 +235,14 @@ def away(comm: MPI.Intracomm) -> None:
     wait_for("end")
 
 
+def renamed(comm: MPI.Intracomm) -> None:
+    """The worker service tells another job from now on."""
+    before = refused(comm, "ring", 1e6)
+    wait_for("renamed")
+    tell(before=before, after=refused(comm, "ring", 2e6), made=paths(comm))
+    comm.Barrier()
+
+
 def twice(comm: MPI.Intracomm) -> None:
     """Two communicators of the same jobs, the second one with other ranks that ask; each is released by itself."""
     half = MPI.Intracomm(comm.Split(comm.rank % 2))

@@ -1,4 +1,4 @@
-/* One flow to job 1, changed while it is renewed. Each line of the standard input is a step, and is answered by its name
+/* Flows to jobs 1 and 2, changed while they are renewed. Each line of the standard input is a step, and is answered by its name
  * once it is done. */
 #include "lark_mpi.c"
 
@@ -6,20 +6,29 @@
 
 int main(void) {
     char step[16], reason[TEXT];
-    reservation of = {.lease = 3600, .jobs = 2, .makes = 1};
-    of.places = calloc(2, sizeof *of.places);
-    of.flows = calloc(2, sizeof *of.flows);
-    of.before = calloc(2, sizeof *of.before);
-    if (!of.places || !of.flows || !of.before) return 1;
-    snprintf(of.places[1].job, ID, "%016x", 1);
+    reservation of = {.lease = 3600, .jobs = 3, .makes = 1}, other = of;
+    read_environment();
+    for (reservation *each = &of; each; each = each == &of ? &other : NULL) {
+        each->places = calloc(3, sizeof *of.places);
+        each->flows = calloc(3, sizeof *of.flows);
+        each->before = calloc(3, sizeof *of.before);
+        if (!each->places || !each->flows || !each->before) return 1;
+        for (int job = 1; job < 3; job++) snprintf(each->places[job].job, ID, "%016x", job);
+    }
     while (scanf("%15s", step) == 1) {
         int good = 1;
-        if (!strcmp(step, "take")) good = prepare(&of, (long long[]){0, 30000}, reason);
-        if (!strcmp(step, "change")) good = prepare(&of, (long long[]){0, 60000}, reason);
+        if (!strcmp(step, "take")) good = prepare(&of, (long long[]){0, 30000, 0}, reason);
+        if (!strcmp(step, "change")) good = prepare(&of, (long long[]){0, 60000, 0}, reason);
+        if (!strcmp(step, "second")) good = prepare(&other, (long long[]){0, 0, 20000}, reason);
+        if (!strcmp(step, "slow")) {
+            of.lease = 3;
+            good = prepare(&of, (long long[]){0, 30000, 30000}, reason);
+        }
+        if (!strcmp(step, "setenv")) good = !setenv("LARK_SOCKET", "/nonexistent", 1);
         if (!strcmp(step, "longer")) {
             /* The next renewal is no later for it. */
             of.lease = 36000;
-            good = prepare(&of, (long long[]){0, 30000}, reason) && of.due <= now() + 1200;
+            good = prepare(&of, (long long[]){0, 30000, 0}, reason) && of.due <= now() + 1200;
         }
         if (!strcmp(step, "renew")) {
             pthread_mutex_lock(&lock);
@@ -45,8 +54,10 @@ int main(void) {
         puts(step);
         fflush(stdout);
     }
-    free(of.places);
-    free(of.flows);
-    free(of.before);
+    for (reservation *each = &of; each; each = each == &of ? &other : NULL) {
+        free(each->places);
+        free(each->flows);
+        free(each->before);
+    }
     return 0;
 }
