@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +31,15 @@ class _Block:
     def join(self, key: int, label: Hashable) -> None:
         self.members[key] = None
         self.labels[label] = self.labels.get(label, 0) + 1
+
+    def join_all(self, keys: list[int], labels: Mapping[int, Hashable | None]) -> None:
+        """Take in many live addresses, which mostly have one label."""
+        self.members.update(dict.fromkeys(keys))
+        here = [labels[key] for key in keys]
+        # Two labels are compared by identity first, and hashing one takes as long as all else for an address.
+        counts = {here[0]: len(here)} if here.count(here[0]) == len(here) else Counter(here)
+        for label, count in counts.items():
+            self.labels[label] = self.labels.get(label, 0) + count
 
     def leave(self, key: int, label: Hashable) -> None:
         del self.members[key]
@@ -133,43 +143,54 @@ class LabelledPrefixes:
         """:meth:`put` of many addresses, each :func:`packed`, into an empty set; covers are calculated once, at last.
         Raises ValueError for a block that does not hold its address."""
         assert not self._labels, "only an empty set is filled"
-        again = []
-        for key, block, label in entries:
+        # Addresses that were there already, those out of no block, and those out of each.
+        again, alone = list[tuple[int, Prefix | None, Hashable | None]](), list[int]()
+        out_of: dict[Prefix, tuple[_Block, list[int]]] = {}
+        for key, prefix, label in entries:
             if key in self._labels:
-                again.append((key, block, label))
+                again.append((key, prefix, label))
                 continue
-            if block is not None:
-                self._block_of[key] = self._used(block, 6 if key & 1 else 4, key >> 9).prefix
+            if prefix is None:
+                alone.append(key)
+            else:
+                if (found := out_of.get(prefix)) is None:
+                    found = out_of[prefix] = self._begin(prefix), []
+                if not _is_in(prefix, key):
+                    raise ValueError(f"block {prefix} does not hold {unpack(key)}")
+                found[1].append(key)
+                self._block_of[key] = found[0].prefix
             self._labels[key] = label
         outermost: dict[int, _Block] = {}
-        for key, label in self._labels.items():
-            around = self._around(unpack(key)) if self._lengths else []
-            for each in around:
-                each.join(key, label)
-            if around:
-                outermost[id(around[0])] = around[0]
-            elif label is not None:
+        around = {prefix: self._holding(prefix) for prefix in out_of}
+        split = {each.prefix for chain in around.values() for each in chain[:-1]}
+        for prefix, (block, keys) in out_of.items():
+            block.users = len(keys)
+            if prefix in split:
+                # Which of the blocks inside hold an address is looked up for each.
+                alone += keys
+                continue
+            for each in around[prefix]:
+                each.join_all(keys, self._labels)
+            outermost[id(around[prefix][0])] = around[prefix][0]
+        for key in alone:
+            chain = self._around(unpack(key)) if self._lengths else []
+            for each in chain:
+                each.join(key, self._labels[key])
+            if chain:
+                outermost[id(chain[0])] = chain[0]
+            elif (label := self._labels[key]) is not None:
                 self._sets.setdefault(label, PrefixSet()).add(unpack(key))
         for each in outermost.values():
             for named, element in self._parts(each):
                 self._sets.setdefault(named, PrefixSet()).add(element)
-        for key, block, label in again:
+        for key, prefix, label in again:
             single = unpack(key)
-            self.put((single.version, single.value), block, label)
+            self.put((single.version, single.value), prefix, label)
 
-    def _used(self, prefix: Prefix, version: int, value: int) -> _Block:
-        """The block of a prefix for an address in it, with one user more."""
-        shift = FULL[version] - prefix.length
-        if prefix.version != version or value >> shift << shift != prefix.value:
-            raise ValueError(f"block {prefix} does not hold {Prefix(version, value, FULL[version])}")
-        key = pack(prefix)
-        block = self._blocks.get(key)
-        if block is None:
-            block = self._blocks[key] = _Block(prefix)
-            kind = prefix.length << 1 | (version == 6)
-            self._lengths[kind] = self._lengths.get(kind, 0) + 1
-        block.users += 1
-        return block
+    def _holding(self, prefix: Prefix) -> list[_Block]:
+        """The blocks that hold the whole of a prefix, outermost first."""
+        first = Prefix(prefix.version, prefix.value, FULL[prefix.version])
+        return [each for each in self._around(first) if each.prefix.length <= prefix.length]
 
     def relabel(self, labels: Iterable[tuple[tuple[int, int], Hashable | None]]) -> None:
         """Give addresses that are there other labels, many at a time: what a block counts as is looked up once."""
@@ -315,10 +336,14 @@ class LabelledPrefixes:
                 self._close(block)
 
     def _open(self, prefix: Prefix) -> _Block:
-        block = _Block(prefix)
+        block = self._begin(prefix)
         for key in self._live_in(prefix):
             block.join(key, self._labels[key])
-        self._blocks[pack(prefix)] = block
+        return block
+
+    def _begin(self, prefix: Prefix) -> _Block:
+        """A block that holds nothing yet."""
+        block = self._blocks[pack(prefix)] = _Block(prefix)
         kind = prefix.length << 1 | (prefix.version == 6)
         self._lengths[kind] = self._lengths.get(kind, 0) + 1
         return block
@@ -359,3 +384,9 @@ class LabelledPrefixes:
                 del self._sets[label]
         deltas = [(label, Delta(tuple(sorted(came[label])), tuple(sorted(went[label])))) for label in came]
         return [(label, delta) for label, delta in deltas if delta]
+
+
+def _is_in(prefix: Prefix, key: int) -> bool:
+    """True where a prefix holds the address of a key."""
+    shift = FULL[prefix.version] - prefix.length
+    return prefix.version == (6 if key & 1 else 4) and key >> 9 >> shift << shift == prefix.value
