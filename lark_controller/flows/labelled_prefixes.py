@@ -59,7 +59,7 @@ class LabelledPrefixes:
     all live addresses. Mutable, for one thread.
     """
 
-    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets")
+    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets", "_shared")
 
     def __init__(self) -> None:
         self._labels: dict[int, Hashable] = {}
@@ -68,6 +68,8 @@ class LabelledPrefixes:
         self._blocks: dict[int, _Block] = {}
         self._lengths: dict[int, int] = {}
         self._sets: dict[Hashable, PrefixSet] = {}
+        # Blocks that a copy has as well: they are copied before they change, so that a copy itself takes little time.
+        self._shared: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -77,10 +79,8 @@ class LabelledPrefixes:
         other = LabelledPrefixes()
         other._labels, other._lengths = dict(self._labels), dict(self._lengths)
         other._block_of = dict(self._block_of)
-        other._blocks = {
-            key: _Block(block.prefix, block.users, dict(block.members), dict(block.labels))
-            for key, block in self._blocks.items()
-        }
+        other._blocks = dict(self._blocks)
+        self._shared, other._shared = set(self._blocks), set(self._blocks)
         other._sets = {label: each.copy() for label, each in self._sets.items()}
         return other
 
@@ -206,7 +206,7 @@ class LabelledPrefixes:
             for key, single, label in changes:
                 old = self._labels[key]
                 self._labels[key] = label
-                for block in self._around(single):
+                for block in map(self._own, self._around(single)):
                     block.leave(key, old)
                     block.join(key, label)
             self._change(before, self._elements(region))
@@ -316,21 +316,20 @@ class LabelledPrefixes:
     def _join(self, key: int, single: Prefix, block: Prefix | None, label: Hashable) -> None:
         if block is not None:
             named = self._blocks.get(pack(block))
-            if named is None:
-                named = self._open(block)
+            named = self._open(block) if named is None else self._own(named)
             named.users += 1
             self._block_of[key] = named.prefix
         self._labels[key] = label
-        for around in self._around(single):
+        for around in map(self._own, self._around(single)):
             around.join(key, label)
 
     def _leave(self, key: int, single: Prefix) -> None:
         label = self._labels.pop(key)
-        for around in self._around(single):
+        for around in map(self._own, self._around(single)):
             around.leave(key, label)
         prefix = self._block_of.pop(key, None)
         if prefix is not None:
-            block = self._blocks[pack(prefix)]
+            block = self._own(self._blocks[pack(prefix)])
             block.users -= 1
             if not block.users:
                 self._close(block)
@@ -348,9 +347,17 @@ class LabelledPrefixes:
         self._lengths[kind] = self._lengths.get(kind, 0) + 1
         return block
 
+    def _own(self, block: _Block) -> _Block:
+        """A block, to be changed."""
+        if self._shared and (key := pack(block.prefix)) in self._shared:
+            self._shared.discard(key)
+            block = self._blocks[key] = _Block(block.prefix, block.users, dict(block.members), dict(block.labels))
+        return block
+
     def _close(self, block: _Block) -> None:
         key = pack(block.prefix)
         del self._blocks[key]
+        self._shared.discard(key)
         self._lengths[key & 0x1FF] -= 1
         if not self._lengths[key & 0x1FF]:
             del self._lengths[key & 0x1FF]
