@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +32,15 @@ class _Block:
         self.members[key] = None
         self.labels[label] = self.labels.get(label, 0) + 1
 
+    def join_all(self, keys: list[int], labels: Mapping[int, Hashable | None]) -> None:
+        """Take in many live addresses, which mostly have one label."""
+        self.members.update(dict.fromkeys(keys))
+        here = [labels[key] for key in keys]
+        # Two labels are compared by identity first, and hashing one takes as long as all else for an address.
+        counts = {here[0]: len(here)} if here.count(here[0]) == len(here) else Counter(here)
+        for label, count in counts.items():
+            self.labels[label] = self.labels.get(label, 0) + count
+
     def leave(self, key: int, label: Hashable) -> None:
         del self.members[key]
         self.labels[label] -= 1
@@ -49,7 +59,7 @@ class LabelledPrefixes:
     all live addresses. Mutable, for one thread.
     """
 
-    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets")
+    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets", "_shared")
 
     def __init__(self) -> None:
         self._labels: dict[int, Hashable] = {}
@@ -58,6 +68,8 @@ class LabelledPrefixes:
         self._blocks: dict[int, _Block] = {}
         self._lengths: dict[int, int] = {}
         self._sets: dict[Hashable, PrefixSet] = {}
+        # Blocks that a copy has as well: they are copied before they change, so that a copy itself takes little time.
+        self._shared: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -67,10 +79,8 @@ class LabelledPrefixes:
         other = LabelledPrefixes()
         other._labels, other._lengths = dict(self._labels), dict(self._lengths)
         other._block_of = dict(self._block_of)
-        other._blocks = {
-            key: _Block(block.prefix, block.users, dict(block.members), dict(block.labels))
-            for key, block in self._blocks.items()
-        }
+        other._blocks = dict(self._blocks)
+        self._shared, other._shared = set(self._blocks), set(self._blocks)
         other._sets = {label: each.copy() for label, each in self._sets.items()}
         return other
 
@@ -133,43 +143,54 @@ class LabelledPrefixes:
         """:meth:`put` of many addresses, each :func:`packed`, into an empty set; covers are calculated once, at last.
         Raises ValueError for a block that does not hold its address."""
         assert not self._labels, "only an empty set is filled"
-        again = []
-        for key, block, label in entries:
+        # Addresses that were there already, those out of no block, and those out of each.
+        again, alone = list[tuple[int, Prefix | None, Hashable | None]](), list[int]()
+        out_of: dict[Prefix, tuple[_Block, list[int]]] = {}
+        for key, prefix, label in entries:
             if key in self._labels:
-                again.append((key, block, label))
+                again.append((key, prefix, label))
                 continue
-            if block is not None:
-                self._block_of[key] = self._used(block, 6 if key & 1 else 4, key >> 9).prefix
+            if prefix is None:
+                alone.append(key)
+            else:
+                if (found := out_of.get(prefix)) is None:
+                    found = out_of[prefix] = self._begin(prefix), []
+                if not _is_in(prefix, key):
+                    raise ValueError(f"block {prefix} does not hold {unpack(key)}")
+                found[1].append(key)
+                self._block_of[key] = found[0].prefix
             self._labels[key] = label
         outermost: dict[int, _Block] = {}
-        for key, label in self._labels.items():
-            around = self._around(unpack(key)) if self._lengths else []
-            for each in around:
-                each.join(key, label)
-            if around:
-                outermost[id(around[0])] = around[0]
-            elif label is not None:
+        around = {prefix: self._holding(prefix) for prefix in out_of}
+        split = {each.prefix for chain in around.values() for each in chain[:-1]}
+        for prefix, (block, keys) in out_of.items():
+            block.users = len(keys)
+            if prefix in split:
+                # Which of the blocks inside hold an address is looked up for each.
+                alone += keys
+                continue
+            for each in around[prefix]:
+                each.join_all(keys, self._labels)
+            outermost[id(around[prefix][0])] = around[prefix][0]
+        for key in alone:
+            chain = self._around(unpack(key)) if self._lengths else []
+            for each in chain:
+                each.join(key, self._labels[key])
+            if chain:
+                outermost[id(chain[0])] = chain[0]
+            elif (label := self._labels[key]) is not None:
                 self._sets.setdefault(label, PrefixSet()).add(unpack(key))
         for each in outermost.values():
             for named, element in self._parts(each):
                 self._sets.setdefault(named, PrefixSet()).add(element)
-        for key, block, label in again:
+        for key, prefix, label in again:
             single = unpack(key)
-            self.put((single.version, single.value), block, label)
+            self.put((single.version, single.value), prefix, label)
 
-    def _used(self, prefix: Prefix, version: int, value: int) -> _Block:
-        """The block of a prefix for an address in it, with one user more."""
-        shift = FULL[version] - prefix.length
-        if prefix.version != version or value >> shift << shift != prefix.value:
-            raise ValueError(f"block {prefix} does not hold {Prefix(version, value, FULL[version])}")
-        key = pack(prefix)
-        block = self._blocks.get(key)
-        if block is None:
-            block = self._blocks[key] = _Block(prefix)
-            kind = prefix.length << 1 | (version == 6)
-            self._lengths[kind] = self._lengths.get(kind, 0) + 1
-        block.users += 1
-        return block
+    def _holding(self, prefix: Prefix) -> list[_Block]:
+        """The blocks that hold the whole of a prefix, outermost first."""
+        first = Prefix(prefix.version, prefix.value, FULL[prefix.version])
+        return [each for each in self._around(first) if each.prefix.length <= prefix.length]
 
     def relabel(self, labels: Iterable[tuple[tuple[int, int], Hashable | None]]) -> None:
         """Give addresses that are there other labels, many at a time: what a block counts as is looked up once."""
@@ -185,7 +206,7 @@ class LabelledPrefixes:
             for key, single, label in changes:
                 old = self._labels[key]
                 self._labels[key] = label
-                for block in self._around(single):
+                for block in map(self._own, self._around(single)):
                     block.leave(key, old)
                     block.join(key, label)
             self._change(before, self._elements(region))
@@ -295,37 +316,48 @@ class LabelledPrefixes:
     def _join(self, key: int, single: Prefix, block: Prefix | None, label: Hashable) -> None:
         if block is not None:
             named = self._blocks.get(pack(block))
-            if named is None:
-                named = self._open(block)
+            named = self._open(block) if named is None else self._own(named)
             named.users += 1
             self._block_of[key] = named.prefix
         self._labels[key] = label
-        for around in self._around(single):
+        for around in map(self._own, self._around(single)):
             around.join(key, label)
 
     def _leave(self, key: int, single: Prefix) -> None:
         label = self._labels.pop(key)
-        for around in self._around(single):
+        for around in map(self._own, self._around(single)):
             around.leave(key, label)
         prefix = self._block_of.pop(key, None)
         if prefix is not None:
-            block = self._blocks[pack(prefix)]
+            block = self._own(self._blocks[pack(prefix)])
             block.users -= 1
             if not block.users:
                 self._close(block)
 
     def _open(self, prefix: Prefix) -> _Block:
-        block = _Block(prefix)
+        block = self._begin(prefix)
         for key in self._live_in(prefix):
             block.join(key, self._labels[key])
-        self._blocks[pack(prefix)] = block
+        return block
+
+    def _begin(self, prefix: Prefix) -> _Block:
+        """A block that holds nothing yet."""
+        block = self._blocks[pack(prefix)] = _Block(prefix)
         kind = prefix.length << 1 | (prefix.version == 6)
         self._lengths[kind] = self._lengths.get(kind, 0) + 1
+        return block
+
+    def _own(self, block: _Block) -> _Block:
+        """A block, to be changed."""
+        if self._shared and (key := pack(block.prefix)) in self._shared:
+            self._shared.discard(key)
+            block = self._blocks[key] = _Block(block.prefix, block.users, dict(block.members), dict(block.labels))
         return block
 
     def _close(self, block: _Block) -> None:
         key = pack(block.prefix)
         del self._blocks[key]
+        self._shared.discard(key)
         self._lengths[key & 0x1FF] -= 1
         if not self._lengths[key & 0x1FF]:
             del self._lengths[key & 0x1FF]
@@ -359,3 +391,9 @@ class LabelledPrefixes:
                 del self._sets[label]
         deltas = [(label, Delta(tuple(sorted(came[label])), tuple(sorted(went[label])))) for label in came]
         return [(label, delta) for label, delta in deltas if delta]
+
+
+def _is_in(prefix: Prefix, key: int) -> bool:
+    """True where a prefix holds the address of a key."""
+    shift = FULL[prefix.version] - prefix.length
+    return prefix.version == (6 if key & 1 else 4) and key >> 9 >> shift << shift == prefix.value

@@ -67,11 +67,27 @@ def enter(prefixes: LabelledPrefixes, placed: Placed, label_of: LabelOf) -> None
 
 
 def fill(placed: Iterable[Placed], into: Iterable[tuple[LabelledPrefixes, LabelOf]]) -> None:
-    """Put the addresses of all jobs under their labels in sets that are empty yet, which share them."""
-    found = [(each, [(packed(address), block) for address, block in _entries(each)]) for each in placed]
+    """Put the addresses of all jobs under their labels in sets that are empty yet, which share them.
+
+    A label depends on a job's decision alone.
+    """
+    # Jobs share blocks and decisions, and each of these is looked at once, by its identity.
+    blocks: dict[int, Prefix] = {}
+    decided: dict[int, Placed] = {}
+    found: list[tuple[int, int, Prefix | None]] = []
+    for each in placed:
+        if not each.job.has_pool_address:
+            continue
+        decision = id(each.decision)
+        decided.setdefault(decision, each)
+        for address, block in each.job.blocks:
+            prefix = None if block is None else blocks.get(id(block))
+            if block is not None and prefix is None:
+                prefix = blocks[id(block)] = prefix_of(block)
+            found.append((decision, packed((address.version, int(address))), prefix))
     for prefixes, label_of in into:
-        labelled = ((label_of(each), entries) for each, entries in found if entries)
-        prefixes.fill((address, block, label) for label, entries in labelled for address, block in entries)
+        labels = {decision: label_of(each) for decision, each in decided.items()}
+        prefixes.fill((key, prefix, labels[decision]) for decision, key, prefix in found)
 
 
 def move_blocks(placed: Mapping[int, Placed], numbers: Iterable[int], followed: Iterable[Followed]) -> Iterator[None]:

@@ -88,6 +88,8 @@ class JobsByEdge:
     def __init__(self) -> None:
         self._at: dict[int, LocalJobs] = {}
         self._edges: dict[SliceKey, set[int]] = {}
+        # Those that a copy has as well: they are copied before they change, so that a copy itself takes little time.
+        self._shared: set[int] = set()
 
     def at(self, datapath: int | None) -> LocalJobs:
         """The jobs of an edge."""
@@ -104,7 +106,7 @@ class JobsByEdge:
 
     def add(self, datapath: int, number: int, key: SliceKey | None) -> None:
         """Add a job to an edge; ``key`` is the slice that needs a tag there for it."""
-        local = self._at.setdefault(datapath, LocalJobs())
+        local = self._own(datapath)
         local.numbers.add(number)
         if key is not None:
             local.slices[key] = local.slices.get(key, 0) + 1
@@ -113,7 +115,7 @@ class JobsByEdge:
 
     def take(self, datapath: int, number: int, key: SliceKey | None) -> None:
         """Take a job from its edge, with the slice with which it was added."""
-        local = self._at[datapath]
+        local = self._own(datapath)
         local.numbers.discard(number)
         if key is None:
             return
@@ -126,9 +128,20 @@ class JobsByEdge:
                 del self._edges[key]
         local.stale = local.stale or local.slices.keys() != local.assigned.keys()
 
+    def _own(self, datapath: int) -> LocalJobs:
+        """The jobs of an edge, to be changed."""
+        local = self._at.get(datapath)
+        if local is None:
+            local = self._at[datapath] = LocalJobs()
+        elif datapath in self._shared:
+            self._shared.discard(datapath)
+            local = self._at[datapath] = local.copy()
+        return local
+
     def copy(self) -> JobsByEdge:
         """The same jobs, to be changed apart."""
         other = JobsByEdge()
-        other._at = {datapath: local.copy() for datapath, local in self._at.items()}
+        other._at = dict(self._at)
+        self._shared, other._shared = set(self._at), set(self._at)
         other._edges = {key: set(edges) for key, edges in self._edges.items()}
         return other

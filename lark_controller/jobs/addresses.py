@@ -91,6 +91,12 @@ class BlockAllocator:
             int(address), None if block is None else block.prefixlen, Tenant(group, user)
         )
 
+    def keep(self, address: Address, block: Network | None, group: str, user: str) -> None:
+        """:meth:`hold` of an address that nobody holds; others, and those outside of the networks, are left alone."""
+        space, number = self._spaces[address.version], int(address)
+        if number not in space.held and space.contains(number):
+            space.hold(number, None if block is None else block.prefixlen, Tenant(group, user))
+
     def release(self, address: Address) -> None:
         """Note that an address is free; an address that is not held stays free."""
         self._spaces[address.version].release(int(address))
@@ -203,7 +209,7 @@ class _AddressBlocks:
             raise AddressError(ATTRIBUTES[self.version], f"{self._address(address)} is held already")
         number = address >> self._shift
         block = self._blocks.get(number)
-        if length is not None and self._contains(address) and number not in self._foreign:
+        if length is not None and self.contains(address) and number not in self._foreign:
             if block is None:
                 units = 1 << max(0, self.bits - self._shift - length)
                 first = number & -units
@@ -378,8 +384,13 @@ class _AddressBlocks:
                 return index, network.position(number)
         return None
 
-    def _contains(self, address: int) -> bool:
-        return any(first <= address < first + (1 << (self.bits - length)) for first, length in self.networks)
+    def contains(self, address: int) -> bool:
+        """True for an address of one of the networks."""
+        # Without a generator, which takes longer than all of this: a start asks for each job.
+        for first, length in self.networks:  # noqa: SIM110
+            if first <= address < first + (1 << (self.bits - length)):
+                return True
+        return False
 
     def _address(self, value: int) -> Address:
         return IPv4Address(value) if self.version == 4 else IPv6Address(value)

@@ -113,6 +113,8 @@ class Decider:
         self._step = step
         self.names = needed_attributes(policy)
         self._remembered: dict[Facts, tuple[Facts, Decision]] = {}
+        # The same by the identity of the facts that are kept there: equal facts are mostly one object.
+        self._identical: dict[int, tuple[Facts, Decision]] = {}
         # The characters of all facts and decisions that are remembered.
         self._characters = 0
 
@@ -129,6 +131,9 @@ class Decider:
         return self._entry(facts)[0]
 
     def _entry(self, facts: Facts) -> tuple[Facts, Decision]:
+        entry = self._identical.get(id(facts))
+        if entry is not None:
+            return entry
         entry = self._remembered.get(facts)
         if entry is None:
             entry = (facts, decide(facts, self.policy, self._step))
@@ -136,5 +141,6 @@ class Decider:
             while len(self._remembered) >= MAX_REMEMBERED or (self._remembered and self._characters > MAX_CHARACTERS):
                 oldest = next(iter(self._remembered))
                 self._characters -= _size(*self._remembered.pop(oldest))
-            self._remembered[facts] = entry
+                del self._identical[id(oldest)]
+            self._remembered[facts] = self._identical[id(facts)] = entry
         return entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -122,6 +122,18 @@ class Confirmations:
     def blocked(self, number: int, what: Awaited, reason: str) -> None:
         """Note that nothing can be sent for a job now; ``reason`` is shown."""
         self._set(number, _Part(what, 0, reason))
+
+    def begin(self, numbers: Collection[int], lacking: Sequence[tuple[Awaited, str]]) -> None:
+        """:meth:`blocked` of jobs of which nothing is noted yet, each with all of these reasons."""
+        if len(lacking) > _FEW or not self._jobs.keys().isdisjoint(numbers):
+            for number in numbers:
+                for what, reason in lacking:
+                    self.blocked(number, what, reason)
+            return
+        parts = tuple(_Part(what, 0, reason) for what, reason in lacking)
+        self._jobs.update(dict.fromkeys(numbers, parts))
+        for what, _ in lacking:
+            self._open.setdefault(what, set()).update(numbers)
 
     def confirmed(self, number: int, what: Awaited) -> bool:
         """Note a confirmation; True if that was the last thing that the job waited for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -69,6 +69,29 @@ class Progress:
             why = loop.desired.switches[placed.datapath].why_no_job_port(job.port)
             seen.blocked(job.number, FlowsAt(placed.datapath), why)
         self._queues.expect(placed)
+
+    def expect_all(self, jobs: Iterable[Job]) -> None:
+        """:meth:`expect` of jobs of which nothing is known yet: those at one switch mostly lack the same."""
+        loop, desired = self._loop, self._loop.desired
+        cores = [dp for dp, spec in sorted(desired.policy.switches.items()) if spec.role is SwitchRole.CORE]
+        alike: dict[tuple[int, bool], list[Job]] = {}
+        for job in jobs:
+            placed = desired.placed[job.number]
+            datapath = placed.datapath
+            if datapath is None or job.external or job.network_type is not NetworkType.OVS_BRIDGE:
+                self.expect(job)
+            else:
+                alike.setdefault((datapath, desired.is_classed(placed)), []).append(job)
+        for (datapath, classed), some in alike.items():
+            needed = [*(cores if classed else ()), datapath]
+            if len(set(needed)) < len(needed) or any(map(loop.connected, needed)):
+                for job in some:
+                    self.expect(job)
+                continue
+            lacking = [(FlowsAt(each), loop.why_away(each)) for each in needed]
+            loop.confirmations.begin([job.number for job in some], lacking)
+            for job in some:
+                self._queues.expect(desired.placed[job.number])
 
     async def settle_waiting(self, after: float) -> None:
         """Settle, ``after`` so many seconds, the jobs that still wait, in portions: what is stored of them is then no

@@ -151,8 +151,7 @@ class Reconciler(LoopState):
             bring_to(self.desired, self.decider, jobs)
         else:
             self.desired.load((job, self.decider.of(job)) for job in jobs)
-        for job in jobs:
-            self._progress.expect(job)
+        self._progress.expect_all(jobs)
         for datapath in self.dirty.switches():
             self.queues.refresh(datapath)
         for number in self.dirty.jobs():

@@ -119,6 +119,8 @@ class ExternalAddresses:
 
     def with_external(self, job: Job) -> Job:
         """The job with its external addresses; the caller holds the lock."""
+        if not self._of_job and not job.external:
+            return job
         has = (self._of_job.get((job.id, family)) for family in (4, 6))
         found = tuple(each.external for each in has if each is not None and not _reservation_over(job, each))
         return job if found == job.external else replace(job, external=found)

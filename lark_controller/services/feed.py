@@ -42,8 +42,8 @@ class Feed:
     def load(self, jobs: Iterable[tuple[Job, Standing]]) -> None:
         """Take live jobs in, with how far each is; from now on nothing is handed over until :meth:`open`."""
         self._open = False
-        for job, (state, reason) in jobs:
-            self.directory.set_standing(job.number, state, reason)
+        for job, standing in jobs:
+            self.directory.begin(job.number, standing)
             self.put(job)
 
     def loaded(self) -> None:

@@ -19,7 +19,6 @@ class Holdings:
     def __init__(self, policy: Policy | None = None, jobs: Iterable[Job] = ()) -> None:
         # The id of the live job at each switch port: a switch could not distinguish two jobs at one port.
         self._ports: dict[Place, dict[str, str]] = {}
-        self._networks = () if policy is None else policy.job_networks
         self.blocks = BlockAllocator((), (26, 122))
         if policy is not None:
             reserved = [address for network in policy.hosts for address in network]
@@ -39,8 +38,7 @@ class Holdings:
             return
         for address, block in job.blocks:
             # An address that was assigned a moment ago is held already.
-            if any(address in network for network in self._networks) and not self.blocks.holds(address):
-                self.blocks.hold(address, block, job.group, job.owner)
+            self.blocks.keep(address, block, job.group, job.owner)
 
     def release(self, job: Job) -> None:
         """Forget what a job had."""

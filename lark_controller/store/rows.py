@@ -12,9 +12,9 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, CursorResult, Row, func, select
 
 from lark_common.runs import AddressType, NetworkType, RunKey
-from lark_common.shared_texts import shared
+from lark_common.shared_texts import LONGEST, shared
 from lark_common.turns import by_portions
-from lark_controller.jobs.job import SHARED_SIZE, Facts, Job, JobState, Standing, shared_facts
+from lark_controller.jobs.job import SHARED_SIZE, Facts, Job, JobState, Standing, job_of, shared_facts
 from lark_controller.store.schema import leases, runs
 
 _NAMES: Final = (
@@ -55,7 +55,7 @@ def job_from(row: Sequence[Any]) -> Job:
 
 def live_job_from(row: Sequence[Any]) -> tuple[Job, Standing]:
     """The job in a row of :data:`JOB_COLUMNS` as live jobs are held, and how far it was."""
-    return _job(row, JobState.REGISTERING, ""), Standing(_STATES[row[_STATE]], shared(row[_REASON]))
+    return _job(row, JobState.REGISTERING, ""), _standing(row[_STATE], row[_REASON])
 
 
 def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
@@ -64,7 +64,7 @@ def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
         network_type, address_type, ipv4, ipv6, ipv4_block, ipv6_block, datapath, port, mac, vlan,
         bandwidth, inbound, outbound, _, _, lease_until, created, facts, quarantine, vouched,
     ) = row  # fmt: skip
-    return Job(
+    return job_of(
         number,
         RunKey(global_job_id, started, slot),
         job_id,
@@ -94,7 +94,19 @@ def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
         facts_from(facts),
         shared(quarantine),
         vouched,
+        (),
+        (),
     )
+
+
+def _standing(state: str, reason: str) -> Standing:
+    """A standing; equal ones are one object, if their reasons are short."""
+    return _latest_standing(state, reason) if len(reason) <= LONGEST else Standing(_STATES[state], reason)
+
+
+@lru_cache(maxsize=4_096)
+def _latest_standing(state: str, reason: str) -> Standing:
+    return Standing(_STATES[state], reason)
 
 
 def columns_of(job: Job) -> dict[str, Any]:

@@ -290,6 +290,32 @@ def test_large_blocks_count_addresses_that_were_there_before() -> None:
     assert one.prefixes("alice") == (Prefix(4, BASE[4], 16),)
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.lists(puts(), max_size=30), st.lists(st.tuples(puts(), st.booleans()), max_size=40))
+def test_a_copy_and_what_it_is_of_change_apart(
+    filled: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
+    history: list[tuple[tuple[tuple[int, int], Prefix | None, Hashable | None, bool], bool]],
+) -> None:
+    content: Content = {address: (block, label) for address, block, label, _ in filled}
+    one = LabelledPrefixes()
+    one.fill((packed(address), block, label) for address, block, label, _ in filled)
+    pairs = [(one, content), (one.copy(), dict(content))]
+    pairs.append((pairs[1][0].copy(), dict(content)))
+    for count, ((address, block, label, put), first) in enumerate(history):
+        prefixes, held = pairs[0 if first else 1 + count % 2]
+        if put or address not in held:
+            held[address] = (block, label)
+            prefixes.put(address, block, label)
+        elif count % 3:
+            del held[address]
+            prefixes.discard(address)
+        else:
+            held[address] = (held[address][0], label)
+            prefixes.relabel([(address, label)])
+        for each, its in pairs:
+            assert {label: set(each.prefixes(label)) for label in each.labels()} == expected(its)
+
+
 def test_an_address_outside_its_block_is_refused() -> None:
     with pytest.raises(ValueError, match=r"10\.64\.0\.0/28 does not hold 10\.64\.1\.0/32"):
         LabelledPrefixes().put((4, BASE[4] + 256), Prefix(4, BASE[4], 28), "alice")

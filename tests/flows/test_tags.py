@@ -84,3 +84,7 @@ def test_an_edge_has_jobs_until_the_last_one_goes() -> None:
     jobs.take(1, 8, None)
     assert (set(jobs.edges()), jobs.at(1).numbers, jobs.at(None).numbers) == ({2}, set(), set())
     assert (set(apart.edges()), apart.edges_of(key), apart.at(1).numbers) == ({1, 2}, {1, 2}, {7, 8})
+    apart.add(2, 11, other)
+    apart.take(2, 9, key)
+    assert (jobs.at(2).numbers, jobs.at(2).slices) == ({9, 10}, {key: 1, other: 1})
+    assert (apart.at(2).numbers, apart.at(2).slices) == ({10, 11}, {other: 2})

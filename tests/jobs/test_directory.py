@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
@@ -22,6 +22,7 @@ from lark_controller.jobs.job import (
     ReservedFlow,
     Standing,
     in_state,
+    job_of,
     shared_facts,
 )
 
@@ -230,3 +231,14 @@ def test_a_reserved_flow_of_which_little_is_said() -> None:
     flow = ReservedFlow(1, 5)
     assert (flow.target, flow.incoming, flow.steady) == ((), False, False)
     assert a_job(1, 1).external == ()
+
+
+def test_a_job_of_values_is_one_as_any_other() -> None:
+    job = Job(7, RunKey("a#1.0#1", 1, "slot1@w"), "id", "alice", "alice@a", "g", 1, 0, "w", vouched=True)
+    made = job_of(*(getattr(job, each.name) for each in fields(Job)))
+    assert (type(made), made, hash(made), repr(made)) == (Job, job, hash(job), repr(job))
+    assert replace(made, host="x") == replace(job, host="x")
+    with pytest.raises(FrozenInstanceError):
+        made.host = "x"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        job_of(7)

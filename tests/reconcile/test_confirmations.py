@@ -120,3 +120,22 @@ def test_many_switches_of_a_job_are_told_apart_as_few_are() -> None:
         seen.forget(7)
         assert len(called) == 8
         assert len(seen) == 0
+
+
+def test_jobs_that_begin_together_lack_what_each_lacks_by_itself() -> None:
+    for many in (1, 2, 12):
+        lacking = [(FlowsAt(datapath), f"{datapath} is away") for datapath in range(many)]
+        together, singly = Confirmations(), Confirmations()
+        for seen in (together, singly):
+            seen.sent(8, FlowsAt(0))
+        for numbers in ([1, 2, 3], [8, 9]):
+            together.begin(numbers, lacking)
+            for number in numbers:
+                for what, reason in lacking:
+                    singly.blocked(number, what, reason)
+        for number in (1, 2, 3, 8, 9):
+            assert together.waiting(number) == singly.waiting(number) == dict(lacking)
+        assert sorted(together.open()) == sorted(singly.open())
+        for seen in (together, singly):
+            assert [set(seen.synced(what)) for what, _ in lacking] == [set()] * (many - 1) + [{1, 2, 3, 8, 9}]
+            assert not seen.open()
