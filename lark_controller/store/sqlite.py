@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
+from operator import contains
 from threading import Lock
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import StatementError
 
 # Rows and characters of one step at most; a row with more text is a step by itself. A statement has 32,766 values at
@@ -71,12 +72,29 @@ def with_rows(connection: Connection, statement: str, rows: Sequence[Row]) -> in
     changed = 0
     for part in _portions(rows):
         values = tuple(chain.from_iterable(part))
-        if any("\0" in value for value in values if isinstance(value, str)):
+        if any(map(contains, [value for value in values if isinstance(value, str)], repeat("\0"))):
             # As PlainText has it; PostgreSQL cannot hold one.
             problem = "text with a NUL character (code 0) cannot be stored"
             raise StatementError(problem, statement, None, ValueError(problem))
         changed += connection.exec_driver_sql(_of_length(statement, len(part[0]), len(part)), values).rowcount
     return changed
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], otherwise: str = "") -> None:
+    """Insert rows that have the same columns in the same order; ``otherwise`` is the statement's ON CONFLICT. Raises
+    StatementError for text with NUL.
+
+    SQLAlchemy takes as long to put the values of a run into their order as SQLite to write them.
+    """
+    if rows:
+        statement = _insertion(table.name, tuple(rows[0]), otherwise)
+        with_rows(connection, statement, [tuple(row.values()) for row in rows])
+
+
+@lru_cache(maxsize=64)
+def _insertion(table: str, columns: tuple[str, ...], otherwise: str) -> str:
+    named = ", ".join(f'"{column}"' for column in columns)
+    return f"INSERT INTO {table} ({named}) VALUES {_ROWS}{otherwise}"
 
 
 def insert_many(cursor: Any, statement: str, parameters: Sequence[Row], _context: object) -> bool:
@@ -109,7 +127,7 @@ def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def _characters(rows: Sequence[Row]) -> int:
-    return sum(len(value) for value in chain.from_iterable(rows) if isinstance(value, str))
+    return sum([len(value) for value in chain.from_iterable(rows) if isinstance(value, str)])
 
 
 @lru_cache(maxsize=256)
