@@ -31,7 +31,7 @@ _UNPRINTABLE: Final = re.compile(r"[^ -~]")
 WAITING_LINES: Final = 10_000
 # Lines that are written at once.
 AT_ONCE: Final = 256
-# Seconds between two writes. The first line after a pause is written at once; where there are hundreds a second, to wake
+# Seconds between two writes. The first line after a pause is written at once. Where there are hundreds a second, waking
 # the thread that writes for each takes the interpreter from whoever logs.
 PAUSE: Final = 0.02
 # Seconds that the last lines may take at the end.
@@ -152,7 +152,7 @@ class _Waiting(logging.Handler):
                 self._stream.flush()
             for _ in lines:
                 self._lines.task_done()
-            if not ending:
+            if not ending and len(lines) < AT_ONCE:
                 time.sleep(PAUSE)
 
 
