@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, text, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from lark_common.errors import LarkError
-from lark_controller.jobs.job import Job, JobState
+from lark_controller.jobs.job import Job, JobState, numbered
 from lark_controller.store import external_addresses, reservations, runs, sqlite
 from lark_controller.store.audit_and_policies import entry, record_all
 from lark_controller.store.rows import columns_of, job_from
@@ -216,7 +216,7 @@ def _register(
     numbers = _numbers(connection, len(fresh))
     rows, ads, new_leases = [], [], []
     for number, (place, post) in zip(numbers, fresh, strict=True):
-        job = replace(post.job, number=number, created=post.now)
+        job = numbered(post.job, number, post.now)
         rows.append(columns_of(job) | {"number": number, "facts_for": post.facts_for, "ended_at": None})
         ads.append({"number": number, "job_ad": post.job_ad, "machine_ad": post.machine_ad, "exit_ad": ""})
         new_leases.append({"number": number, "lease_until": job.lease_until})
