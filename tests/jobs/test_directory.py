@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import FrozenInstanceError, replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 from hypothesis import given
@@ -206,7 +206,7 @@ def test_a_changed_job_has_all_other_values_as_before() -> None:
     before = replace(FULL)
     assert in_state(FULL, JobState.REFUSED, "no room") == replace(FULL, state=JobState.REFUSED, reason="no room")
     assert numbered(FULL, 77, 5.0) == replace(FULL, number=77, created=5.0)
-    four, six = ip_network("10.9.8.0/24"), ip_network("2001:db8::/64")
+    four, six = IPv4Network("10.9.8.0/24"), IPv6Network("2001:db8::/64")
     assert with_address(FULL, four[7], four) == replace(FULL, ipv4=four[7], ipv4_block=four)
     assert with_address(FULL, six[7], six) == replace(FULL, ipv6=six[7], ipv6_block=six)
     assert before == FULL
