@@ -31,6 +31,9 @@ _UNPRINTABLE: Final = re.compile(r"[^ -~]")
 WAITING_LINES: Final = 10_000
 # Lines that are written at once.
 AT_ONCE: Final = 256
+# Seconds between two writes. The first line after a pause is written at once. Where there are hundreds a second, waking
+# the thread that writes for each takes the interpreter from whoever logs.
+PAUSE: Final = 0.02
 # Seconds that the last lines may take at the end.
 STOP_SECONDS: Final = 2.0
 
@@ -43,7 +46,10 @@ ERROR: Final = logging.ERROR
 def event(message: str, /, *, level: int = INFO, **fields: object) -> None:
     """Log one event; ``fields`` with value None are left out."""
     if _LOGGER.isEnabledFor(level):
-        _LOGGER.log(level, "%s", message, extra={_FIELDS: _present(fields)})
+        # A record of the logger's own making has the line of code of its caller, for which it goes through the stack.
+        record = logging.LogRecord(LOGGER, level, "", 0, "%s", (message,), None)
+        setattr(record, _FIELDS, _present(fields))
+        _LOGGER.handle(record)
 
 
 def failure(message: str, error: BaseException, /, **fields: object) -> None:
@@ -146,6 +152,8 @@ class _Waiting(logging.Handler):
                 self._stream.flush()
             for _ in lines:
                 self._lines.task_done()
+            if not ending and len(lines) < AT_ONCE:
+                time.sleep(PAUSE)
 
 
 class TextFormatter(logging.Formatter):

@@ -11,12 +11,16 @@ from typing import Any, Final
 import classad2
 
 from lark_common.classads import values as ad_values
-from lark_common.classads.text import attribute_at, from_json, parse_ad
+from lark_common.classads.text import attribute_at, from_json, lower_names, parse_named
 from lark_common.classads.values import Reader
 from lark_common.errors import AdError
 
 SEPARATOR: Final = "------"
 MAX_BYTES: Final = 262144
+_SEPARATING: Final = re.compile(rf"{SEPARATOR}[ \t\r]*+(?=\n|\Z)")
+
+# An ad, its text, and the names of its attributes in lower case.
+_Parsed = tuple[classad2.ClassAd, str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,35 +108,34 @@ def parse_post(body: bytes, content_type: str, limit: int = MAX_BYTES) -> tuple[
         reason = f"byte {error.start} (0x{body[error.start]:02x}) is not UTF-8; ads must be UTF-8 text"
         raise AdError(attribute_at(body, error.start), reason) from None
     if media == "application/json":
-        (job, job_text), (machine, machine_text) = _from_json_text(text)
+        job, machine = _from_json_text(text)
     else:
         first, second = _split(text)
-        job, job_text = _parse("job ad", first)
-        machine, machine_text = _parse("machine ad", second)
-    return _build(job, job_text, machine, machine_text)
-
-
-def _build(
-    job: classad2.ClassAd, job_text: str, machine: classad2.ClassAd, machine_text: str
-) -> tuple[JobAd, MachineAd]:
-    return _job_ad(Reader.of(job, machine), job_text), _machine_ad(Reader.of(machine, job, "Lark"), machine_text)
+        job, machine = _parse("job ad", first), _parse("machine ad", second)
+    (job_ad, job_text, job_names), (machine_ad, machine_text, machine_names) = job, machine
+    of_job, of_machine = Reader(job_ad, machine_ad, "", job_names), Reader(machine_ad, job_ad, "Lark", machine_names)
+    return _job_ad(of_job, job_text), _machine_ad(of_machine, machine_text)
 
 
 def _split(text: str) -> tuple[str, str]:
-    found = re.search(rf"^{SEPARATOR}[ \t\r]*$", text, re.MULTILINE)
-    if found is None:
-        raise AdError("", f"no line {SEPARATOR!r} between job ad and machine ad")
-    return text[: found.start()], text[found.end() :]
+    place = -1 if text.startswith(SEPARATOR) else 0
+    # A search for the whole line would look at every line of the ad by the expression.
+    while place < 0 or (place := text.find(f"\n{SEPARATOR}", place)) >= 0:
+        found = _SEPARATING.match(text, place + 1)
+        if found is not None:
+            return text[: found.start()], text[found.end() :]
+        place += 1
+    raise AdError("", f"no line {SEPARATOR!r} between job ad and machine ad")
 
 
-def _parse(which: str, text: str) -> tuple[classad2.ClassAd, str]:
+def _parse(which: str, text: str) -> _Parsed:
     try:
-        return parse_ad(text)
+        return parse_named(text)
     except AdError as error:
         raise AdError(error.attribute, f"{error.reason} (in the {which})") from None
 
 
-def _from_json_text(text: str) -> tuple[tuple[classad2.ClassAd, str], tuple[classad2.ClassAd, str]]:
+def _from_json_text(text: str) -> tuple[_Parsed, _Parsed]:
     try:
         document = json.loads(text, parse_constant=_no_constant)
     except RecursionError:
@@ -151,7 +154,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _json_ad(document: dict[str, Any], member: str) -> tuple[classad2.ClassAd, str]:
+def _json_ad(document: dict[str, Any], member: str) -> _Parsed:
     if member not in document:
         raise AdError("", f"no member {member}; accepted: an object or a string that holds the ad")
     given = document[member]
@@ -161,7 +164,8 @@ def _json_ad(document: dict[str, Any], member: str) -> tuple[classad2.ClassAd, s
         return _parse(member, given)
     if not isinstance(given, dict):
         raise AdError("", f"{member} is neither an object nor a string that holds the ad")
-    return from_json(given)
+    ad, text = from_json(given)
+    return ad, text, lower_names(ad)
 
 
 def _job_ad(read: Reader, text: str) -> JobAd:

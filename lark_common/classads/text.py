@@ -60,11 +60,13 @@ _OLD_LITERAL = re.compile(
     re.IGNORECASE,
 )
 # A line as HTCondor writes most of them: a literal, and one blank on either side of the equals sign.
-_PLAIN_LINE = re.compile(
-    r'([A-Za-z_][A-Za-z0-9_.]*) = (?:"[^"\\]*+(?:\\"?[^"\\]*+)*"|-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18})?'
-    r"|(?i:true|false|undefined))",
-    re.ASCII,
+_PLAIN = (
+    r'([A-Za-z_][A-Za-z0-9_.]*+) = (?:"[^"\\\n]*+(?:\\"?[^"\\\n]*+)*"|-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18})?'
+    r"|(?i:true|false|undefined))"
 )
+_PLAIN_LINE = re.compile(_PLAIN, re.ASCII)
+# Every line of a text, one after the other: the name of a plain one, and nothing of another.
+_PLAIN_NAMES = re.compile(rf"(?:{_PLAIN}|.*)(?:\n|\Z)", re.ASCII)
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\'[^\'\\]*+(?:\\.[^\'\\]*+)*+\'?', re.DOTALL)
 _LONG_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])[0-9]{19,}(?![.0-9])")
 # HTCondor reads no text of this time: the number by which its C library returns it is that of an error.
@@ -91,8 +93,11 @@ class _Brackets:
 
     def open_in(self, name: str, expression: str) -> None:
         """Count the brackets of an expression. Raises AdError."""
-        if len(expression) > 1:
-            self.open(name, _opened(without_strings(expression)))
+        self.open(name, _opened_in(expression))
+
+
+def _opened_in(expression: str) -> int:
+    return _opened(without_strings(expression)) if len(expression) > 1 else 0
 
 
 def _opened(bare: str) -> int:
@@ -125,7 +130,7 @@ def _old_expression_problem(expression: str) -> str:
     """The reason why an expression in old syntax is not one complete expression, or ``""``."""
     if len(expression) > MAX_REMEMBERED:
         return _found_problem(expression)
-    return _remembered_problem(expression)
+    return _remembered(expression)[1]
 
 
 def _found_problem(expression: str) -> str:
@@ -151,7 +156,10 @@ def _found_problem(expression: str) -> str:
 
 
 # Most expressions of an ad are those of many others: of a whole submit, or of every slot of a site.
-_remembered_problem = lru_cache(maxsize=512)(_found_problem)
+@lru_cache(maxsize=512)
+def _remembered(expression: str) -> tuple[int, str]:
+    """The brackets that an expression opens, and what is wrong with it."""
+    return _opened_in(expression), _found_problem(expression)
 
 
 def _excerpt(text: str) -> str:
@@ -179,45 +187,78 @@ def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
 
     Names are case-insensitive and the last of two equal names wins. Raises AdError for the first line at fault.
     """
+    ad, shown, _ = parse_named(text)
+    return ad, shown
+
+
+def parse_named(text: str) -> tuple[classad2.ClassAd, str, frozenset[str]]:
+    """As :func:`parse_ad`, with the names of all attributes in lower case."""
     if "\0" in text:
         raise AdError(_attribute_before(text[: text.index("\0")]), "a NUL character in an ad")
     if text.lstrip().startswith("["):
-        return _parse_new(text.strip())
-    lines: list[str] = []
-    names: list[str] = []
-    brackets = _Brackets()
-    for number, line in enumerate(text.split("\n"), 1):
-        plain = _PLAIN_LINE.fullmatch(line)
-        if plain is not None:
-            names.append(plain[1])
-            lines.append(line)
-            continue
-        found = _LINE.match(line)
-        if found is None:
-            bare = line.strip()
-            if not bare or bare.startswith("#"):
-                continue
-            reason = f"line {number}, {_excerpt(bare)}, is not of the form 'Name = value'"
-            raise AdError(_attribute_before(line), reason)
-        name, expression = found.groups()
-        expression = expression.strip()
-        if not _OLD_LITERAL.fullmatch(expression):
-            brackets.open_in(name, expression)
-            problem = _old_expression_problem(expression)
-            if problem:
-                raise AdError(name, problem)
-        names.append(name)
-        lines.append(f"{name} = {expression}")
-    lowered = list(map(str.lower, names))
+        ad, shown = _parse_new(text.strip())
+        return ad, shown, lower_names(ad)
+    lines = text.split("\n")
+    names = _PLAIN_NAMES.findall(text)
+    # The expression finds nothing once more at the end of a last line that is not empty.
+    del names[len(lines) :]
+    _read_others(lines, names)
+    joined = "\n".join(names).lower()
+    lowered = joined.split("\n") if names else []
+    known = frozenset(lowered)
     # parseOne would copy each attribute once more, in Python, into an ad of several.
     try:
         ad = classad2.parseNext("\n".join(lines), classad2.Parser.Old) if lines else classad2.ClassAd()
     except ValueError:
         ad = None
-    if ad is None or len(ad) != len(set(lowered)):
+    if ad is None or len(ad) != len(known):
         raise _first_lost(lines)
-    kept = [line for line, name in zip(lines, lowered, strict=True) if not is_private(name)]
-    return ad, "".join(f"{line}\n" for line in kept)
+    private = PRIVATE_ATTRIBUTES & known
+    if _PRIVATE in joined:
+        private |= {name for name in known if name.startswith(_PRIVATE)}
+    if private:
+        lines = [line for line, name in zip(lines, lowered, strict=True) if name not in private]
+    lines.append("")
+    return ad, "\n".join(lines), known
+
+
+def lower_names(ad: classad2.ClassAd) -> frozenset[str]:
+    """The names of an ad's attributes in lower case."""
+    return frozenset(map(str.lower, ad))
+
+
+def _read_others(lines: list[str], names: list[str]) -> None:
+    """Read the lines that are not plain, whose names are empty, and leave out those that have no attribute. Raises
+    AdError for the first line at fault."""
+    brackets = _Brackets()
+    others = [place for place, name in enumerate(names) if not name]
+    empty = []
+    for place in others:
+        line = lines[place]
+        found = _LINE.match(line)
+        if found is None:
+            bare = line.strip()
+            if not bare or bare.startswith("#"):
+                empty.append(place)
+                continue
+            reason = f"line {place + 1}, {_excerpt(bare)}, is not of the form 'Name = value'"
+            raise AdError(_attribute_before(line), reason)
+        name, expression = found.groups()
+        expression = expression.strip()
+        if not _OLD_LITERAL.fullmatch(expression):
+            if len(expression) > MAX_REMEMBERED:
+                brackets.open_in(name, expression)
+                problem = _found_problem(expression)
+            else:
+                opened, problem = _remembered(expression)
+                brackets.open(name, opened)
+            if problem:
+                raise AdError(name, problem)
+        names[place], lines[place] = name, f"{name} = {expression}"
+    if empty:
+        gone = set(empty)
+        lines[:] = [line for place, line in enumerate(lines) if place not in gone]
+        names[:] = filter(None, names)
 
 
 def attribute_lines(names: Iterable[str]) -> re.Pattern[str]:

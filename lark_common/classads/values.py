@@ -67,18 +67,13 @@ class Reader:
 
     Attributes in :data:`PREFIXED` are looked up with ``prefix`` first. Every method returns None where the attribute is
     absent, Undefined or Error, and raises AdError where it has a value that is not accepted. ``names`` are those of the
-    ad's attributes in lower case (:meth:`of` takes them): most that are asked for are in few ads.
+    ad's attributes in lower case, if they are known: most that are asked for are in few ads.
     """
 
     ad: classad2.ClassAd
     target: classad2.ClassAd
     prefix: str = ""
     names: frozenset[str] | None = None
-
-    @classmethod
-    def of(cls, ad: classad2.ClassAd, target: classad2.ClassAd, prefix: str = "") -> Reader:
-        """A reader of many attributes of an ad, which stays as it is."""
-        return cls(ad, target, prefix, frozenset(map(str.lower, ad)))
 
     def value(self, name: str) -> tuple[str, Any]:
         """The name under which an attribute was found, and its value."""

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
 from lark_common.classads.ads import JobAd, MachineAd
@@ -19,7 +18,7 @@ from lark_common.limits import Buckets
 from lark_common.log import DEBUG, INFO, WARNING, event
 from lark_common.runs import Address, AddressType, RunKey
 from lark_controller.api.jobs import Registered, Renewed
-from lark_controller.jobs.job import Facts, Job, Standing
+from lark_controller.jobs.job import Facts, Job, Standing, with_address
 from lark_controller.policies.model import Policy
 from lark_controller.qos.reservation import Booking, Reservation
 from lark_controller.services.described_job import (
@@ -443,10 +442,7 @@ class Registration:
             for version in versions:
                 address, block = self._held.blocks.assign(version, job.group, job.owner)
                 assigned.append(address)
-                if isinstance(address, IPv4Address) and isinstance(block, IPv4Network):
-                    job = replace(job, ipv4=address, ipv4_block=block)
-                elif isinstance(address, IPv6Address) and isinstance(block, IPv6Network):
-                    job = replace(job, ipv6=address, ipv6_block=block)
+                job = with_address(job, address, block)
         except AddressError:
             for address in assigned:
                 self._held.blocks.release(address)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 from lark_common.turns import by_portions
 from lark_controller.api.audit import AuditEntry, AuditPage
 from lark_controller.api.policy import PastPolicy, PolicyHistory, PolicyVersion
+from lark_controller.store import sqlite
 from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.rows import read_by_portions
 from lark_controller.store.schema import audit, policy_files, policy_versions
@@ -31,7 +32,9 @@ def entry(at: float, actor: str, action: str, subject: str, detail: str = "") ->
 
 def record_all(connection: Connection, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write lines of the audit trail in the caller's transaction."""
-    if lines:
+    if connection.dialect.name == "sqlite":
+        sqlite.insert_rows(connection, audit, lines)
+    elif lines:
         connection.execute(_RECORD, lines)
 
 

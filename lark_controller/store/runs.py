@@ -46,10 +46,9 @@ END: Final = (
     .values(state=JobState.ENDED.value, live=False, reason=bindparam("why"), ended_at=bindparam("at"))
 )
 END_LEASE: Final = delete(leases).where(leases.c.number == bindparam("run"))
-PUT_LEASE: Final = text(
-    "INSERT INTO leases (number, lease_until) VALUES (:run, :until)"
-    " ON CONFLICT (number) DO UPDATE SET lease_until = excluded.lease_until"
-)
+# Of a lease that is there already.
+RENEWED: Final = " ON CONFLICT (number) DO UPDATE SET lease_until = excluded.lease_until"
+PUT_LEASE: Final = text(f"INSERT INTO leases (number, lease_until) VALUES (:run, :until){RENEWED}")
 _LOCK_SLOT: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("name"), 0)))
 
 

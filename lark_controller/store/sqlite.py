@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from threading import Lock
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import StatementError
 
 # Rows and characters of one step at most; a row with more text is a step by itself. A statement has 32,766 values at
@@ -77,6 +77,23 @@ def with_rows(connection: Connection, statement: str, rows: Sequence[Row]) -> in
             raise StatementError(problem, statement, None, ValueError(problem))
         changed += connection.exec_driver_sql(_of_length(statement, len(part[0]), len(part)), values).rowcount
     return changed
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], otherwise: str = "") -> None:
+    """Insert rows that have the same columns in the same order; ``otherwise`` is the statement's ON CONFLICT. Raises
+    StatementError for text with NUL.
+
+    SQLAlchemy takes as long to put the values of a run into their order as SQLite to write them.
+    """
+    if rows:
+        statement = _insertion(table.name, tuple(rows[0]), otherwise)
+        with_rows(connection, statement, [tuple(row.values()) for row in rows])
+
+
+@lru_cache(maxsize=64)
+def _insertion(table: str, columns: tuple[str, ...], otherwise: str) -> str:
+    named = ", ".join(f'"{column}"' for column in columns)
+    return f"INSERT INTO {table} ({named}) VALUES {_ROWS}{otherwise}"
 
 
 def insert_many(cursor: Any, statement: str, parameters: Sequence[Row], _context: object) -> bool:

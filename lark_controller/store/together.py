@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, insert, update
+from sqlalchemy import Connection, bindparam, delete, insert, text, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from lark_common.errors import LarkError, StoreError
-from lark_controller.jobs.job import Job, JobState
+from lark_controller.jobs.job import Job, JobState, numbered
 from lark_controller.store import external_addresses, reservations, runs, sqlite
 from lark_controller.store.audit_and_policies import entry, record_all
 from lark_controller.store.rows import columns_of, job_from
@@ -34,6 +34,7 @@ _PATIENCE: Final = 3.0
 _FIND: Final = runs.JOBS.where(table.c.id.in_(bindparam("ids", expanding=True))).order_by(table.c.number)
 _INSERT: Final = insert(table).inline()
 _INSERT_ADS: Final = insert(run_ads).inline()
+_INSERT_LEASES: Final = text(f"INSERT INTO leases (number, lease_until) VALUES (:number, :lease_until){runs.RENEWED}")
 _EXIT_AD: Final = (
     update(run_ads)
     .where(run_ads.c.number == bindparam("run"), run_ads.c.exit_ad == "")
@@ -230,15 +231,20 @@ def _register(
     numbers = _numbers(connection, len(fresh))
     rows, ads, new_leases = [], [], []
     for number, (place, post) in zip(numbers, fresh, strict=True):
-        job = replace(post.job, number=number, created=post.now)
+        job = numbered(post.job, number, post.now)
         rows.append(columns_of(job) | {"number": number, "facts_for": post.facts_for, "ended_at": None})
         ads.append({"number": number, "job_ad": post.job_ad, "machine_ad": post.machine_ad, "exit_ad": ""})
-        new_leases.append({"run": number, "until": job.lease_until})
+        new_leases.append({"number": number, "lease_until": job.lease_until})
         lines.append(entry(post.now, post.actor, "register", job.id, runs.registered_words(job)))
         found[place] = StoredRun(job, True)
-    connection.execute(_INSERT, rows)
-    connection.execute(_INSERT_ADS, ads)
-    connection.execute(runs.PUT_LEASE, new_leases)
+    if connection.dialect.name == "sqlite":
+        sqlite.insert_rows(connection, table, rows)
+        sqlite.insert_rows(connection, run_ads, ads)
+        sqlite.insert_rows(connection, leases, new_leases, runs.RENEWED)
+    else:
+        connection.execute(_INSERT, rows)
+        connection.execute(_INSERT_ADS, ads)
+        connection.execute(_INSERT_LEASES, new_leases)
 
 
 def _claims(job: Job) -> list[tuple[str, str]]:

@@ -105,3 +105,39 @@ def test_a_line_of_plain_form_is_read_as_any_other(parts: list[str]) -> None:
         except AdError as error:
             found.append((str(error), ""))
     assert found[0] == found[1]
+
+
+LINES = [
+    "A = 1", "a = 2", 'B = "x"', 'B = "a \\" b"', 'B = "ends in a backslash\\"', "C=3", "\tD  =\t4  ", "E = A + 1",
+    "E = {1, 2}", "F = (1", "F = 1 2", "G =", "H == 1", "1 = 2", "no attribute", "# A = 5", "  # x", "", "   ", "\r",
+    "A = 1\r", "A = 1\x0bB = 2", 'A = "\x85"', 'ClaimId = "secret"', "claimids = 1", "_condor_privKey = 1", "true = 1",
+    "K.b = 1", "ſ = 1", "A = TRUE", "A = undefined", "A = 007", "A = 99999999999999999999", "A = -1.5", "]", "------",
+]  # fmt: skip
+
+
+def outcome(text: str) -> tuple[dict[str, str], str, AdError | None]:
+    """The values of an ad as they are written, its text, and why it is refused."""
+    try:
+        ad, kept = parse_ad(text)
+    except AdError as error:
+        return {}, "", error
+    return {name.lower(): repr(ad.lookup(name)) for name in ad}, kept, None
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=8).filter(set("\n\0[").isdisjoint)), max_size=8))
+def test_the_lines_of_an_ad_are_read_as_each_by_itself(lines: list[str]) -> None:
+    values, kept, refused = outcome("\n".join(lines))
+    alone = [outcome(line) for line in lines]
+    errors = [(number, error) for number, (_, _, error) in enumerate(alone, 1) if error is not None]
+    # What only HTCondor's parser refuses, such as a name that is a word of its own, is found after all lines were seen.
+    first = next((each for each in errors if not each[1].reason.endswith("is not a ClassAd expression")), None)
+    if not errors:
+        assert refused is None
+        assert values == {name: value for each, _, _ in alone for name, value in each.items()}
+        assert kept == "".join(text for _, text, _ in alone)
+    else:
+        number, error = first or errors[0]
+        assert refused is not None
+        assert refused.attribute == error.attribute
+        assert refused.reason == error.reason.replace("line 1, ", f"line {number}, ", 1)

@@ -77,7 +77,7 @@ SHAPES: dict[str, Callable[[int], str]] = {
 
 def forget() -> None:
     """Have every expression checked as if for the first time."""
-    ad_text._remembered_problem.cache_clear()
+    ad_text._remembered.cache_clear()
 
 
 def read(body: tuple[bytes, str]) -> None:

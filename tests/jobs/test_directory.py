@@ -23,8 +23,11 @@ from lark_controller.jobs.job import (
     Standing,
     in_state,
     job_of,
+    numbered,
     shared_facts,
+    with_address,
 )
+from tests.fixtures.databases import FULL
 
 STATES = (JobState.REGISTERING, JobState.PENDING, JobState.ENFORCED)
 
@@ -198,6 +201,18 @@ def test_a_job_in_the_state_that_it_has_is_the_same_one() -> None:
     assert (other.state, other.reason) == (JobState.PENDING, "has no room")
     other = in_state(job, JobState.REFUSED, "is away")
     assert (other.state, other.reason) == (JobState.REFUSED, "is away")
+
+
+def test_a_changed_job_has_all_other_values_as_before() -> None:
+    before = replace(FULL)
+    assert in_state(FULL, JobState.REFUSED, "no room") == replace(FULL, state=JobState.REFUSED, reason="no room")
+    assert numbered(FULL, 77, 5.0) == replace(FULL, number=77, created=5.0)
+    four, six = IPv4Network("10.9.8.0/24"), IPv6Network("2001:db8::/64")
+    assert with_address(FULL, four[7], four) == replace(FULL, ipv4=four[7], ipv4_block=four)
+    assert with_address(FULL, six[7], six) == replace(FULL, ipv6=six[7], ipv6_block=six)
+    assert before == FULL
+    with pytest.raises(FrozenInstanceError):
+        numbered(FULL, 77, 5.0).number = 78  # type: ignore[misc]  # it is frozen
 
 
 def test_what_a_job_has_outside_of_the_site() -> None:

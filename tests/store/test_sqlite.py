@@ -67,6 +67,21 @@ def test_a_step_has_little_text_or_one_row() -> None:
     ]  # fmt: skip
 
 
+def test_rows_are_inserted_or_changed_where_they_are_there(tmp_path: Path) -> None:
+    database = connect(f"sqlite:///{tmp_path}/some.db")
+    otherwise = " ON CONFLICT (number) DO UPDATE SET name = excluded.name"
+    with database.engine.connect() as connection, connection.begin():
+        COLOURS.create(connection)
+        sqlite.insert_rows(connection, COLOURS, [])
+        sqlite.insert_rows(connection, COLOURS, [{"name": "red", "number": 1}, {"name": None, "number": 2}])
+        sqlite.insert_rows(connection, COLOURS, [{"number": 2, "name": "blue"}], otherwise)
+        found = list(connection.execute(select(COLOURS).order_by(COLOURS.c.number)))
+        with pytest.raises(StatementError, match="NUL"):
+            sqlite.insert_rows(connection, COLOURS, [{"number": 3, "name": "red\0"}])
+    assert found == [(1, "red"), (2, "blue")]
+    database.engine.dispose()
+
+
 def test_no_text_with_nul_is_stored(tmp_path: Path) -> None:
     database = connect(f"sqlite:///{tmp_path}/some.db")
     with database.engine.connect() as connection, pytest.raises(StatementError, match="NUL"):
