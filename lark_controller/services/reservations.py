@@ -23,12 +23,7 @@ from lark_controller.policies.model import Policy, Refused
 from lark_controller.policies.topology import ACCESS
 from lark_controller.qos.admission import ReservedCapacity
 from lark_controller.qos.booking import End, Finder, demand_of, end_of, flow_booking, job_booking, promise
-from lark_controller.qos.reservation import (
-    Booking,
-    Reservation,
-    ReservationKind,
-    ReservationPage,
-)
+from lark_controller.qos.reservation import Booking, Reservation, ReservationKind, ReservationPage
 from lark_controller.qos.topology import KILO, Demand, Topology, channels, requested_rate
 from lark_controller.services.feed import Feed
 from lark_controller.services.link_watch import LinkWatch
