@@ -1,4 +1,4 @@
-"""What another policy would change for a job, in sentences. Pure."""
+"""Sentences on the changes that another policy would make for a job. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from lark_controller.policies.model import Decision, GroupSpec, Policy, WanAction, WanRule
 
-# What a group is given, as a policy names it; rates are Mb/s.
+# The parts of a group's treatment, as a policy names them; rates are Mb/s.
 _RATES: Final = ("guarantee", "ceiling", "burst")
 _OTHERS: Final = ("queue", "port", "priority")
 
