@@ -1,4 +1,4 @@
-"""What another policy changes for a job, in the sentences of a plan."""
+"""The sentences of a plan on what another policy changes for a job."""
 
 from __future__ import annotations
 
