@@ -56,6 +56,8 @@ class AccountWriter:
         self._attempts = Attempts("use is not written", "use is written again")
         self.written = self.counted = time.time()
         self._doubtful: list[Entry] = []
+        # Where a pass over all portions that broke off is gone on with.
+        self._reached = 0
         # When jobs that have ended were looked for last.
         self._looked = 0.0
 
@@ -125,12 +127,16 @@ class AccountWriter:
         soon. Raises StoreError."""
         self._settle()
         portions = list(self._ledger.portions(self._store.usage.portion))
+        # With a database that is away every half a minute the last ones would never have their turn.
+        start = self._reached if self._reached < len(portions) else 0
         begun = time.monotonic()
-        for count, portion in enumerate(portions, 1):
+        for count, portion in enumerate(portions[start:] + portions[:start], 1):
+            self._reached = (start + count - 1) % len(portions)
             took = self._write_some(portion)
             due = begun + _SPREAD * self._keeping.write_seconds * count / len(portions)
             if count < len(portions) and self._rest(max(due, time.monotonic() + min(took, _REST))):
                 return
+        self._reached = 0
         self._write_pairs(only_ended=False)
 
     def _rest(self, until: float) -> bool:

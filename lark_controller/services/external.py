@@ -21,6 +21,7 @@ from lark_common.errors import (
     PoolExhaustedError,
     StateError,
     StoreError,
+    UnansweredError,
 )
 from lark_common.limits import Buckets
 from lark_common.log import WARNING, event
@@ -93,6 +94,9 @@ class ExternalAddresses:
         # When a refusal of a job's was written last: a job may ask in a loop.
         self._refused: dict[str, float] = {}
         self._given = Buckets(GIVEN_A_SECOND, GIVEN_AT_ONCE)
+        # The ids of jobs of whose addresses the store gave no answer.
+        self._doubtful: set[str] = set()
+        self._settle = store.usage.settle
         self._translations = translations or Translations()
         feed.completed_by(self.with_external)
         feed.followed_by(self._translations.note)
@@ -170,6 +174,9 @@ class ExternalAddresses:
             made = self._store.associate(replace(claim, exhausted=exhausted), now, actor)
         except PoolExhaustedError:
             self._exhausted[claim.pool] = claim.networks
+            raise
+        except UnansweredError:
+            self._doubtful.add(claim.job.id)
             raise
         self._exhausted.pop(claim.pool, None)
         if made.created == now:
@@ -267,7 +274,11 @@ class ExternalAddresses:
     def release(self, association_id: str, actor: str, why: str = "released") -> Association:
         """End an association; one that is over stays as it is. Raises NotFoundError, StoreError."""
         with self._lock:
-            found = self._store.release(association_id, time.time(), why, actor)
+            try:
+                found = self._store.release(association_id, time.time(), why, actor)
+            except UnansweredError:
+                self._doubtful |= {each.job for each in self._of_job.values() if each.id == association_id}
+                raise
             if found is None:
                 raise _missing(association_id)
             self._forget(found)
@@ -349,6 +360,7 @@ class ExternalAddresses:
         """End what is past its end, whose job has ended, or what the policy gives no more; returns how many. Raises
         StoreError."""
         self._translations.forget_away()
+        self._find_out(now)
         with self._lock:
             self._forget_past(now)
             self._exhausted.clear()
@@ -357,6 +369,29 @@ class ExternalAddresses:
             for place in gone:
                 del self._of_job[place]
             return self._store.expire(now) + self._release_refused()
+
+    def _find_out(self, now: float) -> None:
+        """Take what the store has of the jobs about whose addresses it gave no answer. Raises StoreError."""
+        if not self._doubtful:
+            return
+        with self._lock:
+            doubtful, self._doubtful = self._doubtful, set()
+        try:
+            # The server may still carry out what it has not answered.
+            self._settle()
+            for job_id in doubtful:
+                with self._lock:
+                    there = [each for each in self._store.held(job=job_id) if each.live(now)]
+                    for family in (4, 6):
+                        self._of_job.pop((job_id, family), None)
+                    if job_id in self._feed.directory.by_id:
+                        self._of_job.update((_place(each), each) for each in there)
+                        self._soonest = min([self._soonest, *map(_end, there)])
+                        self._feed.tell(job_id)
+        except StoreError:
+            with self._lock:
+                self._doubtful |= doubtful
+            raise
 
     @property
     def _spec(self) -> ExternalSpec | None:

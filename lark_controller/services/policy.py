@@ -21,9 +21,10 @@ from lark_common.errors import (
     Mistake,
     NotFoundError,
     PolicyError,
+    StoreError,
     UnansweredError,
 )
-from lark_common.log import event
+from lark_common.log import ERROR, event
 from lark_common.turns import aside
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyHistory, PolicyVersion
@@ -107,6 +108,8 @@ class PolicyInForce:
         self._lock = threading.Lock()
         # The store gave no answer to a policy: it may have another than this one.
         self._doubtful = False
+        # It has another, which cannot be brought into force.
+        self._behind = False
         # Every reader may request these, so they leave the threads of REST to others.
         self._plans = threading.Semaphore(1)
         self._checks = threading.Semaphore(MAX_CHECKS)
@@ -229,7 +232,7 @@ class PolicyInForce:
             if instead_of not in (None, self.policy.digest):
                 now = self.version
                 raise ChangedError(f"version {now.version} by {now.actor} is in force now; look at it and plan again")
-            if policy.digest == self.policy.digest:
+            if policy.digest == self.policy.digest and not self._behind:
                 if file_of is not None:
                     self._store.trail.note_file(file_of, policy.digest)
                 return self.version
@@ -250,7 +253,19 @@ class PolicyInForce:
         newest = self._store.trail.latest_policy()
         if newest is not None and newest.version != self.version.version:
             there = newest
-            self._enforce(self._load(there.text), lambda: there)
+            try:
+                self._enforce(self._load(there.text), lambda: there)
+            except StoreError:
+                raise
+            except LarkError as error:
+                # Not a reason to refuse every other one, nor to calculate it again every few seconds.
+                self._behind = True
+                event(
+                    "a stored policy has no force until another is put",
+                    level=ERROR,
+                    version=there.version,
+                    error=str(error),
+                )
         self._doubtful = False
 
     def _enforce(self, policy: Policy, put: Callable[[], PolicyVersion]) -> PolicyVersion:
@@ -265,6 +280,7 @@ class PolicyInForce:
             self._doubtful = self._doubtful or isinstance(error, UnansweredError)
             self._loop.call(self._reconciler.pair.abandon)
             raise
+        self._behind = False
         try:
             sent = self._openflow.call(self._reconciler.policy_change.adopt()).result()
         finally:

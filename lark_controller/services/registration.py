@@ -373,7 +373,12 @@ class Registration:
                 # A renewal, or the same run's ads once more, may have come since the store was asked.
                 held = self._store.runs.find(job.id)
                 if job.id not in self._leases and held is not None and held.live and held.lease_until < now:
-                    ended = self._store.runs.end(job.id, time.time(), LEASE_EXPIRED, "", "lark")
+                    try:
+                        ended = self._store.runs.end(job.id, time.time(), LEASE_EXPIRED, "", "lark")
+                    except UnansweredError:
+                        # Once it is over in the store, nobody asks for it again.
+                        self._unanswered.note([job.id])
+                        raise
                     self._over(_End(job.id, "lark", LEASE_EXPIRED), ended)
                     count += 1
         return count

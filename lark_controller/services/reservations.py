@@ -29,6 +29,7 @@ from lark_controller.services.feed import Feed
 from lark_controller.services.link_watch import LinkWatch
 from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBookings
 from lark_controller.services.own_changes import OwnChanges, is_renewal
+from lark_controller.services.unanswered_reservations import UnansweredReservations
 from lark_controller.store import Store
 
 # Flows that one job may have reserved. Each is a queue at its worker's uplinks, of which there are 28,672 for such, and
@@ -44,12 +45,7 @@ class Reservations:
     true while the queue of a flow that is over may still stand.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        feed: Feed,
-        holds: Callable[[Reservation], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, store: Store, feed: Feed, holds: Callable[[Reservation], bool] = lambda _: False) -> None:
         self._store = store
         self._feed = feed
         self._holds = holds
@@ -72,8 +68,7 @@ class Reservations:
         self._hosts: set[str] = set()
         self._watch = LinkWatch(self._links, self._flows_by_host)
         self._own_changes = OwnChanges(store)
-        # Those that were to be released, without an answer of the store so far.
-        self._doubtful: dict[str, Reservation] = {}
+        self._unanswered = UnansweredReservations(store, self._lock, self._take, self._over)
 
     def use(self, policy: Policy) -> None:
         """Go over to a policy: every reservation counts on its links from now on, and what the policy promises to live
@@ -205,6 +200,8 @@ class Reservations:
         Raises CapacityError, PathError, NotFoundError, StoreError.
         """
         now = time.time()
+        # One that is asked for again may be there.
+        self._unanswered.look_again(now)
         with self._lock:
             self._go_over()
             topology, policy = self._topology, self._policy
@@ -222,7 +219,8 @@ class Reservations:
             until = None if wish.duration is None else now + wish.duration
             booking = flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady)
             has_line = self._own_changes.has_line(booking.job, of_job)
-            made = self._store.reservations.admit(booking, now, actor, has_line=has_line)
+            with self._unanswered.made():
+                made = self._store.reservations.admit(booking, now, actor, has_line=has_line)
             self._keep(made)
             self._flows_changed(made)
             self._own_changes.count(made.job, has_line, of_job)
@@ -233,9 +231,11 @@ class Reservations:
     def change(self, reservation_id: str, change: Change, actor: str, of_job: bool) -> Reservation:
         """Change rate, end or both. Raises CapacityError, PathError, NotFoundError, StoreError."""
         now = time.time()
+        found: list[Reservation] = []
 
         def rebook(before: Reservation) -> tuple[int, float | None, bool, Demand]:
             _check_owner(before, of_job)
+            found.append(before)
             if (change.reschedule or change.steady is not None) and before.kind is ReservationKind.JOB:
                 raise PathError("a job's RequestBandwidth ends with the job; only its rate can be changed")
             kbps = before.kbps if change.rate is None else requested_rate(change.rate)
@@ -252,7 +252,8 @@ class Reservations:
             known = self._flows.get(reservation_id)
             renews = of_job and is_renewal(known, change)
             has_line = not renews and self._own_changes.has_line(known.job if known else None, of_job)
-            made = self._store.reservations.change(reservation_id, rebook, now, actor, has_line=has_line)
+            with self._unanswered.changed(found):
+                made = self._store.reservations.change(reservation_id, rebook, now, actor, has_line=has_line)
             if made is None:
                 raise _missing(reservation_id)
             if known is not None and replace(known, until=made.until) == made:
@@ -276,14 +277,15 @@ class Reservations:
         """Release a reservation. Raises NotFoundError, StoreError."""
         now = time.time()
         with self._lock:
-            before, has_line = self._store.reservations.find(reservation_id, now), True
+            over = before = self._store.reservations.find(reservation_id, now)
+            has_line = True
             if before is not None:
                 _check_owner(before, of_job)
                 has_line = self._own_changes.has_line(before.job, of_job)
-                self._doubtful[reservation_id] = before
-                before = self._store.reservations.release(reservation_id, now, actor, has_line=has_line)
-            if (gone := self._doubtful.pop(reservation_id, None)) is not None:
-                self._over(gone)
+                with self._unanswered.changed([before]):
+                    before = self._store.reservations.release(reservation_id, now, actor, has_line=has_line)
+            if (over := self._unanswered.forget(reservation_id) or over) is not None:
+                self._over(over)
             if before is None:
                 raise _missing(reservation_id)
             self._own_changes.count(before.job, has_line, of_job)
@@ -305,15 +307,8 @@ class Reservations:
 
         Raises StoreError.
         """
-        doubtful = dict(self._doubtful)
-        if doubtful:
-            self._store.usage.settle()
+        self._unanswered.look_again(now)
         with self._lock:
-            for each in doubtful.values():
-                if self._doubtful.get(each.id) is each:
-                    if self._store.reservations.find(each.id, now) is None:
-                        self._over(each)
-                    del self._doubtful[each.id]
             self._go_over()
             past = [each for each in self._flows.values() if each.until is not None and each.until <= now]
             for each in past:
@@ -451,6 +446,13 @@ class Reservations:
         for job_id in (reservation.job, reservation.peer):
             if job_id is not None:
                 self._of_job.setdefault(job_id, set()).add(reservation.id)
+
+    def _take(self, stored: Reservation) -> None:
+        if stored.kind is ReservationKind.FLOW and self._flows.get(stored.id) != stored:
+            self._keep(stored)
+            self._flows_changed(stored)
+        self._resize(stored)
+        self._watch.bump()
 
     def _over(self, reservation: Reservation) -> None:
         self._drop(reservation.id)

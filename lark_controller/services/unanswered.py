@@ -61,12 +61,16 @@ class Unanswered:
             return
         # The server may still carry out what it has not answered.
         self._store.usage.settle()
-        for job_id, number in doubts.items():
-            with self._feed.lock:
-                if self._doubts.get(job_id) != number:
-                    # There is another doubt since then, and what has begun since may not be over.
-                    continue
-                stored = self._store.runs.find(job_id)
-                flows = self._store.reservations.page(job_id, time.time(), None, _FLOWS).reservations
-                self._found(job_id, stored, [each for each in flows if each.kind is ReservationKind.FLOW])
-                del self._doubts[job_id]
+        # Ends first: a run that lives may have the address of one that it has ended.
+        for ends in (True, False):
+            for job_id, number in doubts.items():
+                with self._feed.lock:
+                    if self._doubts.get(job_id) != number:
+                        # There is another doubt since then, and what has begun since may not be over.
+                        continue
+                    stored = self._store.runs.find(job_id)
+                    if ends and stored is not None and stored.live:
+                        continue
+                    flows = self._store.reservations.page(job_id, time.time(), None, _FLOWS).reservations
+                    self._found(job_id, stored, [each for each in flows if each.kind is ReservationKind.FLOW])
+                    del self._doubts[job_id]

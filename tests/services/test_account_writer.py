@@ -90,6 +90,31 @@ def test_accounts_are_written_over_the_whole_interval_and_those_of_jobs_that_end
     store.close()
 
 
+def test_a_database_that_is_away_again_and_again_leaves_no_account_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'lark.db'}")
+    store.migrate()
+    ledger = a_pool(store, 5 * store.usage.portion)
+    writer = AccountWriter(store, ledger, PairLedger(), KEPT)
+    monkeypatch.setattr(writer, "_rest", lambda _until: False)
+    portions, tried = list(ledger.portions(store.usage.portion)), list[int]()
+
+    def third_fails(portion: Sequence[int]) -> float:
+        # All of them have new use again by the next pass.
+        tried.append(portions.index(list(portion)))
+        if len(tried) % 3 == 0:
+            raise StoreError("the database is away")
+        return 0.0
+
+    monkeypatch.setattr(writer, "_write_some", third_fails)
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            writer.write_evenly()
+    assert tried == [0, 1, 2, 2, 3, 4, 4, 0, 1]
+    store.close()
+
+
 def test_what_is_not_written_when_the_writer_is_stopped_is_written_at_its_end(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'lark.db'}")
     store.migrate()

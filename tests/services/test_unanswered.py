@@ -12,7 +12,7 @@ from sqlalchemy import event as sql_event
 from sqlalchemy.exc import OperationalError
 
 from lark_common.classads.ads import parse_post
-from lark_common.errors import AddressError, NotFoundError, StoreError, UnansweredError
+from lark_common.errors import AddressError, NotFoundError, RuleLimitError, StoreError, UnansweredError
 from lark_controller.api.reservations import Wish
 from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.decide import needed_attributes
@@ -97,6 +97,38 @@ def test_a_post_without_an_answer_is_there_and_what_it_has_ended_is_not(
     with pytest.raises(AddressError):
         post(registration, 4, slot=3, address=str(held.ipv4))
     assert registration.end(left, "hook", "over").id == left
+
+
+@pytest.mark.parametrize("again", range(4))
+def test_an_address_that_a_post_took_from_the_run_that_it_ended_is_held(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch, again: int
+) -> None:
+    """Whichever of the two runs, whose ids have no order, is looked at first."""
+    post(registration, 2 * again + 1, address="10.64.0.9")
+    unanswered(registration, monkeypatch, lambda: post(registration, 2 * again + 2, address="10.64.0.9"))
+    registration.look_again()
+    (held,) = registration.live()
+    assert held.ipv4 is not None
+    assert registration._held.blocks.holds(held.ipv4)
+
+
+def test_a_job_whose_lease_was_ended_without_an_answer_does_not_live_on_in_memory(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not among those whose lease is over any more."""
+    post(registration, 1)
+    end = registration._store.runs.end
+
+    def lost(*arguments: Any) -> None:
+        end(*arguments)
+        raise UnansweredError("The change may or may not have been written")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registration._store.runs, "end", lost)
+        with pytest.raises(UnansweredError):
+            registration.expire(time.time() + 1000)
+    registration.look_again()
+    assert both(registration) == set()
 
 
 def test_what_was_not_written_changes_nothing(registration: Registration, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,3 +273,36 @@ def test_a_policy_that_had_no_answer_is_in_force_where_the_store_has_it(
         assert newest.text == (other if done and not again else RESERVING)
         assert controller.policy.version == newest
         assert controller.policy.policy.digest == newest.digest
+
+
+def test_a_policy_that_had_no_answer_and_has_no_room_now_keeps_no_other_from_being_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the one in force from being put over it, which a takeover would bring into force."""
+    other = RESERVING + "# other\n"
+    with running(tmp_path, RESERVING) as controller:
+        trail = controller._store.trail
+        put_policy, read = trail.put_policy, controller.policy._load
+        tried: list[str] = []
+
+        def lost(*arguments: Any) -> None:
+            put_policy(*arguments)
+            raise UnansweredError("The change may or may not have been written")
+
+        def without_room(text: str) -> object:
+            tried.append(text)
+            if text == other:
+                raise RuleLimitError("a switch has no room for it")
+            return read(text)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(trail, "put_policy", lost)
+            with pytest.raises(UnansweredError):
+                controller.policy.put(other, "ops")
+        monkeypatch.setattr(controller.policy, "_load", without_room)
+        for _ in range(3):
+            controller.policy.look_again()
+        assert tried == [other]
+        put = controller.policy.put(RESERVING, "ops")
+        assert trail.latest_policy() == put == controller.policy.version
+        assert put.text == RESERVING
