@@ -25,7 +25,7 @@ from lark_controller.flows.relabel import Followed, Net, enter, fill, move_block
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_rules import slices_of, worker_rules
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Decision, GroupControl, Policy, SliceKey, SwitchRole, WanAction
+from lark_controller.policies.model import NO_SLICE, Decision, GroupControl, Policy, SliceKey, SwitchRole, WanAction
 from lark_controller.qos.worker_queues import Claim
 
 
@@ -122,8 +122,8 @@ class Desired(ExternalJobs):
         """The rules that a worker enforces for its jobs that are at no switch; ``speeds`` as in
         :func:`~lark_controller.flows.worker_rules.worker_rules`."""
         jobs = self.ruled_at(host)
-        prefixes = {key: self._slices.prefixes(key) for key in slices_of(self.policy, jobs)}
-        return worker_rules(self.policy, host, jobs, prefixes, self._dscp, speeds)
+        covers = {key: self._slices.cover(key) for key in slices_of(self.policy, jobs)}
+        return worker_rules(self.policy, host, jobs, covers, self._dscp, speeds)
 
     def build(self, datapath: int) -> Program:
         """Everything that a known switch should hold, from scratch. Raises KeyError for an unknown one."""
@@ -346,6 +346,8 @@ class Desired(ExternalJobs):
         inbound = relabel(self._inbound, old, new, self._group_label) if self._grouped else {}
         after = {dp: list(self._part(dp, new, keys, announcing)) for dp, keys in touched.items()}
         changes: dict[int, Changes] = {}
+        # Those that no switch has a flow for count for nothing.
+        several = len(slices) - (NO_SLICE in slices) > 1
         for key, net in slices.items():
             assert isinstance(key, SliceKey)
             self.ruled.slice_changed(key)
@@ -358,7 +360,7 @@ class Desired(ExternalJobs):
                 if datapath not in self.switches or key in touched.get(datapath, ()):
                     continue
                 tag = self._local.at(datapath).tags[key]
-                if datapath in touched or len(slices) > 1:
+                if datapath in touched or several:
                     after.setdefault(datapath, []).extend(slice_flows(tag, net.added))
                     before.setdefault(datapath, []).extend(slice_flows(tag, net.removed))
                     continue

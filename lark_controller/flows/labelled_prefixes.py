@@ -104,6 +104,11 @@ class LabelledPrefixes:
         found = self._sets.get(label)
         return () if found is None else tuple(sorted(found))
 
+    def cover(self, label: Hashable) -> PrefixSet:
+        """A copy of a label's cover."""
+        found = self._sets.get(label)
+        return PrefixSet() if found is None else found.copy()
+
     def count(self, label: Hashable) -> int:
         """The number of prefixes in the cover of a label."""
         found = self._sets.get(label)

@@ -81,6 +81,12 @@ class PrefixSet:
         self._lengths: dict[int, int] = {}
         self._digest: bytes | None = None
 
+    def networks(self) -> tuple[Network, ...]:
+        """The members as networks in order, IPv4 first."""
+        keys = sorted(self._members)
+        four = (IPv4Network((key >> 9, key >> 1 & 0xFF)) for key in keys if not key & 1)
+        return (*four, *(IPv6Network((key >> 9, key >> 1 & 0xFF)) for key in keys if key & 1))
+
     def __len__(self) -> int:
         return len(self._members)
 

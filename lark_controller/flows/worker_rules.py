@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
 from typing import Final
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
 from lark_common.worker_rules import RULED, UNSLICED, JobRules, Share, WorkerRules
 from lark_controller.flows.placement import Placed
-from lark_controller.flows.prefixes import Prefix, minimal_cover
+from lark_controller.flows.prefixes import FULL, Prefix, PrefixSet, minimal_cover
 from lark_controller.flows.tags import assign_tags
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_shares import reserved_shares, worker_shares
@@ -112,12 +111,12 @@ def worker_rules(
     policy: Policy,
     host: str,
     jobs: Iterable[Placed],
-    prefixes: Mapping[SliceKey, Iterable[Prefix]],
+    covers: Mapping[SliceKey, PrefixSet],
     dscps: Mapping[str, int],
     speeds: Mapping[str, float | None] | None = None,
 ) -> WorkerRules:
-    """The rules of a host: its jobs, and the prefixes of each of their slices; ``dscps`` are those of the groups, and
-    ``speeds`` those of the interfaces that lead away from the worker, None where it has reported none.
+    """The rules of a host: its jobs, and a copy of the cover of each of their slices; ``dscps`` are the groups',
+    and ``speeds`` those of the interfaces that lead away from the worker, None where it has reported none.
 
     Jobs behind NAT have addresses of their worker's own, which are job addresses there and nowhere else, and no part
     of the WAN; jobs of one slice on one worker reach each other by them.
@@ -139,10 +138,7 @@ def worker_rules(
         exceptions={
             position: dropping[position] for position in sorted({p.decision.wan for p in jobs} & dropping.keys())
         },
-        slices={
-            tags[key]: minimal_cover([*(_network(each) for each in prefixes.get(key, ())), *behind.get(key, ())])
-            for key in sorted(keys)
-        },
+        slices={tags[key]: _networks(covers.get(key, PrefixSet()), behind.get(key, ())) for key in sorted(keys)},
         jobs=tuple(_job(placed, policy, tags, dropping.keys(), dscps, shares.inward) for placed in jobs),
         uplinks=shares.uplinks,
     )
@@ -162,8 +158,10 @@ def _slice_of(policy: Policy, placed: Placed) -> SliceKey | None:
     return placed.decision.slice
 
 
-def _network(prefix: Prefix) -> Network:
-    return ip_network(str(prefix))
+def _networks(cover: PrefixSet, more: Iterable[Address]) -> tuple[Network, ...]:
+    for address in more:
+        cover.add(Prefix(address.version, int(address), FULL[address.version]))
+    return cover.networks()
 
 
 def _job(

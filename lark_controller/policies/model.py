@@ -155,10 +155,13 @@ class WanRule:
     when: str | None = None
     exceptions: tuple[Network, ...] = ()
     port: str | None = None
+    # Made once, since the decision of each job has it.
+    does: str = field(default="", init=False, repr=False, compare=False)
 
-    @property
-    def does(self) -> str:
-        """Its treatment in a few words, with the first exceptions."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "does", self._words())
+
+    def _words(self) -> str:
         if self.port:
             return f"port {self.port}"
         named, more = self.exceptions[:_NAMED], len(self.exceptions) - _NAMED

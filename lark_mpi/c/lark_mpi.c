@@ -1123,7 +1123,7 @@ static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int 
         pthread_mutex_lock(&lock);
         found->jobs = jobs;
         pthread_mutex_unlock(&lock);
-    } else if (found->jobs == jobs) {
+    } else if (jobs && found->jobs == jobs) {
         /* A job may have another address than at the request before, or another id, whose flows were the former one's. */
         pthread_mutex_lock(&lock);
         for (int job = 0; job < jobs; job++) {

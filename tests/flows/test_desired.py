@@ -270,6 +270,22 @@ def test_a_block_shared_with_a_job_of_no_rule_is_not_covered_whole() -> None:
     assert [str(prefix) for prefix in desired._classes.prefixes(2)] == ["10.64.0.0/29"]
 
 
+def test_a_job_without_a_slice_in_a_block_of_one_changes_all_switches_by_one_calculation() -> None:
+    policy = load(FULL.replace("slice: {by: Owner}", "slice: {by: Owner, when: 'Owner == \"alice\"'}"))
+    desired, decider = Desired(policy), Decider(policy)
+    for datapath in EDGES:
+        desired.set_switch(a_switch(FULL, datapath), (f"worker{datapath}",))
+    block = IPv4Network("10.64.0.0/29")
+    for number in (1, 2, 3):
+        job = a_job(number, owner="alice", host=f"worker{number}", datapath=number, ipv4_block=block)
+        desired.put(job, decider.decide(job.facts))
+    other = a_job(4, owner="dave", host="worker9", datapath=9, ipv4_block=block)
+    changes = desired.put(other, decider.decide(other.facts))
+    assert changes.keys() == set(EDGES)
+    assert len({id(each) for each in changes.values()}) == 1
+    assert changes[1]
+
+
 def test_the_flows_of_one_job_are_those_of_its_cookies() -> None:
     policy = load(FULL)
     desired, decider = Desired(policy), Decider(policy)

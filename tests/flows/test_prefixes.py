@@ -125,6 +125,18 @@ def test_minimal_cover_is_collapse_addresses() -> None:
     )
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 9)))
+def test_the_networks_of_a_set_are_its_minimal_cover(some: set[int], six: set[int]) -> None:
+    cover = PrefixSet()
+    for value in some:
+        cover.add(Prefix(4, BASE[4] + value, 32))
+    for value in six:
+        cover.add(Prefix(6, value, 128))
+    addresses = [IPv4Address(BASE[4] + value) for value in some] + [IPv6Address(value) for value in six]
+    assert cover.networks() == minimal_cover(addresses)
+
+
 def test_200000_scattered_addresses_take_less_than_60_mb() -> None:
     values = random.Random(7).sample(range(1 << 24), 200_000)
     tracemalloc.start()

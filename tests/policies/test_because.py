@@ -133,3 +133,11 @@ def test_the_attributes_that_a_policy_needs(section: str, job: set[str], machine
     always = {"acctgroup", "inboundconnectivity", "outboundconnectivity"}
     of_job, of_machine = needed_attributes(load(f"version: 1\n{section}"))
     assert (set(of_job), set(of_machine)) == (always | job, machine)
+
+
+def test_what_a_wan_rule_does_is_one_text_for_all_jobs() -> None:
+    policy = load("version: 1\npolicies: [{wan: {action: drop, when: 'JobPrio > 0', except: [192.0.2.1]}}]\n")
+    found = [decide(Facts((("jobprio", str(prio)),), ()), policy).because[0] for prio in (1, 2)]
+    assert [because.values for because in found] == [(("JobPrio", "1"),), (("JobPrio", "2"),)]
+    assert found[0].does == "drop, except 192.0.2.1"
+    assert found[0].does is found[1].does

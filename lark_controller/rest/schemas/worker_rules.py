@@ -8,6 +8,7 @@ from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import NetworkType
 from lark_common.transfers import MOST_BITS, MOST_NAME, MOST_SHARED
+from lark_common.worker_rules import UNSLICED
 from lark_controller.rest.schemas.members import Count, Many, a_flag, a_number, a_text, maybe_number, meta, texts
 from lark_controller.rest.schemas.queries import Whole
 from lark_controller.rest.schemas.times import Time
@@ -58,7 +59,7 @@ class JobRulesSchema(Schema):
     vlan = maybe_number("VLAN")
     dhcp = a_flag("It may ask a DHCP server")
     isolated = a_flag("Nothing passes")
-    slice = a_number("Its key in slices; 0: not sliced")
+    slice = a_number("Its key in slices; 0: the job networks are open to it")
     wan = a_number("Its key in exceptions; 0: its WAN traffic is not dropped")
     inbound = a_flag("May be called")
     outbound = a_flag("May call")
@@ -80,11 +81,11 @@ def _numbered(meaning: str) -> fields.Dict:
 class RulesSchema(Schema):
     """The rules of one worker's jobs that have no port on a switch."""
 
-    job_networks = _prefixes("Closed to sliced jobs but for their slice and hosts")
+    job_networks = _prefixes("Closed to jobs with a slice but for its prefixes and hosts")
     hosts = _prefixes("Addresses in the job networks that are no job's")
     local_networks = _prefixes("The addresses that are not the WAN")
     exceptions = _numbered("WAN rule -> the prefixes that it does not drop")
-    slices = _numbered("Slice -> the prefixes of its jobs")
+    slices = _numbered(f"Slice -> the prefixes of its jobs; {UNSLICED} -> those of jobs in none")
     jobs = Rows(JobRulesSchema, "The jobs, in order of registration")
     uplinks = fields.Dict(
         keys=fields.String(),
