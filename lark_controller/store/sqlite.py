@@ -80,14 +80,15 @@ def with_rows(connection: Connection, statement: str, rows: Sequence[Row]) -> in
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], otherwise: str = "") -> None:
-    """Insert rows that have the same columns in the same order; ``otherwise`` is the statement's ON CONFLICT. Raises
-    StatementError for text with NUL.
+    """Insert rows that have the columns of the first; ``otherwise`` is the statement's ON CONFLICT. Raises
+    StatementError for text with NUL, and KeyError for a row that lacks a column.
 
     SQLAlchemy takes as long to put the values of a run into their order as SQLite to write them.
     """
     if rows:
-        statement = _insertion(table.name, tuple(rows[0]), otherwise)
-        with_rows(connection, statement, [tuple(row.values()) for row in rows])
+        columns = tuple(rows[0])
+        statement = _insertion(table.name, columns, otherwise)
+        with_rows(connection, statement, [tuple(map(row.__getitem__, columns)) for row in rows])
 
 
 @lru_cache(maxsize=64)

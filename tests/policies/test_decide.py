@@ -270,6 +270,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: s
     # Forgotten, and decided as before.
     assert decider.shared(a_user(0)) is not first
     assert decider.decide(a_user(0)) == before
+    # By identity too: the place of facts that are forgotten may be that of others by now.
+    again = decider.shared(a_user(0))
+    assert decider.shared(first) is again
 
 
 @pytest.mark.parametrize("by", ["{Owner, Project}", "{{Owner}, Project}", 'split(strcat(Owner, " ", Project))'])

@@ -82,6 +82,17 @@ def test_rows_are_inserted_or_changed_where_they_are_there(tmp_path: Path) -> No
     database.engine.dispose()
 
 
+def test_rows_in_another_order_of_columns_are_inserted_by_name(tmp_path: Path) -> None:
+    database = connect(f"sqlite:///{tmp_path}/some.db")
+    with database.engine.connect() as connection, connection.begin():
+        COLOURS.create(connection)
+        sqlite.insert_rows(connection, COLOURS, [{"number": 1, "name": "7"}, {"name": "8", "number": 2}])
+        assert list(connection.execute(select(COLOURS).order_by(COLOURS.c.number))) == [(1, "7"), (2, "8")]
+        with pytest.raises(KeyError, match="name"):
+            sqlite.insert_rows(connection, COLOURS, [{"number": 3, "name": "9"}, {"number": 4}])
+    database.engine.dispose()
+
+
 def test_no_text_with_nul_is_stored(tmp_path: Path) -> None:
     database = connect(f"sqlite:///{tmp_path}/some.db")
     with database.engine.connect() as connection, pytest.raises(StatementError, match="NUL"):
