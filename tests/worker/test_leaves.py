@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -262,14 +263,15 @@ def test_the_units_command_does_it_with_the_units_capabilities_and_ends_when_it_
     bounds = ",".join(["-all", *(each.lower().replace("cap_", "+") for each in capabilities)])
     running = subprocess.Popen(
         ["setpriv", "--bounding-set", bounds, "--no-new-privs", sys.executable, "-m", "lark_worker.cli", action],
-        env={**os.environ, "LARK_WORKER_OVS_DATABASE": f"unix:{ovs.database_socket}"},
+        env={**os.environ, "LARK_WORKER_OVS_DATABASE": f"unix:{ovs.database_socket}", "PYTHONFAULTHANDLER": "1"},
     )
     try:
         wait(lambda: quantum(port, "1:6") == 100_000)
         running.terminate()
         assert running.wait(20) == 0
     finally:
-        running.kill()
+        # Where it has not ended it shows where each of its threads is.
+        running.send_signal(signal.SIGABRT)
         running.wait()
         ovs.vsctl("del-br", bridge)
         ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
