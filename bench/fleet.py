@@ -125,7 +125,7 @@ class Fleet:
             "largest": max(len(switch.flows) for number, switch in self.switches.items() if number not in CORES),
             "core": len(self.switches[CORE].flows),
             "flow_mods": sum(switch.flow_mods for switch in every),
-            "asked": sum(switch.asked for switch in every),
+            "rounds": sum(switch.rounds for switch in every),
             "changed": sum(switch.changed for switch in every),
             "untouched": sum(
                 not any(each.flow_mods for each in connections) for connections in self.connections.values()

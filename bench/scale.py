@@ -209,9 +209,9 @@ async def _counters(run: Scale, seconds: float) -> None:
     before, started = run.controller.processor_seconds(), time.perf_counter()
     await asyncio.sleep(2 * seconds)
     took = time.perf_counter() - started
-    asked = run.switches.tell("counts")["asked"]
+    rounds = run.switches.tell("counts")["rounds"]
     share = (run.controller.processor_seconds() - before) / took
-    run.say("counters", {"share": share, "round_seconds": took * (run.workers + len(CORES)) / max(1, asked)})
+    run.say("counters", {"share": share, "round_seconds": took * (run.workers + len(CORES)) / max(1, rounds)})
 
 
 async def _day(run: Scale, seconds: float) -> None:

@@ -44,9 +44,10 @@ _Value = tuple[int, int, int, int, bytes]
 class StoredSwitch(FakeSwitch):
     """One switch. ``shared_ports`` are the same object for all switches that have the same ports.
 
-    ``flow_mods`` counts the flow-mods since :meth:`forget_counts`, ``asked`` the requests for all counting flows,
-    ``refused`` the flow-mods that were answered with an error. While it is ``busy``, its counters grow with time. Its
-    ports are as old as it is, its flows as the one that was added last.
+    ``flow_mods`` counts the flow-mods since :meth:`forget_counts`, ``asked`` the requests for chosen flows,
+    ``rounds`` those of them for all counting flows, ``refused`` the flow-mods that were answered with an error. While
+    it is ``busy``, its counters grow with time. Its ports are as old as it is, its flows as the one that was added
+    last.
     """
 
     def __init__(self, datapath: int, shared_ports: dict[int, PortInfo], *, hardware: str = "Open vSwitch") -> None:
@@ -55,7 +56,7 @@ class StoredSwitch(FakeSwitch):
         self.flows: dict[_Key, _Value] = {}
         self.flow_mods = 0
         self.refused = 0
-        self.asked = 0
+        self.asked = self.rounds = 0
         self.busy = False
         self._made = time.monotonic()
         # The time of the last flow that was added, by whichever connection.
@@ -90,7 +91,7 @@ class StoredSwitch(FakeSwitch):
 
     def forget_counts(self) -> None:
         """Count from now on."""
-        self.flow_mods = self.asked = 0
+        self.flow_mods = self.asked = self.rounds = 0
 
     def packets(self) -> int:
         """The packets that each of its counters shows now."""
@@ -172,7 +173,8 @@ class StoredSwitch(FakeSwitch):
         cookie, mask = int.from_bytes(message[32:40]), int.from_bytes(message[40:48])
         part: list[bytes] = []
         length = 0
-        self.asked += (cookie, mask) == _ALL_COUNTS
+        self.asked += bool(mask)
+        self.rounds += (cookie, mask) == _ALL_COUNTS
         age = int(now - self._added[0])
         for (table, priority, match), value in self.flows.items():
             flow_cookie, idle, hard, flags, instructions = value

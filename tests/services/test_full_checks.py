@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +30,8 @@ class Work:
             self.built += 1
             return build(desired, datapath)
 
-        def counted_flow_stats(message: bytes, chosen: tuple[int, int] = (0, 0)) -> list[replies.FlowRecord]:
-            found = flow_stats(message, chosen)
+        def counted_flow_stats(message: bytes, *given: Any, **named: Any) -> list[replies.FlowRecord]:
+            found = flow_stats(message, *given, **named)
             self.decoded += len(found)
             return found
 
