@@ -175,7 +175,7 @@ class AccountWriter:
     def _really_written(self, entries: Sequence[Entry]) -> list[Entry]:
         """The entries of these that are in the store: a commit whose answer is lost has happened, or has not."""
         # Or it is still to happen, on a server that has not noticed that its client is gone.
-        self._store.usage.settle()
+        self._store.settle()
         there = self._store.usage.of_jobs([entry.number for entry in entries])
         return [
             entry

@@ -96,7 +96,7 @@ class ExternalAddresses:
         self._given = Buckets(GIVEN_A_SECOND, GIVEN_AT_ONCE)
         # The ids of jobs of whose addresses the store gave no answer.
         self._doubtful: set[str] = set()
-        self._settle = store.usage.settle
+        self._settle = store.settle
         self._translations = translations or Translations()
         feed.completed_by(self.with_external)
         feed.followed_by(self._translations.note)

@@ -249,7 +249,7 @@ class PolicyInForce:
         if not self._doubtful:
             return
         # The server may still carry out what it has not answered.
-        self._store.usage.settle()
+        self._store.settle()
         newest = self._store.trail.latest_policy()
         if newest is not None and newest.version != self.version.version:
             there = newest

@@ -60,7 +60,7 @@ class Unanswered:
         if not doubts:
             return
         # The server may still carry out what it has not answered.
-        self._store.usage.settle()
+        self._store.settle()
         # Ends first: a run that lives may have the address of one that it has ended.
         for ends in (True, False):
             for job_id, number in doubts.items():

@@ -62,7 +62,7 @@ class UnansweredReservations:
         if not changed and not made:
             return
         # The server may still carry out what it has not answered.
-        self._store.usage.settle()
+        self._store.settle()
         with self._lock:
             for each in changed.values():
                 # Of another doubt since then it is not known that it is over.

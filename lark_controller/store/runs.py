@@ -48,7 +48,7 @@ END: Final = (
 END_LEASE: Final = delete(leases).where(leases.c.number == bindparam("run"))
 # Of a lease that is there already.
 RENEWED: Final = " ON CONFLICT (number) DO UPDATE SET lease_until = excluded.lease_until"
-PUT_LEASE: Final = text(f"INSERT INTO leases (number, lease_until) VALUES (:run, :until){RENEWED}")
+PUT_LEASE: Final = text(f"INSERT INTO leases (number, lease_until) VALUES (:number, :lease_until){RENEWED}")
 _LOCK_SLOT: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("name"), 0)))
 
 
@@ -327,7 +327,7 @@ def _insert(connection: Connection, post: Post, job: Job) -> Job:
     ads = {"number": number, "job_ad": post.job_ad, "machine_ad": post.machine_ad, "exit_ad": ""}
     connection.execute(_INSERT_ADS, ads)
     if job.live:
-        connection.execute(PUT_LEASE, {"run": number, "until": job.lease_until})
+        connection.execute(PUT_LEASE, {"number": number, "lease_until": job.lease_until})
     record(connection, post.now, post.actor, "register", job.id, registered_words(job))
     return replace(job, number=number)
 
@@ -341,7 +341,7 @@ def _update(connection: Connection, post: Post, stored: Job, fresh: Job) -> None
         .values(changed | {"facts_for": post.facts_for, "ended_at": None})
     )
     if fresh.live:
-        connection.execute(PUT_LEASE, {"run": fresh.number, "until": fresh.lease_until})
+        connection.execute(PUT_LEASE, {"number": fresh.number, "lease_until": fresh.lease_until})
     ads = connection.execute(
         update(run_ads)
         .where(run_ads.c.number == fresh.number)

@@ -121,7 +121,6 @@ class UsageHistory(Subject):
     unended = Streams(usage.unended)
     finish = WritesMany(usage.finish)
     of_jobs = Reads(usage.of_jobs)
-    settle = Writes(instances.settle)
     page = Reads(usage.page)
     unended_pairs = Streams(pairs.unended)
     finish_pairs = WritesMany(pairs.finish)
@@ -222,6 +221,11 @@ class Store:
         """
         self._database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
         self._database.check_file()
+
+    def settle(self) -> None:
+        """Wait for the ends of all writes that have begun: the server may still carry out one that it has not answered.
+        Raises StoreError."""
+        self._database.write(instances.settle)
 
     def replication_risk(self) -> str:
         """The risk of a failover of the database's server in a sentence; ``""`` where nothing can be lost."""

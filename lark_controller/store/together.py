@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, insert, text, update
+from sqlalchemy import Connection, bindparam, delete, insert, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from lark_common.errors import LarkError, StoreError
@@ -34,7 +34,6 @@ _PATIENCE: Final = 3.0
 _FIND: Final = runs.JOBS.where(table.c.id.in_(bindparam("ids", expanding=True))).order_by(table.c.number)
 _INSERT: Final = insert(table).inline()
 _INSERT_ADS: Final = insert(run_ads).inline()
-_INSERT_LEASES: Final = text(f"INSERT INTO leases (number, lease_until) VALUES (:number, :lease_until){runs.RENEWED}")
 _EXIT_AD: Final = (
     update(run_ads)
     .where(run_ads.c.number == bindparam("run"), run_ads.c.exit_ad == "")
@@ -244,7 +243,7 @@ def _register(
     else:
         connection.execute(_INSERT, rows)
         connection.execute(_INSERT_ADS, ads)
-        connection.execute(_INSERT_LEASES, new_leases)
+        connection.execute(runs.PUT_LEASE, new_leases)
 
 
 def _claims(job: Job) -> list[tuple[str, str]]:

@@ -242,7 +242,7 @@ def test_a_connection_that_is_lost_while_the_database_waits_for_its_rows_holds_u
     with stores(url, 1) as (mine,):
         take(mine, A)
         with paused_in_copy(mine, monkeypatch) as errors:
-            mine.usage.settle()
+            mine.settle()
         assert not errors
 
 
@@ -263,7 +263,7 @@ def test_accounts_wait_for_the_writes_that_have_begun_and_for_no_later_ones(url:
                 connection.execute(text("SELECT 1"))
 
         def settle() -> None:
-            mine.usage.settle()
+            mine.settle()
             settled[0].set()
 
         works: list[Callable[[], object]] = [
@@ -299,8 +299,8 @@ def test_a_write_that_does_not_end_is_said_and_accounts_are_tried_again(
         with mine._database.engine.begin() as connection:
             connection.execute(text("SELECT 1 FROM term FOR SHARE"))
             with pytest.raises(StoreError, match="1 writes that began before are not over"):
-                mine.usage.settle()
-        mine.usage.settle()
+                mine.settle()
+        mine.settle()
 
 
 def test_what_holds_the_term_without_end_is_said_and_no_upgrade_is_advised(

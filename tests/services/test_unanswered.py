@@ -163,10 +163,9 @@ def test_a_later_doubt_is_not_settled_by_an_earlier_look(
     """The write that it is about may still be carried out by the server."""
     job = post(registration, 1)
     unanswered(registration, monkeypatch, lambda: registration.end(job.id, "hook", "over"), done=False)
-    usage = registration._store.usage
     with monkeypatch.context() as patched:
         patched.setattr(
-            usage,
+            registration._store,
             "settle",
             lambda: unanswered(registration, monkeypatch, lambda: registration.end(job.id, "hook", "over"), done=False),
         )
