@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,20 @@ from tests.fixtures.controllers import until
 from tests.fixtures.databases import NOW, a_run
 
 
+@contextmanager
+def at_commits(store: Store, work: Callable[[], object]) -> Iterator[None]:
+    """Call ``work`` at each commit."""
+
+    def committed(_connection: Connection) -> None:
+        work()
+
+    event.listen(store.usage.database.engine, "commit", committed)
+    try:
+        yield
+    finally:
+        event.remove(store.usage.database.engine, "commit", committed)
+
+
 def a_pool(store: Store, count: int) -> Ledger:
     """The accounts of so many jobs, which have sent something."""
     ledger = Ledger()
@@ -43,12 +58,8 @@ def test_thousands_of_accounts_are_written_in_transactions_between_which_others_
     ledger = a_pool(store, count)
     written: list[int] = []
 
-    @event.listens_for(store.usage.database.engine, "commit")
-    def committed(_connection: Connection) -> None:
-        written.append(len(ledger.changed()))
-
-    AccountWriter(store, ledger, PairLedger(), KEPT).write()
-    event.remove(store.usage.database.engine, "commit", committed)
+    with at_commits(store, lambda: written.append(len(ledger.changed()))):
+        AccountWriter(store, ledger, PairLedger(), KEPT).write()
     assert written == [count, count - portion, count - 2 * portion]
     assert len(list(store.usage.unended())) == count
     store.close()
@@ -73,15 +84,11 @@ def test_accounts_are_written_over_the_whole_interval_and_those_of_jobs_that_end
         now[0] += seconds
         return False
 
-    @event.listens_for(store.usage.database.engine, "commit")
-    def committed(_connection: Connection) -> None:
-        written.append(now[0])
-
     monkeypatch.setattr(writer._thread, "pause", pause)
     clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
     monkeypatch.setattr("lark_controller.services.account_writer.time", clock)
-    writer.write_evenly()
-    event.remove(store.usage.database.engine, "commit", committed)
+    with at_commits(store, lambda: written.append(now[0])):
+        writer.write_evenly()
     (end,) = (at for at in written if ended_at[0] <= at <= ended_at[0] + 2.0)
     assert [at for at in written if at != end] == pytest.approx([0.0, 9.6, 19.2, 28.8, 38.4])
     assert ledger.changed() == []
