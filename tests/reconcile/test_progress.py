@@ -1,4 +1,4 @@
-"""What jobs lack that are taken in together at a start."""
+"""Jobs that are taken in together at a start lack what each lacks by itself."""
 
 from __future__ import annotations
 
