@@ -215,9 +215,12 @@ class Desired(ExternalJobs):
             for host in hosts:
                 if self._hosts.setdefault(host, switch.datapath) == switch.datapath:
                     found |= self._homeless.pop(host, set())
-        for number in found | self._local.at(switch.datapath).numbers:
+        here = found | self._local.at(switch.datapath).numbers
+        for number in here:
             placed = self.placed[number]
             self._index(placed, self.where(placed.job, placed.decision))
+        # What it was refused before, or had no room for, may be open now.
+        self.moved |= self._external & here if switch.is_edge else self._external
         if switch.max_rules:
             self.fit(switch.datapath, open_there)
         return found

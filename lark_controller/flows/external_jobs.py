@@ -76,6 +76,10 @@ class ExternalJobs(PlacedJobs):
         there = [datapath for datapath, ports in cores.items() if port in ports]
         return there or [datapath for datapath, ports in cores.items() if ports]
 
+    def with_external(self) -> list[int]:
+        """The jobs that have an external address."""
+        return list(self._external)
+
     def with_room(self, datapath: int) -> Collection[int]:
         """The jobs whose external addresses have room at a core whose rules are limited."""
         room = self._rooms.get(datapath)

@@ -139,8 +139,12 @@ class PolicyChange:
         return sent
 
     async def _judge_external(self) -> None:
-        for number in self._loop.pair.external_moved():
+        """Let all external addresses be judged: they may need other cores now, or have room at theirs."""
+        pace = Pace()
+        for count, number in enumerate(self._loop.desired.with_external()):
             self._loop.dirty.job(number)
+            if count % _LOOKED_AT == 0:
+                await pace.step()
 
     async def _update_workers(self) -> None:
         self._workers.policy_changed()
