@@ -43,3 +43,27 @@ def test_signals_are_taken_in_their_order() -> None:
         "assert signals.wait() == -1\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+# The main thread's sleep is not interrupted, as where a signal comes between its last look for signals and the sleep:
+# here the kernel gives the signal to another thread.
+ELSEWHERE = """
+import faulthandler, os, signal, threading, time
+from lark_common.signals import Signals
+
+signals = Signals()
+signals.catch(signal.SIGTERM)
+faulthandler.dump_traceback_later(50, exit=True)
+
+def send():
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=send, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+assert signals.wait() == signal.SIGTERM
+"""
+
+
+def test_a_signal_is_taken_also_where_it_does_not_interrupt_the_main_thread() -> None:
+    subprocess.run([sys.executable, "-c", ELSEWHERE], check=True, timeout=60)
