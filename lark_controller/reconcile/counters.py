@@ -170,6 +170,7 @@ class CounterReader:
     def gone(self, datapath: int) -> None:
         """Note that a switch is gone: its rates and its jobs' are not known."""
         self._core_ports.gone(datapath)
+        self._drop_shares.gone(datapath)
         self._ledger.quiet(placed.job.number for placed in self._jobs_at(datapath))
 
     # -- periodic reading
@@ -270,8 +271,8 @@ class CounterReader:
 
     async def _look(self, datapath: int) -> None:
         """Read the counters of a switch that no account has. Raises SwitchError."""
-        if self._ledger.drops_by_policy(self._ports_of(datapath).values()):
-            await self._drop_shares.look(datapath)
+        drops = self._ledger.drops_by_policy(self._ports_of(datapath).values())
+        await self._drop_shares.look(datapath, drops=drops)
         await self._pair_counters.look(datapath)
 
     async def poll(self, datapath: int) -> None:

@@ -1,22 +1,40 @@
 """The packets that each rule has dropped of late at the workers' switches, from the counters of the flows that drop.
 
-They are read only where a rule drops packets of a job: elsewhere they stand still. For the reconcile loop's thread;
-:meth:`DropShares.of` may be asked from any.
+They are read only where a rule drops packets of a job, and where there is a job that several rules may drop packets of:
+elsewhere they stand still, or nobody needs them. For the reconcile loop's thread; :meth:`DropShares.of` may be asked
+from any.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
-from lark_controller.flows.drop_sources import COOKIES, DropSource, drop_sources
+from lark_controller.flows.drop_sources import DropSource, are_several, cookies_of, drop_sources
 from lark_controller.flows.model import FlowKey
 from lark_controller.policies.model import Policy
 from lark_controller.reconcile.state import LoopState
 
-_NONE: Final[Mapping[DropSource, int]] = MappingProxyType({})
+
+class Shares(NamedTuple):
+    """The packets that each rule dropped between two readings; ``is_of_now`` where these are the last two rounds, and
+    not the last and one that was long ago."""
+
+    packets: Mapping[DropSource, int] = MappingProxyType({})
+    is_of_now: bool = False
+
+
+class _Wanted(NamedTuple):
+    """The flows of a policy that drop, and the cookies and masks that choose them."""
+
+    sources: Mapping[FlowKey, DropSource]
+    cookies: tuple[tuple[int, int], ...]
+
+
+_NONE: Final = Shares()
 
 
 class DropShares:
@@ -25,41 +43,59 @@ class DropShares:
     def __init__(self, loop: LoopState) -> None:
         self._loop = loop
         self._counted: dict[int, Counter[DropSource]] = {}
-        self._new: dict[int, Mapping[DropSource, int]] = {}
+        self._new: dict[int, Shares] = {}
+        # Switches that were read in their last round.
+        self._followed: set[int] = set()
         # By whether a switch tracks connections, for the policy that is in force.
         self._policy: Policy | None = None
-        self._sources: dict[bool, Mapping[FlowKey, DropSource]] = {}
+        self._wanted: dict[bool, _Wanted] = {}
 
-    def of(self, datapath: int | None) -> Mapping[DropSource, int]:
+    def of(self, datapath: int | None) -> Shares:
         """The packets dropped at a switch between its last two readings; empty where it was never read."""
         return _NONE if datapath is None else self._new.get(datapath, _NONE)
 
-    async def look(self, datapath: int) -> None:
-        """Read a switch. Raises SwitchError."""
+    async def look(self, datapath: int, *, drops: bool) -> None:
+        """Read a switch, as far as that tells anything; ``drops``: packets of a job there are dropped by a rule now.
+        Raises SwitchError."""
+        followed = datapath in self._followed
+        self._followed.discard(datapath)
+        if not drops:
+            return
         state = self._loop.switches.get(datapath)
         desired = self._loop.desired_of(datapath)
-        switch = desired.switches.get(datapath)
+        switch, policy = desired.switches.get(datapath), desired.policy
         if state is None or state.link is None or switch is None or not switch.is_edge:
             return
-        link, sources = state.link, self._sources_of(desired.policy, switch.tracks)
+        # A job that drops nothing yet may in the next round, and is then to be compared with this one.
+        if not any(are_several(placed.decision, policy) for placed in desired.present_at(datapath)):
+            return
+        link, wanted = state.link, self._wanted_of(policy, switch.tracks)
+        answers = [link.drop_counts(cookie, mask) for cookie, mask in wanted.cookies]
+        await asyncio.gather(*answers, return_exceptions=True)
         counted: Counter[DropSource] = Counter()
-        for cookie, mask in COOKIES:
-            for key, (packets, _) in (await link.counters(cookie, mask)).items():
-                if key in sources:
-                    counted[sources[key]] += packets
+        for answer in answers:
+            for key, packets in answer.result():
+                if key in wanted.sources:
+                    counted[wanted.sources[key]] += packets
         before = self._counted.get(datapath, Counter())
         # Flows that were made anew count from 0.
-        self._new[datapath] = {
+        new = {
             source: packets - before[source] if packets >= before[source] else packets
             for source, packets in counted.items()
             if packets != before[source]
         }
-        self._counted[datapath] = counted
+        self._new[datapath], self._counted[datapath] = Shares(new, followed), counted
+        self._followed.add(datapath)
 
-    def _sources_of(self, policy: Policy, tracks: bool) -> Mapping[FlowKey, DropSource]:
+    def gone(self, datapath: int) -> None:
+        """Note that a switch is gone: what it counted meanwhile is not of now."""
+        self._followed.discard(datapath)
+
+    def _wanted_of(self, policy: Policy, tracks: bool) -> _Wanted:
         if policy is not self._policy:
-            self._policy, self._sources = policy, {}
-        found = self._sources.get(tracks)
+            self._policy, self._wanted = policy, {}
+        found = self._wanted.get(tracks)
         if found is None:
-            found = self._sources[tracks] = drop_sources(policy, tracks=tracks)
+            sources = drop_sources(policy, tracks=tracks)
+            found = self._wanted[tracks] = _Wanted(sources, cookies_of(sources.values()))
         return found

@@ -16,10 +16,10 @@ from lark_common.worker_rules import RULED
 from lark_controller.accounting.drops import Dropping
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.drops import Drop, DropList
-from lark_controller.flows.drop_sources import DropSource
+from lark_controller.flows.drop_sources import DropSource, may_drop
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Because, Decision, Policy, RuleKind, WanAction
+from lark_controller.policies.model import Because, Decision, Policy, RuleKind
 from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
@@ -108,14 +108,15 @@ class Drops:
             ruled = job.network_type in RULED
             fallback = _OF_WORKER if ruled and not inward else _SOME
             reasons = list(_reasons(placed.decision, policy, inward, ruled=ruled)) or [fallback]
-            weights = [0 if each.source is None else counted.get(each.source, 0) for each in reasons]
+            weights = [0 if each.source is None else counted.packets.get(each.source, 0) for each in reasons]
+            told_apart = counted.is_of_now and any(weights)
             if not any(weights):
                 weights = [1] * len(reasons)
             several = sum(weight > 0 for weight in weights) > 1
             for reason, weight in zip(reasons, weights, strict=True):
                 if weight:
                     share = packets * weight / sum(weights)
-                    estimated = several and (not counted or at[job.datapath, inward] > 1)
+                    estimated = several and (not told_apart or at[job.datapath, inward] > 1)
                     yield _drop(job, name, dropping, reason, share, inward, estimated)
         bandwidth = placed.decision.bandwidth
         limited = bandwidth is not None and bandwidth.rate(job.bandwidth) is not None
@@ -146,24 +147,21 @@ def _reasons(decision: Decision, policy: Policy, inward: bool, *, ruled: bool) -
         kind = RuleKind.BLOCK if decision.blocked else RuleKind.CONNECTIVITY
         yield _Reason(kind, _rule(kind, why.get(kind)), _ANYONE, _line(why.get(kind)))
         return
-    if decision.slice is not None:
-        because = why.get(RuleKind.SLICE)
-        others = f"jobs outside the slice {decision.slice.value}"
-        yield _Reason("slice", _rule("slice", because), others, _line(because), DropSource(RuleKind.SLICE, 0, inward))
-    elif policy.slices and not ruled:
-        rule_line = policy.slices[0].line
-        words = f"slice: the job is in none (policy line {rule_line})"
-        yield _Reason("slice", words, "jobs of slices", rule_line, DropSource(RuleKind.SLICE, 0, inward))
-    rule = next((each for each in policy.wans if each.position == decision.wan), None)
-    if rule is not None and rule.action is WanAction.DROP:
-        because = why.get(RuleKind.WAN)
-        source = DropSource(RuleKind.WAN, rule.position, inward)
-        yield _Reason("wan", _rule("wan drop", because), "the WAN", _line(because), source)
-    if decision.one_way and decision.outbound == inward:
-        because = why.get(RuleKind.CONNECTIVITY)
-        source = DropSource(RuleKind.CONNECTIVITY, 0, inward)
-        others = "anyone, by a new connection"
-        yield _Reason("connectivity", _rule("connectivity", because), others, _line(because), source)
+    for source in may_drop(decision, policy, inward, ruled=ruled):
+        because = why.get(source.kind)
+        match source.kind:
+            case RuleKind.SLICE if decision.slice is not None:
+                others = f"jobs outside the slice {decision.slice.value}"
+                yield _Reason("slice", _rule("slice", because), others, _line(because), source)
+            case RuleKind.SLICE:
+                line = policy.slices[0].line
+                words = f"slice: the job is in none (policy line {line})"
+                yield _Reason("slice", words, "jobs of slices", line, source)
+            case RuleKind.WAN:
+                yield _Reason("wan", _rule("wan drop", because), "the WAN", _line(because), source)
+            case RuleKind.CONNECTIVITY:
+                others = "anyone, by a new connection"
+                yield _Reason("connectivity", _rule("connectivity", because), others, _line(because), source)
 
 
 def _line(because: Because | None) -> int | None:

@@ -43,7 +43,16 @@ class NoPairs:
         self.looked.append(datapath)
 
 
+class NoDrops:
+    """The flows that drop, where none does."""
+
+    async def look(self, _datapath: int, *, drops: bool) -> None:
+        """Nothing is read."""
+        assert not drops
+
+
 NO_PAIRS = cast("Any", NoPairs())
+NO_DROPS = cast("Any", NoDrops())
 
 
 class Link:
@@ -81,7 +90,7 @@ def test_a_change_of_policy_opens_no_account_of_a_job_that_is_over(closed: bool)
         link = Link()
         switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
         cores = CorePorts(switches, lambda _datapath: None)
-        reader = CounterReader(ledger, switches, lambda _datapath: [], cast("Any", None), cores, NO_PAIRS)
+        reader = CounterReader(ledger, switches, lambda _datapath: [], NO_DROPS, cores, NO_PAIRS)
         ledger.begin(job, "")
         # It was there when the change looked for the jobs that it is about.
         there = {1: placed}
@@ -120,7 +129,7 @@ def test_a_flow_that_goes_while_its_answer_is_under_way_counts_once(reading: str
         link = Link()
         switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
         cores = CorePorts(switches, lambda _datapath: None)
-        reader = CounterReader(ledger, switches, lambda _datapath: [placed], cast("Any", None), cores, NO_PAIRS)
+        reader = CounterReader(ledger, switches, lambda _datapath: [placed], NO_DROPS, cores, NO_PAIRS)
         ledger.begin(job, "")
         tasks = []
         if reading == "last":
@@ -177,9 +186,7 @@ def test_a_round_takes_longer_where_readings_would_take_too_much_of_the_loop(
         for each in placed:
             ledger.begin(each.job, "")
         at = {each.datapath: [each] for each in placed}
-        reader = CounterReader(
-            ledger, switches, lambda number: at[number], cast("Any", None), cores, NO_PAIRS, processor
-        )
+        reader = CounterReader(ledger, switches, lambda number: at[number], NO_DROPS, cores, NO_PAIRS, processor)
         over = asyncio.Event()
 
         async def sleep(seconds: float) -> None:
@@ -219,7 +226,7 @@ class Pool:
         self.counted = Counter[str]()
         self.pairs: Any = NoPairs()
         self.reader = CounterReader(
-            self.ledger, self.switches, lambda _: list(self.placed), cast("Any", None),
+            self.ledger, self.switches, lambda _: list(self.placed), NO_DROPS,
             CorePorts(self.switches, lambda _datapath: None), cast("Any", self),
             offers=Offers(clock=lambda: self.now),
             count=lambda result: self.counted.update([result]),

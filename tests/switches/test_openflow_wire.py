@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -162,6 +163,10 @@ def test_a_flow_comes_back_equal_from_a_dump_and_os_ken_reads_the_same(
     records = [replies.FlowRecord(flow.key, flow.data, packets, octets, 1.5) for flow in dumped]
     message = switchside.multipart_reply(7, ofp.OFPMP_FLOW, b"".join(map(switchside.flow_record, records)))
     assert replies.flow_stats(message) == records
+    assert replies.flow_packets(message, (0, 0)) == [(flow.key, packets) for flow in dumped]
+    cookie = dumped[0].data.cookie if dumped else 0
+    chosen = replies.flow_stats(message, (cookie, (1 << 64) - 1))
+    assert replies.flow_packets(message, (cookie, (1 << 64) - 1)) == [(each.key, each.packets) for each in chosen]
     theirs = parser.OFPMultipartReply.parser(PROTOCOL, 4, ofp.OFPT_MULTIPART_REPLY, len(message), 7, message).body
     assert len(theirs) == len(records)
     for ours, their in zip(records, theirs, strict=True):
@@ -270,7 +275,7 @@ def test_rubbish_is_refused_and_nothing_else_is_raised(rubbish: bytes) -> None:
         replies.packet_in, replies.flow_stats, replies.flow_removed, replies.meter_config, replies.meter_stats,
         replies.ports, replies.port_status, replies.port_stats, replies.description, replies.meter_features,
         replies.features, replies.error, replies.speaks_1_3, switchside.decode_flow_mod, switchside.decode_meter_mod,
-        switchside.decode_packet_out, decode_actions, decode_instructions,
+        switchside.decode_packet_out, decode_actions, decode_instructions, partial(replies.flow_packets, chosen=(0, 0)),
     ):  # fmt: skip
         with suppress(WireError):
             decode(body)
@@ -284,6 +289,8 @@ def test_a_damaged_dump_is_refused_or_read_but_never_loops(dumped: list[Flow], d
     message[data.draw(st.integers(16, len(message) - 1))] = data.draw(st.integers(0, 255))
     with suppress(WireError):
         replies.flow_stats(bytes(message))
+    with suppress(WireError):
+        replies.flow_packets(bytes(message), (0, 0))
 
 
 @pytest.mark.parametrize(

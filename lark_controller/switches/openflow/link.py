@@ -16,7 +16,7 @@ from lark_common.log import failure
 from lark_common.runs import Address
 from lark_controller.flows import cookies
 from lark_controller.flows.marker import MARKERS, NO_PROGRAM, Marker, read_marker
-from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Match, Meter, Program
+from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Meter, Program
 from lark_controller.flows.simulation.packet import TCP, UDP
 from lark_controller.switches.openflow import conntrack_flush as connections
 from lark_controller.switches.openflow import replies, roles, wire
@@ -25,7 +25,7 @@ from lark_controller.switches.openflow.budgets import PacketInBudget
 from lark_controller.switches.openflow.dumps import Dump, FlowDigest, Held
 from lark_controller.switches.openflow.features import SwitchFeatures
 from lark_controller.switches.openflow.newcomer import Newcomer
-from lark_controller.switches.openflow.oxm import WireError, decode_fields
+from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.replies import (
     FlowCount,
     FlowRecord,
@@ -311,7 +311,7 @@ class SwitchLink:
         Raises SwitchError where no complete answer comes.
         """
         limit = self.connection.options.dump_timeout if timeout is None else timeout
-        records = await self._flow_stats("counters", cookie, mask, limit, self._counted(), fields=replies.known_fields)
+        records = await self._flow_stats("counters", cookie, mask, limit, self._counted())
         return {record.key: (record.packets, record.bytes) for record in records}
 
     @property
@@ -337,6 +337,14 @@ class SwitchLink:
         return self.requests.collect(
             "flow counters", ofp.OFPMP_FLOW, build, replies.flow_counts, limit, self._counted()
         )
+
+    def drop_counts(self, cookie: int, mask: int) -> asyncio.Future[list[tuple[FlowKey, int]]]:
+        """The packets of the flows whose cookie agrees with ``cookie`` in the bits of ``mask``, each with its key: of
+        flows that are alike on many switches. Sent and ended as :meth:`port_counters`."""
+        build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
+        decode = partial(replies.flow_packets, chosen=(cookie, mask))
+        limit = self.connection.options.dump_timeout
+        return self.requests.collect("drop counters", ofp.OFPMP_FLOW, build, decode, limit, self._counted())
 
     async def meter_stats(self, timeout: float | None = None) -> dict[int, MeterCounters]:
         """The counters of all meters, by number. Raises SwitchError."""
@@ -386,11 +394,10 @@ class SwitchLink:
         return self.requests.collect("meter dump", ofp.OFPMP_METER_CONFIG, build, replies.meter_config, limit, bound)
 
     def _flow_stats(
-        self, what: str, cookie: int, mask: int, limit: float, bound: Bound, digest: FlowDigest | None = None,
-        fields: Callable[[bytes, int, int], Match] = decode_fields,
-    ) -> asyncio.Future[Records[FlowRecord]]:  # fmt: skip
+        self, what: str, cookie: int, mask: int, limit: float, bound: Bound, digest: FlowDigest | None = None
+    ) -> asyncio.Future[Records[FlowRecord]]:
         build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
-        decode: Callable[[bytes], list[FlowRecord]] = partial(replies.flow_stats, chosen=(cookie, mask), fields=fields)
+        decode: Callable[[bytes], list[FlowRecord]] = partial(replies.flow_stats, chosen=(cookie, mask))
         if digest is not None:
             decode = digest.beside(decode)
         return self.requests.collect_some(what, ofp.OFPMP_FLOW, build, decode, limit, bound)

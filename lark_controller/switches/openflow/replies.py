@@ -219,12 +219,9 @@ def _known_fields(fields: bytes) -> Match:
     return decode_fields(fields, 0, len(fields))
 
 
-def flow_stats(
-    message: bytes, chosen: tuple[int, int] = (0, 0), fields: Callable[[bytes, int, int], Match] = decode_fields
-) -> list[FlowRecord]:
+def flow_stats(message: bytes, chosen: tuple[int, int] = (0, 0)) -> list[FlowRecord]:
     """Decode one part of an OFPMP_FLOW reply: the flows whose cookie agrees with the first of ``chosen`` in the bits of
-    the second. A switch may send others although it was not asked for them; these are not looked at. ``fields`` decodes
-    the fields of a match."""
+    the second. A switch may send others although it was not asked for them; these are not looked at."""
     value, mask = chosen
     records = []
     position = MULTIPART_BODY
@@ -242,7 +239,7 @@ def flow_stats(
             position = after
             continue
         fields_end, match_after = match_end(message, position + 48, after)
-        match = fields(message, position + 52, fields_end)
+        match = decode_fields(message, position + 52, fields_end)
         actions, goto, metadata, meter = decode_instructions(message[match_after:after])
         data = FlowData(cookie, actions, goto, metadata, meter, idle, hard, flags)
         records.append(FlowRecord(FlowKey(table, priority, match), data, packets, octets, seconds + nanoseconds / 1e9))
@@ -262,6 +259,27 @@ def flow_counts(message: bytes) -> list[FlowCount]:
             raise WireError(f"flow statistics record of {length} bytes in {size - position}")
         found.append((cookie, packets, octets))
         position += length
+    return found
+
+
+def flow_packets(message: bytes, chosen: tuple[int, int]) -> list[tuple[FlowKey, int]]:
+    """Decode of one part of an OFPMP_FLOW reply the keys and packets of the flows whose cookie is ``chosen``, as
+    :func:`flow_stats`: for flows that come again and again."""
+    value, mask = chosen
+    found = []
+    position, size = MULTIPART_BODY, len(message)
+    while position < size:
+        if size - position < 56:
+            raise WireError("flow statistics cut short")
+        length, table, _, _, priority, _, _, _, cookie, packets, _ = _FLOW_STATS.unpack_from(message, position)
+        after = position + length
+        if length < 56 or after > size:
+            raise WireError(f"flow statistics record of {length} bytes in {size - position}")
+        if cookie & mask == value:
+            fields_end, _ = match_end(message, position + 48, after)
+            key = FlowKey(table, priority, known_fields(message, position + 52, fields_end))
+            found.append((key, packets))
+        position = after
     return found
 
 
