@@ -49,7 +49,7 @@ _FLOW_SUMS: Final[dict[int, tuple[int, int, int | None]]] = {
     for kind, (size, packets) in FLOW_PLACES.items()
 }
 _IN, _OUT, _WAN_IN, _WAN_OUT = (PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
-# What was written has no spaces around it, which json.loads() looks for.
+# Stored readings have no spaces around them, which json.loads() looks for.
 _decoded: Final = JSONDecoder().raw_decode
 # In the order of TransferCounts.
 TRANSFER_PLACES: Final = tuple(PLACES[f"transfer_{name}"] for name in TransferCounts._fields)

@@ -65,17 +65,17 @@ class AccountWriter:
         """Open the accounts of the live jobs, each with its group of the policy, where they were left. Raises
         StoreError."""
         live = {job.number: (job, treatment) for job, treatment in jobs}
+        self._load_pairs(live)
         over = []
         for number, readings, sums in self._store.usage.unended():
-            if (known := live.get(number)) is None:
+            # Taken out one by one, so that accounts get the memory of what is done with.
+            if (known := live.pop(number, None)) is None:
                 over.append(number)
             else:
                 self._ledger.begin(*known, readings, sums)
         self._store.usage.finish(over)
-        for number, known in live.items():
-            if not self._ledger.has_open(number):
-                self._ledger.begin(*known)
-        self._load_pairs(live)
+        for known in live.values():
+            self._ledger.begin(*known)
 
     def _load_pairs(self, live: Mapping[int, tuple[Job, str]]) -> None:
         over, paired = set(), set()
