@@ -235,8 +235,9 @@ class Controller:
         self._reconciler.load(jobs)
         if risk := self._store.replication_risk():
             event(risk, level=WARNING)
-        decided = ((job, decider.decide(job.facts)) for job in jobs)
-        self._account_writer.load((job, decision.group) for job, decision in decided if decision.accounted)
+        self._account_writer.load(
+            (job, decision.group) for job in jobs if (decision := decider.decide(job.facts)).accounted
+        )
         event("directory loaded", jobs=len(jobs))
 
     def release(self) -> None:

@@ -86,7 +86,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def begin(self, job: Job, treatment: str, readings: str = "", usage: Usage = NOTHING) -> None:
+    def begin(self, job: Job, treatment: str, readings: str = "", usage: Sequence[int] = NOTHING) -> None:
         """Open a job's account, or learn of its new ``treatment`` (the policy's group).
 
         ``readings`` and ``usage`` are those that were written before, at a start of the controller.
@@ -99,15 +99,17 @@ class Ledger:
                 account.place(job)
                 return
             account = self._accounts[job.number] = Account(job, treatment)
+            if readings:
+                # Nothing is over yet that it could follow.
+                restore(account, readings, usage)
+                return
             self._departed.resume(account)
             before, left = self._leaving.pop(account.port, None), self._departed.at_port(account.port)
             if before is not None:
                 # The reading kept of the port is of a job before that one.
                 before.followed = account.follows = True
                 left = None
-            if readings:
-                restore(account, readings, usage)
-            elif left is not None:
+            if left is not None:
                 account.opened()[PORT:FLOWS] = array("Q", left)
                 account.started = True
 

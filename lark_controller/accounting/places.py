@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from json import JSONDecoder
 from operator import itemgetter, sub
 from typing import Final
 
-from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, SIZE, STRETCH, SUMS, ZEROS, Account
+from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, STRETCH, ZEROS, Account
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.readings import CountKind, PortReading, TransferCounts
 from lark_controller.accounting.usage import MOST, Rate, Usage
@@ -29,7 +29,7 @@ PORT_PLACES: Final = tuple(
     for name in ("packets_out", "bytes_out", "packets_in", "bytes_in", "rate_drops_out", "rate_drops_in")
 )  # fmt: skip
 # All drops, those by policy before those by rate. Called for each job and reading, so looked up in C.
-drops_of: Final[Callable[[array[int]], tuple[int, ...]]] = itemgetter(
+drops_of: Final[Callable[[Sequence[int]], tuple[int, ...]]] = itemgetter(
     *(PLACES[name] for name in ("policy_drops_in", "policy_drops_out", "rate_drops_in", "rate_drops_out"))
 )
 RATE_DROPS: Final = 2
@@ -49,6 +49,8 @@ _FLOW_SUMS: Final[dict[int, tuple[int, int, int | None]]] = {
     for kind, (size, packets) in FLOW_PLACES.items()
 }
 _IN, _OUT, _WAN_IN, _WAN_OUT = (PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
+# Stored readings have no spaces around them, which json.loads() looks for.
+_decoded: Final = JSONDecoder().raw_decode
 # In the order of TransferCounts.
 TRANSFER_PLACES: Final = tuple(PLACES[f"transfer_{name}"] for name in TransferCounts._fields)
 WORKER_PLACES: Final = tuple(
@@ -155,18 +157,18 @@ def rate_between(before: array[int], now: array[int], elapsed: float, last: Rate
     )  # fmt: skip
 
 
-def restore(account: Account, readings: str, usage: Usage) -> None:
+def restore(account: Account, readings: str, usage: Sequence[int]) -> None:
     """Have an account go on from the readings and the use that were written, before a start of the controller."""
-    stored = json.loads(readings)
-    numbers = account.opened()
-    numbers[PORT : PORT + len(stored["counters"])] = array("Q", stored["counters"])
-    numbers[:SUMS] = numbers[SUMS:PORT] = array("Q", usage)
+    stored, _ = _decoded(readings)
     # Earlier versions wrote the stretch, too.
-    numbers[STRETCH:SIZE] = ZEROS[STRETCH:SIZE]
+    numbers = [*usage, *usage, *stored["counters"]][:STRETCH]
+    numbers += ZEROS[len(numbers) :]
+    numbers[DROPS:PEAK] = drops_of(numbers)
+    # Made in one piece: a start makes 200,000, and each has the size that it needs.
+    account.numbers = array("Q", numbers)
     # Earlier versions had another word for "reported".
     reported = stored["reported"] if "reported" in stored else stored["told"]
     account.started, account.reported, account.at = stored["started"], reported, stored["at"]
     account.unwritten = account.moved_at = account.at
     # Its worker counts from a report to the controller before this one, and that may have written less.
     account.timed, account.restored = False, True
-    numbers[DROPS:PEAK] = array("Q", drops_of(numbers))

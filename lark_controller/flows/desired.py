@@ -38,7 +38,8 @@ class Desired(ExternalJobs):
 
     def __init__(self, policy: Policy, before: Desired | None = None) -> None:
         super().__init__(policy)
-        self._slices: LabelledPrefixes = LabelledPrefixes()
+        # The addresses of jobs in no slice are asked for by jobs behind NAT alone.
+        self._slices: LabelledPrefixes = LabelledPrefixes(unasked=(NO_SLICE,))
         self._classes: LabelledPrefixes = LabelledPrefixes()
         if before is not None:
             self.queues = dict(before.queues)

@@ -57,11 +57,14 @@ class LabelledPrefixes:
     the order in which it came. Every live address is covered by its own label's prefixes and by no other's. A change
     costs at most the live addresses of the largest block around the address, the first of a block of more than 4,096
     all live addresses. Mutable, for one thread.
+
+    The covers of labels that are ``unasked`` are not kept, and their changes not returned, until one is asked for.
     """
 
-    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets", "_shared")
+    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets", "_shared", "_unasked")
 
-    def __init__(self) -> None:
+    def __init__(self, unasked: Iterable[Hashable] = ()) -> None:
+        self._unasked = set(unasked)
         self._labels: dict[int, Hashable] = {}
         # The block that each address came from, by its prefix, so that a copy of this one is one of its references.
         self._block_of: dict[int, Prefix] = {}
@@ -76,7 +79,7 @@ class LabelledPrefixes:
 
     def copy(self) -> LabelledPrefixes:
         """The same addresses and labels, to be changed apart."""
-        other = LabelledPrefixes()
+        other = LabelledPrefixes(self._unasked)
         other._labels, other._lengths = dict(self._labels), dict(self._lengths)
         other._block_of = dict(self._block_of)
         other._blocks = dict(self._blocks)
@@ -85,34 +88,48 @@ class LabelledPrefixes:
         return other
 
     def covers(self) -> LabelledPrefixes:
-        """The same covers without the addresses that they are of, so they cannot be changed."""
+        """The covers that are kept without the addresses that they are of, so they cannot be changed."""
         other = LabelledPrefixes()
         other._sets = {label: each.copy() for label, each in self._sets.items()}
         return other
 
     def digest(self, label: Hashable) -> bytes:
         """A digest of a label's cover; empty for a label without addresses."""
-        found = self._sets.get(label)
+        found = self._cover(label)
         return b"" if found is None else found.digest()
 
     def labels(self) -> tuple[Hashable, ...]:
-        """The labels that have an address."""
+        """The labels that have an address, and whose covers are kept."""
         return tuple(self._sets)
 
     def prefixes(self, label: Hashable) -> tuple[Prefix, ...]:
         """The cover of a label, sorted; empty for a label without addresses."""
-        found = self._sets.get(label)
+        found = self._cover(label)
         return () if found is None else tuple(sorted(found))
 
     def cover(self, label: Hashable) -> PrefixSet:
         """A copy of a label's cover."""
-        found = self._sets.get(label)
+        found = self._cover(label)
         return PrefixSet() if found is None else found.copy()
 
     def count(self, label: Hashable) -> int:
         """The number of prefixes in the cover of a label."""
-        found = self._sets.get(label)
+        found = self._cover(label)
         return 0 if found is None else len(found)
+
+    def _cover(self, label: Hashable) -> PrefixSet | None:
+        """The cover of a label, which is kept from now on; None for a label without addresses."""
+        if label in self._unasked:
+            self._unasked.discard(label)
+            alone = {key for key, of in self._labels.items() if of == label}
+            elements = list[int]()
+            for block in self._blocks.values():
+                if label in block.labels and self._holding(block.prefix)[0] is block:
+                    alone.difference_update(block.members)
+                    elements += [pack(prefix) for named, prefix in self._parts(block) if named == label]
+            if alone or elements:
+                self._sets[label] = PrefixSet.of([*alone, *elements])
+        return self._sets.get(label)
 
     def put(
         self, address: tuple[int, int], block: Prefix | None, label: Hashable | None
@@ -151,8 +168,9 @@ class LabelledPrefixes:
         # Addresses that were there already, those out of no block, and those out of each.
         again, alone = list[tuple[int, Prefix | None, Hashable | None]](), list[int]()
         out_of: dict[Prefix, tuple[_Block, list[int]]] = {}
+        labels, block_of = self._labels, self._block_of
         for key, prefix, label in entries:
-            if key in self._labels:
+            if key in labels:
                 again.append((key, prefix, label))
                 continue
             if prefix is None:
@@ -160,12 +178,17 @@ class LabelledPrefixes:
             else:
                 if (found := out_of.get(prefix)) is None:
                     found = out_of[prefix] = self._begin(prefix), []
+                found[1].append(key)
+                block_of[key] = found[0].prefix
+            labels[key] = label
+        for prefix, (_, keys) in out_of.items():
+            # Between two of one version in the block there is none out of it.
+            others = [key for key in keys if key & 1 != (prefix.version == 6)]
+            for key in (*others, min(keys), max(keys)):
                 if not _is_in(prefix, key):
                     raise ValueError(f"block {prefix} does not hold {unpack(key)}")
-                found[1].append(key)
-                self._block_of[key] = found[0].prefix
-            self._labels[key] = label
         outermost: dict[int, _Block] = {}
+        elements: dict[Hashable, list[int]] = {}
         around = {prefix: self._holding(prefix) for prefix in out_of}
         split = {each.prefix for chain in around.values() for each in chain[:-1]}
         for prefix, (block, keys) in out_of.items():
@@ -183,11 +206,13 @@ class LabelledPrefixes:
                 each.join(key, self._labels[key])
             if chain:
                 outermost[id(chain[0])] = chain[0]
-            elif (label := self._labels[key]) is not None:
-                self._sets.setdefault(label, PrefixSet()).add(unpack(key))
+            elif (label := labels[key]) is not None and label not in self._unasked:
+                elements.setdefault(label, []).append(key)
         for each in outermost.values():
             for named, element in self._parts(each):
-                self._sets.setdefault(named, PrefixSet()).add(element)
+                if named not in self._unasked:
+                    elements.setdefault(named, []).append(pack(element))
+        self._sets.update((label, PrefixSet.of(keys)) for label, keys in elements.items())
         for key, prefix, label in again:
             single = unpack(key)
             self.put((single.version, single.value), prefix, label)
@@ -388,9 +413,11 @@ class LabelledPrefixes:
                     added.add(prefix)
 
         for label, prefix in before - after:
-            follow(label, self._sets[label].remove(prefix))
+            if label not in self._unasked:
+                follow(label, self._sets[label].remove(prefix))
         for label, prefix in after - before:
-            follow(label, self._sets.setdefault(label, PrefixSet()).add(prefix))
+            if label not in self._unasked:
+                follow(label, self._sets.setdefault(label, PrefixSet()).add(prefix))
         for label in came:
             if not self._sets[label]:
                 del self._sets[label]

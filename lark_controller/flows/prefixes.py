@@ -6,7 +6,8 @@ The cover is exact and minimal, as ``ipaddress.collapse_addresses`` makes it. do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
 from typing import Final, NamedTuple
@@ -80,6 +81,25 @@ class PrefixSet:
         self._members: set[int] = set()
         self._lengths: dict[int, int] = {}
         self._digest: bytes | None = None
+
+    @classmethod
+    def of(cls, keys: Collection[int]) -> PrefixSet:
+        """The set of many prefixes, each :func:`pack`-ed, of which none holds another: as if each had been added."""
+        made = cls()
+        members = made._members
+        members.update(keys)
+        for each in keys:
+            key = each
+            while key in members and key & 0x1FE:
+                bit = 1 << (9 + FULL[6 if key & 1 else 4] - (key >> 1 & 0xFF))
+                if key ^ bit not in members:
+                    break
+                members -= {key, key ^ bit}
+                # One bit of the length less.
+                key = (key & ~bit) - 2
+                members.add(key)
+        made._lengths.update(Counter(key & 0x1FF for key in members))
+        return made
 
     def networks(self) -> tuple[Network, ...]:
         """The members as networks in order, IPv4 first."""

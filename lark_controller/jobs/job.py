@@ -134,7 +134,9 @@ class Job:
     @property
     def addresses(self) -> tuple[Address, ...]:
         """The job's addresses, IPv4 first."""
-        return tuple(address for address in (self.ipv4, self.ipv6) if address is not None)
+        if self.ipv6 is None:
+            return () if self.ipv4 is None else (self.ipv4,)
+        return (self.ipv6,) if self.ipv4 is None else (self.ipv4, self.ipv6)
 
     @property
     def blocks(self) -> tuple[tuple[Address, Network | None], ...]:
@@ -154,7 +156,7 @@ class Job:
     @property
     def external_addresses(self) -> tuple[Address, ...]:
         """Its addresses outside of the site."""
-        return tuple(each.address for each in self.external)
+        return tuple(each.address for each in self.external) if self.external else ()
 
     @property
     def external_open(self) -> tuple[str, ...]:
@@ -240,9 +242,9 @@ class Directory:
         """Add or replace a live job; returns what it replaces."""
         old = self.by_id.get(job.id)
         self.external_changes += job.external != (() if old is None else old.external)
-        if old is not None and (_addressed(old) != _addressed(job) or old.external != job.external):
-            self._drop(old)
         if old is not None:
+            if _addressed(old) != _addressed(job) or old.external != job.external:
+                self._drop(old)
             self._leave(old.host)
         self.by_id[job.id] = job
         self.hosts[job.host.lower()] += 1

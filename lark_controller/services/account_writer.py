@@ -65,30 +65,30 @@ class AccountWriter:
         """Open the accounts of the live jobs, each with its group of the policy, where they were left. Raises
         StoreError."""
         live = {job.number: (job, treatment) for job, treatment in jobs}
-        accounted = [job for job, _ in live.values()]
+        self._load_pairs(live)
         over = []
-        for number, usage, readings, _ in self._store.usage.unended():
-            known = live.pop(number, None)
-            if known is None:
+        for number, readings, sums in self._store.usage.unended():
+            # Taken out one by one, so that accounts get the memory of what is done with.
+            if (known := live.pop(number, None)) is None:
                 over.append(number)
             else:
-                self._ledger.begin(known[0], known[1], readings, usage)
+                self._ledger.begin(*known, readings, sums)
         self._store.usage.finish(over)
-        for job, treatment in live.values():
-            self._ledger.begin(job, treatment)
-        self._load_pairs({job.number: job for job in accounted})
+        for known in live.values():
+            self._ledger.begin(*known)
 
-    def _load_pairs(self, live: Mapping[int, Job]) -> None:
-        over = set()
+    def _load_pairs(self, live: Mapping[int, tuple[Job, str]]) -> None:
+        over, paired = set(), set()
         for each in self._store.usage.unended_pairs():
             if each.number in live:
+                paired.add(each.number)
                 self._pairs.restore(each.number, each.id, each.key, each.use, each.readings)
             else:
                 over.add(each.number)
         self._store.usage.finish_pairs(over)
         now = time.time()
-        for job in live.values():
-            if job.reserved or self._pairs.has(job.number):
+        for number, (job, _) in live.items():
+            if job.reserved or number in paired:
                 # They may be as old as the job, with much that was never written.
                 self._pairs.follow(job, now, {flow.number for flow in job.reserved})
 

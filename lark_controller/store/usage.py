@@ -49,12 +49,11 @@ _OF_JOB: Final = {"group": usage_jobs.c.group_name, "user": usage_jobs.c.user_na
 
 
 class Readings(NamedTuple):
-    """The last readings written of a live job."""
+    """The last readings written of a live job, and the sums that they go up to, in the order of Usage."""
 
     number: int
-    usage: Usage
     readings: str
-    at: float
+    sums: Sequence[int]
 
 
 class NewUse(NamedTuple):
@@ -103,13 +102,13 @@ def _by_end(connection: Connection, jobs: Sequence[bulk.Row]) -> tuple[list[bulk
 def unended(connection: Connection) -> Iterator[Readings]:
     """The jobs that had not ended when they were written last, in order of number, read piece by piece."""
     query = (
-        select(usage_jobs.c.number, usage_jobs.c.readings, usage_jobs.c.at, *_JOB_SUMS)
+        select(usage_jobs.c.number, usage_jobs.c.readings, *_JOB_SUMS)
         .where(usage_jobs.c.ended_at == NOT_ENDED)
         .order_by(usage_jobs.c.number)
     )
     for part in connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query).partitions():
-        for number, readings, at, *sums in part:
-            yield Readings(number, Usage(*sums), readings, at)
+        for number, readings, *sums in part:
+            yield Readings(number, readings, sums)
 
 
 def finish(connection: Connection, numbers: Collection[int]) -> int:

@@ -212,6 +212,27 @@ def test_labelled_cover_depends_on_the_content_alone(
     assert len(one) == len(content)
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.lists(puts(), max_size=30), st.lists(puts(), max_size=40), st.integers(0, 40), st.booleans())
+def test_a_cover_that_is_asked_for_late_is_as_if_it_had_always_been_kept(
+    filled: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
+    history: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
+    asked_at: int,
+    copied: bool,
+) -> None:
+    one, kept = LabelledPrefixes(unasked="a"), LabelledPrefixes()
+    for each in (one, kept):
+        each.fill((packed(address), block, label) for address, block, label, _ in filled)
+    for step, (address, block, label, put) in enumerate(history):
+        if step == asked_at:
+            one = one.copy() if copied else one
+            assert one.prefixes("a") == kept.prefixes("a")
+        deltas, wanted = (each.put(address, block, label) if put else each.discard(address) for each in (one, kept))
+        assert dict(deltas) == {label: delta for label, delta in wanted if label != "a" or step >= asked_at}
+        assert set(one.labels()) == set(kept.labels()) - ({"a"} if step < asked_at else set())
+    assert all(one.prefixes(label) == kept.prefixes(label) for label in "abc")
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(puts(), max_size=40))
 def test_every_live_address_is_covered_by_its_own_label_alone(
