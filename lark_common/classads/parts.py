@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import classad2
 
@@ -49,7 +49,7 @@ class PartAd:
         return name.lower() in self.names
 
 
-Ad = classad2.ClassAd | PartAd
+Ad: TypeAlias = classad2.ClassAd | PartAd
 
 
 def whole(ad: Ad) -> classad2.ClassAd:

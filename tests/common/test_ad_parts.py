@@ -40,10 +40,10 @@ def _value(ad: Any, name: str) -> object:
 def _read(text: str, asked: frozenset[str] | None) -> tuple[Ad, tuple[str, frozenset[str]]] | str:
     """An ad with its text and names, or why there is none."""
     try:
-        ad, *others = parse_named(text, asked)
+        ad, shown, names = parse_named(text, asked)
     except AdError as error:
         return str(error)
-    return ad, (others[0], others[1])
+    return ad, (shown, names)
 
 
 @settings(max_examples=300, deadline=None)
