@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 
-import classad2
-
 from lark_common.classads import values as ad_values
-from lark_common.classads.text import attribute_at, from_json, lower_names, parse_named
+from lark_common.classads.parts import Ad, lower_names
+from lark_common.classads.text import attribute_at, from_json, parse_named
 from lark_common.classads.values import Reader
 from lark_common.errors import AdError
 
@@ -20,7 +19,20 @@ MAX_BYTES: Final = 262144
 _SEPARATING: Final = re.compile(rf"{SEPARATOR}[ \t\r]*+(?=\n|\Z)")
 
 # An ad, its text, and the names of its attributes in lower case.
-_Parsed = tuple[classad2.ClassAd, str, frozenset[str]]
+_Parsed = tuple[Ad, str, frozenset[str]]
+# The attributes, in lower case, that are read of every job ad and machine ad. Others may be read as well; they take
+# longer.
+_ASKED_OF_JOBS: Final = frozenset(
+    {
+        "accountinggroup", "acctgroup", "acctgroupuser", "clusterid", "externalfamily", "externalname",
+        "externalports", "globaljobid", "inboundconnectivity", "ipprotocol", "jobcurrentstartdate", "jobprio",
+        "networkaccounting", "outboundconnectivity", "owner", "procid", "remotehost", "requestbandwidth",
+        "requestedvlan", "requestexternaladdress", "requestmpibandwidth", "user",
+    }
+)  # fmt: skip
+_ASKED_OF_MACHINES: Final = frozenset({"machine", "name"}) | {
+    name for bare in ad_values.PREFIXED for name in (bare, f"lark{bare}")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +57,7 @@ class JobAd:
     outbound: bool | None
     accounting: bool | None
     text: str = field(repr=False)
-    ad: classad2.ClassAd = field(repr=False, compare=False)
+    ad: Ad = field(repr=False, compare=False)
     ip_protocol: str | None = None
     requested_vlan: int | str | None = None
     external: bool = False
@@ -78,7 +90,7 @@ class MachineAd:
     datapath: int | None
     vlan: int | None
     text: str = field(repr=False)
-    ad: classad2.ClassAd = field(repr=False, compare=False)
+    ad: Ad = field(repr=False, compare=False)
     ip_protocol: str | None = None
     available_bandwidth: float | None = None
     accounting: bool | None = None
@@ -111,7 +123,8 @@ def parse_post(body: bytes, content_type: str, limit: int = MAX_BYTES) -> tuple[
         job, machine = _from_json_text(text)
     else:
         first, second = _split(text)
-        job, machine = _parse("job ad", first), _parse("machine ad", second)
+        job = _parse("job ad", first, _ASKED_OF_JOBS)
+        machine = _parse("machine ad", second, _ASKED_OF_MACHINES)
     (job_ad, job_text, job_names), (machine_ad, machine_text, machine_names) = job, machine
     of_job, of_machine = Reader(job_ad, machine_ad, "", job_names), Reader(machine_ad, job_ad, "Lark", machine_names)
     return _job_ad(of_job, job_text), _machine_ad(of_machine, machine_text)
@@ -128,9 +141,9 @@ def _split(text: str) -> tuple[str, str]:
     raise AdError("", f"no line {SEPARATOR!r} between job ad and machine ad")
 
 
-def _parse(which: str, text: str) -> _Parsed:
+def _parse(which: str, text: str, asked: frozenset[str] | None = None) -> _Parsed:
     try:
-        return parse_named(text)
+        return parse_named(text, asked)
     except AdError as error:
         raise AdError(error.attribute, f"{error.reason} (in the {which})") from None
 

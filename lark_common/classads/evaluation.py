@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import classad2
 
+from lark_common.classads.parts import Ad, whole
 from lark_common.classads.text import MAX_DEPTH
 from lark_common.classads.written import Token, read_again, tokens
 from lark_common.errors import AdError
@@ -142,7 +143,7 @@ def refused_functions(functions: tuple[str, ...], accepted: frozenset[str]) -> s
     return next((name[:40] for name in functions if name.lower() not in accepted), "")
 
 
-def evaluate(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
+def evaluate(ad: Ad, name: str, target: Ad) -> Any:
     """The value of an attribute with ``ad`` as MY and ``target`` as TARGET; None where it is absent or Undefined.
 
     An Error is ``classad2.Value.Error``. Raises AdError, and evaluates nothing, where the expression has no bound (see
@@ -153,7 +154,7 @@ def evaluate(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
     except KeyError:
         return None
     if isinstance(value, classad2.ExprTree):
-        expansion = _Expansion((ad, target), name)
+        expansion = _Expansion((whole(ad), whole(target)), name)
         _, tree = expansion.of(repr(value), 0)
         value = evaluated(tree, *expansion.measured)
     if value is classad2.Value.Undefined:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import classad2
 
+from lark_common.classads.parts import Ad, PartAd, lower_names, whole
 from lark_common.classads.written import UNQUOTED, read_again
 from lark_common.errors import AdError
 
@@ -188,11 +189,12 @@ def parse_ad(text: str) -> tuple[classad2.ClassAd, str]:
     Names are case-insensitive and the last of two equal names wins. Raises AdError for the first line at fault.
     """
     ad, shown, _ = parse_named(text)
-    return ad, shown
+    return whole(ad), shown
 
 
-def parse_named(text: str) -> tuple[classad2.ClassAd, str, frozenset[str]]:
-    """As :func:`parse_ad`, with the names of all attributes in lower case."""
+def parse_named(text: str, asked: frozenset[str] | None = None) -> tuple[Ad, str, frozenset[str]]:
+    """As :func:`parse_ad`, with the names of all attributes in lower case. Where most of what will be looked at is
+    ``asked`` (in lower case), the others are parsed when somebody asks for one of them."""
     if "\0" in text:
         raise AdError(_attribute_before(text[: text.index("\0")]), "a NUL character in an ad")
     if text.lstrip().startswith("["):
@@ -202,37 +204,37 @@ def parse_named(text: str) -> tuple[classad2.ClassAd, str, frozenset[str]]:
     names = _PLAIN_NAMES.findall(text)
     # The expression finds nothing once more at the end of a last line that is not empty.
     del names[len(lines) :]
-    _read_others(lines, names)
+    odd = frozenset(map(str.lower, _read_others(lines, names)))
     joined = "\n".join(names).lower()
     lowered = joined.split("\n") if names else []
     known = frozenset(lowered)
+    # The parser takes every plain line, whatever stands beside it: those that are not have to be shown to it.
+    plain = known if asked is None else (known & asked) - odd
+    chosen = plain | odd
+    seen = lines if asked is None else [line for line, name in zip(lines, lowered, strict=True) if name in chosen]
     # parseOne would copy each attribute once more, in Python, into an ad of several.
     try:
-        ad = classad2.parseNext("\n".join(lines), classad2.Parser.Old) if lines else classad2.ClassAd()
+        part = classad2.parseNext("\n".join(seen), classad2.Parser.Old) if seen else classad2.ClassAd()
     except ValueError:
-        ad = None
-    if ad is None or len(ad) != len(known):
+        part = None
+    if part is None or len(part) != len(chosen):
         raise _first_lost(lines)
+    found = part if asked is None else PartAd("\n".join(lines), known, part, plain)
     private = PRIVATE_ATTRIBUTES & known
     if _PRIVATE in joined:
         private |= {name for name in known if name.startswith(_PRIVATE)}
     if private:
         lines = [line for line, name in zip(lines, lowered, strict=True) if name not in private]
     lines.append("")
-    return ad, "\n".join(lines), known
+    return found, "\n".join(lines), known
 
 
-def lower_names(ad: classad2.ClassAd) -> frozenset[str]:
-    """The names of an ad's attributes in lower case."""
-    return frozenset(map(str.lower, ad))
-
-
-def _read_others(lines: list[str], names: list[str]) -> None:
-    """Read the lines that are not plain, whose names are empty, and leave out those that have no attribute. Raises
-    AdError for the first line at fault."""
+def _read_others(lines: list[str], names: list[str]) -> list[str]:
+    """Read the lines that are not plain, whose names are empty, and leave out those that have no attribute; returns the
+    names of the others. Raises AdError for the first line at fault."""
     brackets = _Brackets()
     others = [place for place, name in enumerate(names) if not name]
-    empty = []
+    empty, found_names = list[int](), list[str]()
     for place in others:
         line = lines[place]
         found = _LINE.match(line)
@@ -255,10 +257,12 @@ def _read_others(lines: list[str], names: list[str]) -> None:
             if problem:
                 raise AdError(name, problem)
         names[place], lines[place] = name, f"{name} = {expression}"
+        found_names.append(name)
     if empty:
         gone = set(empty)
         lines[:] = [line for place, line in enumerate(lines) if place not in gone]
         names[:] = filter(None, names)
+    return found_names
 
 
 def attribute_lines(names: Iterable[str]) -> re.Pattern[str]:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import classad2
 
 from lark_common.classads.evaluation import evaluate
+from lark_common.classads.parts import Ad
 from lark_common.classads.text import literal
 from lark_common.errors import AdError
 
@@ -70,8 +71,8 @@ class Reader:
     ad's attributes in lower case, if they are known: most that are asked for are in few ads.
     """
 
-    ad: classad2.ClassAd
-    target: classad2.ClassAd
+    ad: Ad
+    target: Ad
     prefix: str = ""
     names: frozenset[str] | None = None
 

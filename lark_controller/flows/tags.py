@@ -44,11 +44,15 @@ def assign_tags(keys: Iterable[SliceKey], bits: int = TAG_BITS) -> dict[SliceKey
 
 @dataclass(slots=True)
 class LocalJobs:
-    """The sums of a switch's own jobs: their numbers, how many of each slice, the slices' tags."""
+    """The sums of a switch's own jobs: their numbers, how many of each slice, the slices' tags.
+
+    ``crowded`` is True where a tag may not be its slice's own. While none is, a slice comes and goes by itself.
+    """
 
     numbers: set[int] = field(default_factory=set)
     slices: dict[SliceKey, int] = field(default_factory=dict)
     assigned: dict[SliceKey, int] = field(default_factory=dict)
+    crowded: bool = False
     stale: bool = False
 
     @property
@@ -56,6 +60,7 @@ class LocalJobs:
         """The slices' tags, assigned when they are asked for."""
         if self.stale:
             self.assigned, self.stale = assign_tags(self.slices), False
+            self.crowded = any(natural_tag(key) != tag for key, tag in self.assigned.items())
         return self.assigned
 
     def moved(self, leaves: SliceKey | None, comes: SliceKey | None) -> frozenset[SliceKey]:
@@ -64,22 +69,39 @@ class LocalJobs:
         new = comes is not None and comes not in self.slices
         if not gone and not new:
             return frozenset()
-        # One that finds its own place free pushes no other away.
-        if comes is not None and not gone and natural_tag(comes) not in self.tags.values():
-            return frozenset({comes})
+        tags = self.tags
+        # One that finds its own place free pushes no other away, and where each has its own none comes back to it.
+        if (not gone or not self.crowded) and (comes is None or not new or natural_tag(comes) not in tags.values()):
+            return frozenset(key for key, moves in ((leaves, gone), (comes, new)) if moves and key is not None)
         counts = dict(self.slices)
         for key, step in ((leaves, -1), (comes, 1)):
             if key is not None:
                 counts[key] = counts.get(key, 0) + step
         keys = {key for key, count in counts.items() if count > 0}
-        if keys == self.tags.keys():
-            return frozenset()
-        tags = assign_tags(keys)
-        return frozenset(key for key in keys | self.tags.keys() if tags.get(key) != self.tags.get(key))
+        after = assign_tags(keys)
+        return frozenset(key for key in keys | tags.keys() if after.get(key) != tags.get(key))
+
+    def begin(self, key: SliceKey) -> None:
+        """Give a slice that has its first job here a tag."""
+        if self.stale:
+            return
+        if (tag := natural_tag(key)) in self.assigned.values():
+            self.stale = True
+        else:
+            # Others may hold the tags of before.
+            self.assigned = self.assigned | {key: tag}
+
+    def end(self, key: SliceKey) -> None:
+        """Take the tag of a slice that has no job here any more."""
+        if self.stale or self.crowded:
+            self.stale = True
+        else:
+            self.assigned = self.assigned.copy()
+            del self.assigned[key]
 
     def copy(self) -> LocalJobs:
         """The same sums, to be changed apart."""
-        return LocalJobs(set(self.numbers), dict(self.slices), self.assigned, self.stale)
+        return LocalJobs(set(self.numbers), dict(self.slices), self.assigned, self.crowded, self.stale)
 
 
 class JobsByEdge:
@@ -109,9 +131,11 @@ class JobsByEdge:
         local = self._own(datapath)
         local.numbers.add(number)
         if key is not None:
-            local.slices[key] = local.slices.get(key, 0) + 1
-            self._edges.setdefault(key, set()).add(datapath)
-            local.stale = local.stale or local.slices.keys() != local.assigned.keys()
+            before = local.slices.get(key, 0)
+            local.slices[key] = before + 1
+            if not before:
+                self._edges.setdefault(key, set()).add(datapath)
+                local.begin(key)
 
     def take(self, datapath: int, number: int, key: SliceKey | None) -> None:
         """Take a job from its edge, with the slice with which it was added."""
@@ -126,7 +150,7 @@ class JobsByEdge:
             edges.discard(datapath)
             if not edges:
                 del self._edges[key]
-        local.stale = local.stale or local.slices.keys() != local.assigned.keys()
+            local.end(key)
 
     def _own(self, datapath: int) -> LocalJobs:
         """The jobs of an edge, to be changed."""

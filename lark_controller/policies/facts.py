@@ -8,6 +8,7 @@ import classad2
 
 from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.classads.evaluation import evaluate, is_plain
+from lark_common.classads.parts import Ad
 from lark_common.classads.text import literal
 from lark_common.classads.values import PREFIXED
 from lark_common.errors import AdError
@@ -36,9 +37,7 @@ def facts(job_ad: JobAd, machine_ad: MachineAd, names: tuple[frozenset[str], fro
     return taken(known, job_ad.ad, machine_ad.ad, names)
 
 
-def taken(
-    known: Known, job_ad: classad2.ClassAd, machine_ad: classad2.ClassAd, names: tuple[frozenset[str], frozenset[str]]
-) -> Facts:
+def taken(known: Known, job_ad: Ad, machine_ad: Ad, names: tuple[frozenset[str], frozenset[str]]) -> Facts:
     """The values of the attributes ``names`` (of the job ad, of the machine ad; in lower case).
 
     An attribute that is an expression is evaluated here, once, with the other ad as TARGET, so a fact needs no other
@@ -88,7 +87,7 @@ class Room:
         return text
 
 
-def _value(ad: classad2.ClassAd, name: str, target: classad2.ClassAd) -> Any:
+def _value(ad: Ad, name: str, target: Ad) -> Any:
     try:
         value = evaluate(ad, name, target)
         return value if is_plain(value) else classad2.Value.Error

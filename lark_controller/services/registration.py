@@ -221,15 +221,20 @@ class Registration:
         """Write posts and ends to the store. The caller holds the lock."""
         if not steps:
             return ()
-        digest = names_digest(self._names)
+        digest, links = names_digest(self._names), self._reservations.new_links
+        requests = [_stored(step, now, digest, links) for step in steps]
         try:
-            return self._store.runs.carry_out([_stored(step, now, digest) for step in steps])
+            outcomes = self._store.runs.carry_out(requests)
         except BaseException as error:
             for step in steps:
                 self._give_back(step)
             if isinstance(error, UnansweredError):
                 self._unanswered.note(step.job_id if isinstance(step, _End) else step.job for step in steps)
             raise
+        for each in requests:
+            if isinstance(each, Post) and each.link is not None:
+                links.pop(each.job.host.lower(), None)
+        return outcomes
 
     def _taken_in(self, step: _Prepared | _End, outcome: Outcome, now: float) -> Registered | Job:
         """Bring memory and the loop to what the store has now. The caller holds the lock."""
@@ -477,13 +482,14 @@ class Registration:
             )
 
 
-def _stored(step: _Prepared | _End, now: float, digest: str) -> Post | Finish:
+def _stored(step: _Prepared | _End, now: float, digest: str, links: Mapping[str, float]) -> Post | Finish:
     if isinstance(step, _End):
         return Finish(step.job_id, now, step.why, step.exit_ad, step.actor)
     ads = step.post.job_ad.text, step.post.machine_ad.text
     each = step.pattern
     return Post(
         step.job, *ads, step.post.actor, now, digest, step.booking, step.unseen, each.flows, each.what, each.rest,
+        links.get(step.job.host.lower()),
     )  # fmt: skip
 
 

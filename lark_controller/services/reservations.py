@@ -65,6 +65,8 @@ class Reservations:
         self._coming: Policy | None = None
         # The speeds of workers' access links by machine ads, Mb/s; and workers that have registered a job.
         self._capacities: dict[str, float] = {}
+        # Those of them that the store does not have yet: they are written with the next post of that worker.
+        self.new_links: dict[str, float] = {}
         self._hosts: set[str] = set()
         self._watch = LinkWatch(self._links, self._flows_by_host)
         self._own_changes = OwnChanges(store)
@@ -93,7 +95,7 @@ class Reservations:
         policy, live = self._coming, self._feed.live()
         for job in live:
             self._nodes.note(job)
-        capacities = self._store.reservations.worker_capacities()
+        capacities = self._store.reservations.worker_capacities() | self.new_links
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         promised = {} if topology is None else self._promised(policy, topology, live)
         lost = self._store.reservations.reroute(partial(_demand_in, topology), promised, time.time())
@@ -103,8 +105,7 @@ class Reservations:
         before, self._flows, self._of_job = self._flows, {}, {}
         for reservation in flows:
             self._keep(reservation)
-        both = [*before.values(), *self._flows.values()]
-        concerned = {job_id for each in both for job_id in (each.job, each.peer)}
+        concerned = {job_id for each in [*before.values(), *self._flows.values()] for job_id in (each.job, each.peer)}
         for job_id in sorted(job_id for job_id in concerned if job_id is not None):
             self._put_flows(job_id)
         self._watch.bump()
@@ -434,11 +435,12 @@ class Reservations:
         topology = self._topology
         if self._capacities.get(node) == available or not (topology is None or topology.learns_from(node)):
             return
-        self._store.reservations.set_worker_capacity(node, available)
-        self._capacities[node] = available
         if topology is not None:
+            # Something may be booked on it at once.
+            self._store.reservations.set_worker_capacity(node, available)
             self._topology = topology.with_worker(node, available)
             self._watch.bump()
+        self._capacities[node] = self.new_links[node] = available
 
     def _keep(self, reservation: Reservation) -> None:
         self._flows[reservation.id] = reservation

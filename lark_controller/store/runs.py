@@ -67,7 +67,8 @@ class StoredRun:
 class Post:
     """One registration: the run, its ads, who posts it and when, what its facts were taken for, and the bandwidth that
     it needs. ``unseen``: nothing is known of the run; if its lease has ended it, it is to be left as it is. ``flows``
-    are to be reserved with it, where the ``rest`` of their pattern (``what``) has room as well."""
+    are to be reserved with it, where the ``rest`` of their pattern (``what``) has room as well. ``link`` is the speed
+    of its worker's access link in Mb/s, to be kept whatever becomes of the run; None where it is kept already."""
 
     job: Job
     job_ad: str
@@ -80,6 +81,7 @@ class Post:
     flows: tuple[Booking, ...] = ()
     what: str = ""
     rest: Demand = ()
+    link: float | None = None
 
 
 def register(

@@ -94,6 +94,7 @@ def at_once(connection: Connection, requests: Sequence[Request]) -> list[Outcome
     lines: list[dict[str, Any]] = []
     alone: list[int] = []
     try:
+        _keep_links(connection, requests)
         _finish(connection, _places(requests, Finish), found, lines, alone)
         _register(connection, _places(requests, Post), found, lines, alone)
         record_all(connection, lines)
@@ -107,9 +108,18 @@ def at_once(connection: Connection, requests: Sequence[Request]) -> list[Outcome
 
 def one_by_one(connection: Connection, requests: Sequence[Request]) -> list[Outcome]:
     """As :func:`at_once`, each in a savepoint, ends first: the error of one is its outcome."""
+    _keep_links(connection, requests)
     turns = sorted(range(len(requests)), key=lambda place: isinstance(requests[place], Post))
     found = _in_time(connection, [(place, requests[place]) for place in turns])
     return [found[place] for place in range(len(requests))]
+
+
+def _keep_links(connection: Connection, requests: Iterable[Request]) -> None:
+    """Keep the speeds of workers' links that are new with these posts."""
+    links = {each.job.host: each.link for each in requests if isinstance(each, Post) and each.link is not None}
+    # In one order, so that no two controllers wait for each other.
+    for host, megabits in sorted(links.items()):
+        reservations.set_worker_capacity(connection, host, megabits)
 
 
 def _in_time(connection: Connection, requests: Sequence[tuple[int, Request]]) -> dict[int, Outcome]:

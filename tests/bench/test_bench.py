@@ -33,6 +33,7 @@ from bench.fleet import CORES, Fleet
 from bench.population import CORE, ads, jobs, short_ads
 from fake_switch import switchside
 from lark_common.classads.ads import parse_post
+from lark_common.classads.parts import whole
 from lark_controller.flows.marker import Marker
 from lark_controller.flows.model import FlowKey, match
 from lark_controller.flows.tables import Edge
@@ -125,8 +126,8 @@ def test_hooks_post_ads_of_the_size_and_kind_that_a_starter_has() -> None:
     assert 4_000 <= len(machine_text) <= 6_000
     job_ad, machine_ad = parse_post(body.encode(), "text/plain")
     short_job_ad, short_machine_ad = parse_post("------\n".join(short_ads(job)).encode(), "text/plain")
-    assert (len(job_ad.ad), len(machine_ad.ad)) == (job_text.count("\n"), machine_text.count("\n"))
-    assert len(job_ad.ad) >= 150
+    assert (len(whole(job_ad.ad)), len(whole(machine_ad.ad))) == (job_text.count("\n"), machine_text.count("\n"))
+    assert len(whole(job_ad.ad)) >= 150
     assert "TransferKey" in job_ad.ad
     assert "TransferKey" not in job_ad.text
     for name in ("global_job_id", "started", "owner", "user", "group", "cluster", "proc", "prio", "bandwidth"):

@@ -49,8 +49,8 @@ def test_the_slices_that_a_job_moves_are_those_whose_tags_differ() -> None:
             assert jobs.at(1).tags == after
 
 
-def _calls_to_put(present: int) -> int:
-    """The calls of functions to put a user's first job on an edge with jobs of so many others."""
+def _calls(present: int) -> tuple[int, int]:
+    """The calls of functions to put a user's first job on an edge with jobs of so many others, and to remove it."""
     desired = Desired(load(FULL))
     decider = Decider(desired.policy)
     desired.set_switch(a_switch(FULL, 1, ports=300))
@@ -63,14 +63,32 @@ def _calls_to_put(present: int) -> int:
     job = one(present + 1)
     decision = decider.of(job)
     _ = desired.tags_at(1)
-    profile = cProfile.Profile()
-    profile.runcall(desired.put, job, decision)
-    return sum(entry.callcount for entry in profile.getstats())
+    put, remove = cProfile.Profile(), cProfile.Profile()
+    put.runcall(desired.put, job, decision)
+    remove.runcall(desired.remove, job.number)
+    first, second = (sum(entry.callcount for entry in each.getstats()) for each in (put, remove))
+    return first, second
 
 
 def test_the_first_job_of_a_user_does_not_go_through_those_of_others() -> None:
-    few, many = _calls_to_put(10), _calls_to_put(200)
-    assert many - few < 190
+    few, many = _calls(10), _calls(200)
+    assert many[0] - few[0] < 190
+
+
+def test_the_last_job_of_a_user_does_not_go_through_those_of_others() -> None:
+    few, many = _calls(10), _calls(200)
+    assert many[1] - few[1] < 190
+
+
+def test_tags_that_were_handed_out_stay_as_they_were() -> None:
+    jobs, key, other = JobsByEdge(), SliceKey(1, '"alice"'), SliceKey(1, '"bob"')
+    jobs.add(1, 7, key)
+    handed_out = jobs.at(1).tags
+    apart = jobs.copy()
+    jobs.add(1, 8, other)
+    jobs.take(1, 7, key)
+    assert handed_out == {key: natural_tag(key)} == apart.at(1).tags
+    assert jobs.at(1).tags == {other: natural_tag(other)}
 
 
 def test_an_edge_has_jobs_until_the_last_one_goes() -> None:

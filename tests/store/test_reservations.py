@@ -276,6 +276,17 @@ def test_what_machine_ads_say_of_links_is_kept(store: Store) -> None:
     assert store.reservations.worker_capacities() == {"worker1": 10_000.0, "worker2": 1000.0}
 
 
+def test_a_post_brings_the_speed_of_its_workers_link(store: Store) -> None:
+    post = Post(replace(a_run(3), host="Worker3"), "", "", "hook", NOW, "", link=1000.0)
+    store.runs.carry_out([post, Post(a_run(4), "", "", "hook", NOW, "")])
+    assert store.reservations.worker_capacities() == {"worker3": 1000.0}
+    # Nothing of this run is kept, since there is no room for its booking; the link is as its machine ad has it.
+    refused = Post(replace(a_run(5), host="worker3"), "", "", "hook", NOW, "", booking=of_job("j", 101), link=10_000.0)
+    (outcome,) = store.runs.carry_out([refused])
+    assert isinstance(outcome, CapacityError)
+    assert store.reservations.worker_capacities() == {"worker3": 10_000.0}
+
+
 def test_many_threads_race_for_a_link(store: Store, store_url: str) -> None:
     """Some ask, some change, some release, on connections of two controllers; the sum is never over."""
     other = Store.open(store_url)

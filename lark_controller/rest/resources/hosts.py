@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from flask import Response
 
@@ -36,6 +36,9 @@ from lark_controller.rest.schemas.worker_rules import (
 from lark_controller.rest.tokens import Scope
 
 blueprint = resource("hosts", "The rules that workers enforce for their jobs without a port on a switch.")
+
+# Made once: each schema that is made is garbage that refers to itself.
+_LEASES: Final = LeasesSchema()
 
 
 @operation(
@@ -99,7 +102,7 @@ def renew(host: str) -> Renewed:
     """
     context = current()
     require_host(host)
-    sent = read_json(context.settings.max_ads_bytes, LeasesSchema())
+    sent = read_json(context.settings.max_ads_bytes, _LEASES)
     return context.controls.jobs.renew_all(host, sent["jobs"])
 
 
@@ -120,7 +123,7 @@ def use(host: str) -> Response:
     """
     context = current()
     require_host(host)
-    sent = read_json(context.settings.max_ads_bytes, LeasesSchema())
+    sent = read_json(context.settings.max_ads_bytes, _LEASES)
     found = context.controls.usage.of_host(host, sent["jobs"])
     return written(
         {
@@ -206,7 +209,7 @@ def marks(host: str) -> dict[str, object]:
     """
     context = current()
     require_host(host)
-    sent = read_json(context.settings.max_ads_bytes, LeasesSchema())
+    sent = read_json(context.settings.max_ads_bytes, _LEASES)
     return marks_to_json(context.controls.workers.marks(host, sent["jobs"]))
 
 

@@ -57,6 +57,8 @@ _JSON_ACCEPTED: Final = frozenset({"*/*", "application/json", "application/json,
 _TEXT = {"type": "string", "description": "The job ad, a line ------, the machine ad, in either ClassAd syntax"}
 _CLAIM = {"type": "string", "description": "The claim, and the fact"}
 _LIMIT = {"type": "string", "description": "The limit, and what the job loses by it"}
+# Made once: each schema that is made is garbage that refers to itself.
+_EXIT_AD: Final = ExitAdSchema()
 
 
 def _note(schema: Schema) -> str:
@@ -204,7 +206,7 @@ def end(query: dict[str, Any], job_id: str) -> Job:
     context = current()
     known = valid_job_id(job_id)
     require_host_of(context, known)
-    exit_ad = _read_one(context.settings.max_ads_bytes, ExitAdSchema(), empty=True)
+    exit_ad = _read_one(context.settings.max_ads_bytes, _EXIT_AD, empty=True)
     return context.controls.jobs.end(known, actor(), exit_ad, EndedBy(query["by"]))
 
 
