@@ -384,6 +384,8 @@ def _postgresql(url: URL) -> Database:
     hosts = url.host or url.query.get("host") or "the local socket"
     host = hosts if isinstance(hosts, str) else ", ".join(hosts)
     try:
+        from lark_controller.store.lost_answers import connected
+
         engine = create_engine(
             url.set(drivername="postgresql+psycopg").update_query_dict({**_LIBPQ, **url.query}),
             hide_parameters=True,
@@ -396,5 +398,6 @@ def _postgresql(url: URL) -> Database:
         raise StoreError(
             "PostgreSQL needs the Python package psycopg; install it with `pip install psycopg`."
         ) from None
+    event.listen(engine, "do_connect", connected)
     place = f"PostgreSQL database {url.database or url.username or ''} at {host}"
     return Database(engine, place, passwords[0] if passwords else "")
