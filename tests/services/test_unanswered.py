@@ -230,6 +230,22 @@ def test_a_later_doubt_is_not_settled_by_an_earlier_look(
     assert both(registration) == set()
 
 
+@pytest.mark.parametrize(("done", "rate"), [(True, 60.0), (False, 20.0)])
+def test_a_second_post_of_a_live_run_that_had_no_answer_has_the_rate_that_the_store_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool, rate: float
+) -> None:
+    with running(tmp_path, RESERVING) as controller:
+        job = start(controller, 1, rate=20.0)
+        unanswered(controller._registration, monkeypatch, lambda: start(controller, 1, rate=60.0), done=done)
+        controller._registration.look_again()
+        (held,) = controller._registration.live()
+        (booked,) = controller.reservations.page(job.id, None, 10).reservations
+        assert (held.id, held.bandwidth, booked.rate, held.addresses) == (job.id, rate, rate, job.addresses)
+        # Asked again it is what it is by then, with what is the job's once.
+        assert start(controller, 1, rate=60.0).id == job.id
+        assert [each.rate for each in controller.reservations.page(job.id, None, 10).reservations] == [60.0]
+
+
 @pytest.mark.parametrize("again", [True, False])
 def test_a_reservation_whose_release_had_no_answer_leaves_the_jobs_flows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
