@@ -37,11 +37,17 @@ class Relay:
         behind, self._behind = self._behind, []
         for each in behind:
             each.shutdown(socket.SHUT_RDWR)
+        # Whoever does not notice it waits no longer than this.
+        end = threading.Timer(20, self.close)
+        end.daemon = True
+        end.start()
 
     def close(self) -> None:
         """End all."""
         self._listener.close()
         for each in (*self._behind, *self._clients):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
             each.close()
 
     def _serve(self) -> None:
@@ -126,7 +132,7 @@ def test_a_statement_in_the_midst_of_a_write_is_lost_and_all_is_done_again(datab
 def test_the_session_of_an_instance_is_lost(database: Database, relay: Relay) -> None:
     session = database.session()
     relay.lose()
-    with pytest.raises(StoreError), database.translated(), session.begin():
+    with pytest.raises(StoreError, match="the answer is lost"), database.translated(), session.begin():
         session.execute(text("SELECT 1"))
     session.close()
 
