@@ -100,7 +100,7 @@ class AnnouncedAnswer(http.client.HTTPResponse):
             raise http.client.IncompleteRead(b"")
 
 
-class AnswerInTime(AnnouncedAnswer):
+class AnswerInTime(http.client.HTTPResponse):
     """An answer that takes ``seconds`` at most from the request on, however slowly it comes."""
 
     seconds = 0.0
@@ -174,7 +174,7 @@ class Endpoint:
         """
         connection = self.connection(seconds)
         if self._whole:
-            connection.response_class = type("", (AnswerInTime,), {"seconds": seconds})
+            connection.response_class = type("", (AnswerInTime, AnnouncedAnswer), {"seconds": seconds})
         sent = False
         try:
             connection.connect()
