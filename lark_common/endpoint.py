@@ -87,6 +87,19 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+class AnnouncedAnswer(http.client.HTTPResponse):
+    """An answer that says how long it is, so that one which breaks off is none, wherever it does.
+
+    http.client takes the end of a connection for that of the headers: a status, and an empty body.
+    """
+
+    def begin(self) -> None:
+        """Read the headers. Raises IncompleteRead where they are not all there."""
+        super().begin()
+        if self.length is None and not self.chunked:
+            raise http.client.IncompleteRead(b"")
+
+
 class AnswerInTime(http.client.HTTPResponse):
     """An answer that takes ``seconds`` at most from the request on, however slowly it comes."""
 
@@ -161,7 +174,7 @@ class Endpoint:
         """
         connection = self.connection(seconds)
         if self._whole:
-            connection.response_class = type("", (AnswerInTime,), {"seconds": seconds})
+            connection.response_class = type("", (AnswerInTime, AnnouncedAnswer), {"seconds": seconds})
         sent = False
         try:
             connection.connect()
@@ -207,6 +220,11 @@ class Endpoint:
 
     def connection(self, timeout: float) -> http.client.HTTPConnection:
         """A connection to the controller that is not open yet, whose steps take ``timeout`` seconds at most."""
+        made = self._connection(timeout)
+        made.response_class = AnnouncedAnswer
+        return made
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
         if self._parts.scheme == "unix":
             return _UnixConnection(self._parts.path, timeout)
         host = self._parts.hostname or ""

@@ -256,7 +256,9 @@ class Registration:
         job, machine_ad = outcome.job, step.post.machine_ad
         if machine_ad.lease_over and job.live and job.ipv4 is not None:
             actor = step.post.actor
-            job = self._store.runs.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
+            # The post itself is stored, and memory has nothing of it yet.
+            with self._unanswered.noted(job):
+                job = self._store.runs.set_address(job.id, None, job.ipv6, (None, job.ipv6_block), actor, now).job
         if job.live:
             job = self._hold(job, outcome.reserved, self._live.get(job.id))
         else:
@@ -378,12 +380,9 @@ class Registration:
                 # A renewal, or the same run's ads once more, may have come since the store was asked.
                 held = self._store.runs.find(job.id)
                 if job.id not in self._leases and held is not None and held.live and held.lease_until < now:
-                    try:
+                    # Once it is over in the store, nobody asks for it again.
+                    with self._unanswered.noted(job.id):
                         ended = self._store.runs.end(job.id, time.time(), LEASE_EXPIRED, "", "lark")
-                    except UnansweredError:
-                        # Once it is over in the store, nobody asks for it again.
-                        self._unanswered.note([job.id])
-                        raise
                     self._over(_End(job.id, "lark", LEASE_EXPIRED), ended)
                     count += 1
         return count
@@ -408,7 +407,8 @@ class Registration:
     def quarantine(self, job_id: str, reason: str, actor: str) -> Job | None:
         """Quarantine a live job: nothing of it passes. None where it does not live any more. Raises StoreError."""
         with self._lock:
-            job = self._store.runs.quarantine(job_id, reason, actor, time.time())
+            with self._unanswered.noted(job_id):
+                job = self._store.runs.quarantine(job_id, reason, actor, time.time())
             return self._changed(job, "job quarantined", WARNING, reason, actor)
 
     def lift(self, job_id: str, reason: str, actor: str, *, vouched: bool = False) -> Job | None:
@@ -418,7 +418,8 @@ class Registration:
         where the job is in no quarantine.
         """
         with self._lock:
-            job = self._store.runs.lift(job_id, reason, actor, time.time(), vouched=vouched)
+            with self._unanswered.noted(job_id):
+                job = self._store.runs.lift(job_id, reason, actor, time.time(), vouched=vouched)
             return self._changed(job, "job released from quarantine", INFO, reason, actor)
 
     def _changed(self, stored: Job | None, what: str, level: int, reason: str, actor: str) -> Job | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Final
 
+from lark_common.errors import StoreError
 from lark_common.runs import Address
 from lark_controller.jobs.job import Job
 from lark_controller.qos.reservation import Reservation, ReservationKind
@@ -52,6 +54,15 @@ class Unanswered:
             if job.run.slot in slots or not addresses.isdisjoint(job.addresses):
                 ids.add(job.id)
         self._doubts.update((each, next(self._numbers)) for each in ids)
+
+    @contextmanager
+    def noted(self, *changed: Job | str) -> Iterator[None]:
+        """Note them where the store fails in between. The caller holds the feed's lock."""
+        try:
+            yield
+        except StoreError:
+            self.note(changed)
+            raise
 
     def look_again(self) -> None:
         """Find out what the store has. Raises StoreError; the rest is found out at the next call."""

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -49,6 +49,8 @@ _ROOM: Final = 1 << 20
 
 # PostgreSQL: serialization failure and deadlock; the transaction did nothing and may be tried again.
 _TRY_AGAIN_STATES: Final = frozenset({"40001", "40P01"})
+# PostgreSQL: the server takes no writes.
+_READ_ONLY_STATE: Final = "25006"
 _ATTEMPTS: Final = 5
 
 
@@ -129,6 +131,8 @@ class Database:
                     return result
             except _FAILURES as error:
                 self._note_failure(error, attempt)
+                if unguarded and _state(error) == _READ_ONLY_STATE:
+                    self._find_writer()
                 if committing:
                     raise UnansweredError(
                         f"{self.failure(error)} The change may or may not have been written; ask again."
@@ -136,6 +140,18 @@ class Database:
                 if not self._again(error, attempt):
                     raise self.failure(error) from error
         raise AssertionError("unreachable: the last attempt raises")
+
+    def _find_writer(self) -> None:
+        """Leave the connections to a server that takes no writes any more where new ones lead to one that does: of
+        several servers another may have been promoted, while the former one lives on. Reading goes on until then."""
+        pool = self.engine.pool.recreate()
+        # Where none is found, the error for which it was looked is raised.
+        with suppress(*_FAILURES, self.engine.dialect.loaded_dbapi.Error), closing(pool.connect()) as found:
+            cursor = found.cursor()
+            cursor.execute("SHOW transaction_read_only")
+            if cursor.fetchall() == [("off",)]:
+                self.engine.dispose()
+        pool.dispose()
 
     def _check_term(self, connection: Connection) -> None:
         own = self._generation
@@ -253,7 +269,11 @@ class Database:
             return False
         if error.connection_invalidated:
             return attempt == 0
-        return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) in _TRY_AGAIN_STATES
+        return isinstance(error, IntegrityError) or _state(error) in _TRY_AGAIN_STATES
+
+
+def _state(error: BaseException) -> str | None:
+    return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
 
 
 def _unnoticed(_reason: str) -> None:
@@ -384,6 +404,8 @@ def _postgresql(url: URL) -> Database:
     hosts = url.host or url.query.get("host") or "the local socket"
     host = hosts if isinstance(hosts, str) else ", ".join(hosts)
     try:
+        from lark_controller.store.lost_answers import connected
+
         engine = create_engine(
             url.set(drivername="postgresql+psycopg").update_query_dict({**_LIBPQ, **url.query}),
             hide_parameters=True,
@@ -396,5 +418,6 @@ def _postgresql(url: URL) -> Database:
         raise StoreError(
             "PostgreSQL needs the Python package psycopg; install it with `pip install psycopg`."
         ) from None
+    event.listen(engine, "do_connect", connected)
     place = f"PostgreSQL database {url.database or url.username or ''} at {host}"
     return Database(engine, place, passwords[0] if passwords else "")

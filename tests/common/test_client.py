@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,27 @@ def test_nobody_answers(tmp_path: Path) -> None:
         Client(f"unix:{tmp_path}/none.sock").healthy()
     with pytest.raises(SettingError):
         Client("http://127.0.0.1:1", "two\nlines")
+
+
+@pytest.mark.parametrize("length", [9, 17, 40, 60, 90])
+def test_an_answer_that_breaks_off_is_none_wherever_it_does(length: int) -> None:
+    """Also in the midst of its headers: it may have been carried out, and another controller is asked."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 40\r\nETag: x\r\n\r\n" + b"{}" * 20
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            connection.recv(65536)
+            connection.sendall(answer[:length])
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)
+            connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(UnreachableError, match="cannot be reached"):
+            Client(f"http://127.0.0.1:{listening.getsockname()[1]}", "t").overview()
+        thread.join()
 
 
 class _Stranger(http.server.BaseHTTPRequestHandler):

@@ -10,7 +10,7 @@ import pytest
 
 from lark_controller.api.instances import Standing
 from lark_controller.rest.forwarding import active as active_module
-from lark_controller.rest.forwarding.active import ActiveController, NotReachedError, Request
+from lark_controller.rest.forwarding.active import ActiveController, NoAnswerError, NotReachedError, Request
 from lark_controller.rest.forwarding.origin import Head, Origin
 from tests.rest.test_handed_on import GENERATION, KEY, Controller, active
 
@@ -95,6 +95,32 @@ def test_one_that_takes_connections_and_answers_nothing_holds_up_one_request(mon
         listening.accept()[0].close()
         with pytest.raises(BlockingIOError):
             listening.accept()
+
+
+ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 12\r\nETag: x\r\n\r\n{"jobs": []}'
+
+
+@pytest.mark.parametrize("length", [*range(9, len(ANSWER), 7), len(ANSWER) - 1])
+def test_an_answer_that_breaks_off_is_none_wherever_it_does(length: int) -> None:
+    """Also in the midst of its headers, where it would look like one without a body."""
+    way = ActiveController()
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as executor:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            for answer in (ANSWER, ANSWER[:length]):
+                connection.recv(65536)
+                connection.sendall(answer)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)
+            connection.close()
+
+        served = executor.submit(serve)
+        with pytest.raises(NoAnswerError):
+            way.ask(standing(url), wish()).whole(1000)
+        way.hang_up()
+        served.result()
 
 
 def test_the_end_of_a_greeting_to_the_one_before_concerns_no_other(active: Controller) -> None:

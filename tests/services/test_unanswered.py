@@ -131,6 +131,60 @@ def test_a_job_whose_lease_was_ended_without_an_answer_does_not_live_on_in_memor
     assert both(registration) == set()
 
 
+@pytest.mark.parametrize("what", ["quarantine", "lift"])
+def test_a_quarantine_that_had_no_answer_is_what_the_store_has(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """An operator who lifts it again is told that there is none, while nothing of the job would pass."""
+    job = post(registration, 1)
+    if what == "lift":
+        registration.quarantine(job.id, "contradicted", "lark")
+    carry_out = getattr(registration._store.runs, what)
+
+    def ask() -> Job | None:
+        if what == "lift":
+            return registration.lift(job.id, "looked at", "operator", vouched=True)
+        return registration.quarantine(job.id, "contradicted", "lark")
+
+    def lost(*arguments: Any, **more: Any) -> None:
+        carry_out(*arguments, **more)
+        raise UnansweredError("The change may or may not have been written")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registration._store.runs, what, lost)
+        with pytest.raises(UnansweredError):
+            ask()
+    registration.look_again()
+    (held,) = registration.live()
+    assert (held.quarantine, held.vouched) == (("", True) if what == "lift" else ("contradicted", False))
+
+
+def test_a_post_whose_lease_of_an_address_is_over_is_known_where_giving_it_up_failed(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The post itself is stored then."""
+
+    def dhcp(more: str) -> Job:
+        text = (
+            'Owner = "alice"\nGlobalJobId = "s#1.0#1"\nJobCurrentStartDate = 1\n------\nMachine = "w"\n'
+            'Name = "slot1@w"\nLarkNetworkType = "ovs_bridge"\nLarkExternalInterface = "p1"\n'
+            f'LarkAddressType = "dhcp"\n{more}\n'
+        )
+        return registration.register(*parse_post(text.encode(), "text/plain"), "hook").job
+
+    def away(*_: Any) -> None:
+        raise StoreError("the database is away")
+
+    dhcp('LarkInnerAddressIPv4 = "10.64.0.9"')
+    registration._feed.remove(registration.live()[0].id)
+    with monkeypatch.context() as patched:
+        patched.setattr(registration._store.runs, "set_address", away)
+        with pytest.raises(StoreError):
+            dhcp("LarkLeaseOver = true")
+    registration.look_again()
+    assert len(both(registration)) == 1
+
+
 def test_what_was_not_written_changes_nothing(registration: Registration, monkeypatch: pytest.MonkeyPatch) -> None:
     job = post(registration, 1)
     unanswered(registration, monkeypatch, lambda: registration.end(job.id, "hook", "over"), done=False)
@@ -174,6 +228,22 @@ def test_a_later_doubt_is_not_settled_by_an_earlier_look(
     registration._store.runs.end(job.id, 1.0, "over", "", "hook")
     registration.look_again()
     assert both(registration) == set()
+
+
+@pytest.mark.parametrize(("done", "rate"), [(True, 60.0), (False, 20.0)])
+def test_a_second_post_of_a_live_run_that_had_no_answer_has_the_rate_that_the_store_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool, rate: float
+) -> None:
+    with running(tmp_path, RESERVING) as controller:
+        job = start(controller, 1, rate=20.0)
+        unanswered(controller._registration, monkeypatch, lambda: start(controller, 1, rate=60.0), done=done)
+        controller._registration.look_again()
+        (held,) = controller._registration.live()
+        (booked,) = controller.reservations.page(job.id, None, 10).reservations
+        assert (held.id, held.bandwidth, booked.rate, held.addresses) == (job.id, rate, rate, job.addresses)
+        # Asked again it is what it is by then, with what is the job's once.
+        assert start(controller, 1, rate=60.0).id == job.id
+        assert [each.rate for each in controller.reservations.page(job.id, None, 10).reservations] == [60.0]
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -13,7 +13,9 @@ import pytest
 
 from lab.postgres import PostgresServer
 from lark_common.errors import StoreError
+from lark_controller.api.instances import Identity, Why
 from lark_controller.store import Store
+from lark_controller.store.instances import ACTIVE
 from lark_controller.store.trial import try_out
 
 pytestmark = pytest.mark.postgres
@@ -88,6 +90,37 @@ def test_the_server_that_takes_writes_is_found_before_and_after_a_promotion(pair
     assert set(actions(store)) == {"after", *(f"before {number}" for number in range(20))}
     # Named by the URL, and without a standby of its own: it may have one again.
     assert WORDS in store.replication_risk()
+    store.close()
+
+
+def test_a_former_server_that_lives_on_and_takes_no_writes_is_left(pair: Pair) -> None:
+    """Its connections stand, and answer: nothing but the failure of writes shows that another has its place."""
+    store = Store.open(pair.url())
+    store.migrate()
+    me = Identity("1", "one", "http://one", "1.0.0")
+    store.instances.prepare()
+    store.instances.register(me)
+    generation = store.instances.take(me, 0, Why.FIRST)
+    store.trail.record(time.time(), "test", "before", "controller")
+    synchronous(pair)
+    pair.primary.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+    pair.primary.execute("SELECT pg_reload_conf()")
+    eventually(lambda: not writes(store))
+    with pytest.raises(StoreError):
+        store.instances.meet(me, ACTIVE)
+    with pytest.raises(StoreError):
+        store.instances.meet(me, ACTIVE)
+    # Nobody takes writes: what is there can be read.
+    assert actions(store) == ["before"]
+    pair.standby.promote()
+    pair.standby.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    pair.standby.execute("SELECT pg_reload_conf()")
+    assert not writes(store)
+    with pytest.raises(StoreError):
+        store.instances.meet(me, ACTIVE)
+    assert store.instances.meet(me, ACTIVE).generation == generation
+    store.trail.record(time.time(), "test", "after", "controller")
+    assert actions(store) == ["after", "before"]
     store.close()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lark_common.endpoint import AnswerInTime, Endpoint, reason_of
+from lark_common.endpoint import AnnouncedAnswer, AnswerInTime, Endpoint, reason_of
 from lark_common.errors import LarkError, SettingError
 from lark_common.log import WARNING, event
 from lark_common.turns import aside
@@ -186,7 +186,7 @@ class ActiveController:
     def _asked(self, standing: Standing, request: Request) -> Reply:
         line = self._line(standing)
         connection, head = line.connection, request.head
-        connection.response_class = type("", (AnswerInTime,), {"seconds": request.seconds})
+        connection.response_class = type("", (AnswerInTime, AnnouncedAnswer), {"seconds": request.seconds})
         seal = sealed(standing.key, standing.generation, request.origin, head)
         try:
             connection.sock.settimeout(request.seconds)
