@@ -47,4 +47,4 @@ class Signals:
 
 
 def _leave_to_wait(_received: int, _frame: object) -> None:
-    """Nothing: the number is in the pipe."""
+    """Do nothing: the number is in the pipe."""

@@ -56,7 +56,7 @@ def standing(controller: Controller, of: Asked) -> ExternalStanding:
 
 
 def count_closed(controller: Controller, of: Asked) -> int:
-    """How many times the audit trail has it that an address of a job was closed."""
+    """The times that an address of a job was closed, by the audit trail."""
     trail = controller.audit.page(of.job.id, None, 20).entries
     return [each.action for each in trail].count("external address closed")
 
