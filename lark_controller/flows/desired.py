@@ -220,7 +220,7 @@ class Desired(ExternalJobs):
         for number in here:
             placed = self.placed[number]
             self._index(placed, self.where(placed.job, placed.decision))
-        # What it was refused before, or had no room for, may be open now.
+        # An address that it refused before, or had no room for, may be open now.
         self.moved |= self._external & here if switch.is_edge else self._external
         if switch.max_rules:
             self.fit(switch.datapath, open_there)
