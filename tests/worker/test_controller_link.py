@@ -192,9 +192,10 @@ def test_of_a_long_refusal_the_beginning_is_taken(liar: Liar) -> None:
 def test_an_answer_without_end_is_given_up(liar: Liar) -> None:
     def endless(asked: BaseHTTPRequestHandler) -> None:
         asked.send_response_only(200)
+        asked.send_header("Transfer-Encoding", "chunked")
         asked.end_headers()
         for _ in range(512):
-            asked.wfile.write(b" " * (1 << 20))
+            asked.wfile.write(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
 
     liar.write = endless
     before = forget_peak()
