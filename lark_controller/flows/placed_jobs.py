@@ -108,6 +108,7 @@ class PlacedJobs:
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:
         self.ruled.move(old, new)
+        stays = old is not None and new is not None and _place(old) == _place(new)
         if old is not None:
             del self.placed[old.job.number]
             self._external.discard(old.job.number)
@@ -116,7 +117,8 @@ class PlacedJobs:
             self.groups[old.decision.group] -= 1
             self.isolated -= old.decision.isolated
             if old.datapath is not None:
-                self._local.take(old.datapath, old.job.number, slice_at_port(old))
+                if not stays:
+                    self._local.take(old.datapath, old.job.number, slice_at_port(old))
             else:
                 self._homeless.get(old.job.host, set()).discard(old.job.number)
         if new is not None:
@@ -126,6 +128,12 @@ class PlacedJobs:
             self.groups[new.decision.group] += 1
             self.isolated += new.decision.isolated
             if new.datapath is not None:
-                self._local.add(new.datapath, new.job.number, slice_at_port(new))
+                if not stays:
+                    self._local.add(new.datapath, new.job.number, slice_at_port(new))
             elif new.job.network_type is NetworkType.OVS_BRIDGE:
                 self._homeless.setdefault(new.job.host, set()).add(new.job.number)
+
+
+def _place(placed: Placed) -> tuple[int | None, SliceKey | None]:
+    """The edge of a job, and the slice that needs a tag there for it."""
+    return placed.datapath, slice_at_port(placed)

@@ -46,7 +46,9 @@ def assign_tags(keys: Iterable[SliceKey], bits: int = TAG_BITS) -> dict[SliceKey
 class LocalJobs:
     """The sums of a switch's own jobs: their numbers, how many of each slice, the slices' tags.
 
-    ``crowded`` is True where a tag may not be its slice's own. While none is, a slice comes and goes by itself.
+    ``crowded`` is True where a tag may not be its slice's own. While none is, a slice comes and goes by itself. Tags
+    are kept over the next such change alone after they were ``asked`` for: each copies all, and at a start, or where
+    a switch is placed anew, there may be thousands before anybody asks.
     """
 
     numbers: set[int] = field(default_factory=set)
@@ -54,10 +56,12 @@ class LocalJobs:
     assigned: dict[SliceKey, int] = field(default_factory=dict)
     crowded: bool = False
     stale: bool = False
+    asked: bool = False
 
     @property
     def tags(self) -> dict[SliceKey, int]:
         """The slices' tags, assigned when they are asked for."""
+        self.asked = True
         if self.stale:
             self.assigned, self.stale = assign_tags(self.slices), False
             self.crowded = any(natural_tag(key) != tag for key, tag in self.assigned.items())
@@ -83,7 +87,7 @@ class LocalJobs:
 
     def begin(self, key: SliceKey) -> None:
         """Give a slice that has its first job here a tag."""
-        if self.stale:
+        if not self._follows():
             return
         if (tag := natural_tag(key)) in self.assigned.values():
             self.stale = True
@@ -93,15 +97,24 @@ class LocalJobs:
 
     def end(self, key: SliceKey) -> None:
         """Take the tag of a slice that has no job here any more."""
-        if self.stale or self.crowded:
+        if not self._follows():
+            return
+        if self.crowded:
             self.stale = True
         else:
             self.assigned = self.assigned.copy()
             del self.assigned[key]
 
+    def _follows(self) -> bool:
+        """True where the tags are to follow a slice that comes or goes, and not to be assigned anew when they are asked
+        for."""
+        self.stale = self.stale or not self.asked
+        self.asked = False
+        return not self.stale
+
     def copy(self) -> LocalJobs:
         """The same sums, to be changed apart."""
-        return LocalJobs(set(self.numbers), dict(self.slices), self.assigned, self.crowded, self.stale)
+        return LocalJobs(set(self.numbers), dict(self.slices), self.assigned, self.crowded, self.stale, self.asked)
 
 
 class JobsByEdge:

@@ -21,7 +21,7 @@ from lark_controller.reconcile.state import LoopState
 
 class Shares(NamedTuple):
     """The packets that each rule dropped between two readings; ``is_of_now`` where these are the last two rounds, and
-    not the last and one that was long ago."""
+    not the last and one that was long ago or of another policy, whose rules may have other places."""
 
     packets: Mapping[DropSource, int] = MappingProxyType({})
     is_of_now: bool = False
@@ -44,8 +44,8 @@ class DropShares:
         self._loop = loop
         self._counted: dict[int, Counter[DropSource]] = {}
         self._new: dict[int, Shares] = {}
-        # Switches that were read in their last round.
-        self._followed: set[int] = set()
+        # The policies by which switches were read in their last round.
+        self._followed: dict[int, Policy] = {}
         # By whether a switch tracks connections, for the policy that is in force.
         self._policy: Policy | None = None
         self._wanted: dict[bool, _Wanted] = {}
@@ -57,8 +57,7 @@ class DropShares:
     async def look(self, datapath: int, *, drops: bool) -> None:
         """Read a switch, as far as that tells anything; ``drops``: packets of a job there are dropped by a rule now.
         Raises SwitchError."""
-        followed = datapath in self._followed
-        self._followed.discard(datapath)
+        followed = self._followed.pop(datapath, None)
         if not drops:
             return
         state = self._loop.switches.get(datapath)
@@ -84,12 +83,12 @@ class DropShares:
             for source, packets in counted.items()
             if packets != before[source]
         }
-        self._new[datapath], self._counted[datapath] = Shares(new, followed), counted
-        self._followed.add(datapath)
+        self._new[datapath], self._counted[datapath] = Shares(new, followed is policy), counted
+        self._followed[datapath] = policy
 
     def gone(self, datapath: int) -> None:
         """Note that a switch is gone: what it counted meanwhile is not of now."""
-        self._followed.discard(datapath)
+        self._followed.pop(datapath, None)
 
     def _wanted_of(self, policy: Policy, tracks: bool) -> _Wanted:
         if policy is not self._policy:

@@ -435,12 +435,12 @@ class Reservations:
         topology = self._topology
         if self._capacities.get(node) == available or not (topology is None or topology.learns_from(node)):
             return
-        if topology is not None:
-            # Something may be booked on it at once.
-            self._store.reservations.set_worker_capacity(node, available)
+        self.new_links[node] = available
+        if topology is not None:  # something may be booked on it at once
+            self._store.reservations.set_worker_capacity(node, self.new_links.pop(node))
             self._topology = topology.with_worker(node, available)
             self._watch.bump()
-        self._capacities[node] = self.new_links[node] = available
+        self._capacities[node] = available
 
     def _keep(self, reservation: Reservation) -> None:
         self._flows[reservation.id] = reservation

@@ -6,6 +6,9 @@ import cProfile
 import random
 from dataclasses import replace
 
+import pytest
+
+from lark_controller.flows import tags
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.tags import JobsByEdge, assign_tags, natural_tag
 from lark_controller.jobs.job import Job
@@ -89,6 +92,45 @@ def test_tags_that_were_handed_out_stay_as_they_were() -> None:
     jobs.take(1, 7, key)
     assert handed_out == {key: natural_tag(key)} == apart.at(1).tags
     assert jobs.at(1).tags == {other: natural_tag(other)}
+
+
+def test_thousands_of_slices_that_come_before_anybody_asks_cost_no_copy_of_the_tags_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[SliceKey] = []
+
+    def looked(key: SliceKey) -> int:
+        looks.append(key)
+        return natural_tag(key)
+
+    monkeypatch.setattr(tags, "natural_tag", looked)
+    jobs, keys = JobsByEdge(), [SliceKey(1, f"user{number}") for number in range(50)]
+    for number, key in enumerate(keys):
+        jobs.add(1, number, key)
+    assert looks == []
+    assert jobs.at(1).tags == assign_tags(keys)
+    looks.clear()
+    # One after the question goes by itself, and of those after it nobody has asked.
+    for number, key in enumerate(keys[:40]):
+        jobs.take(1, number, key)
+    for number, key in enumerate(keys[:20]):
+        jobs.add(1, number, key)
+    assert looks == []
+    assert jobs.at(1).tags == assign_tags([*keys[:20], *keys[40:]])
+
+
+def test_a_switch_that_is_placed_anew_keeps_the_tags_of_its_slices() -> None:
+    desired = Desired(load(FULL))
+    decider = Decider(desired.policy)
+    switch = a_switch(FULL, 1, ports=10)
+    desired.set_switch(switch)
+    for number in range(1, 6):
+        job = replace(a_job(number, owner=f"user{number}"), datapath=1, port=f"p{number}")
+        desired.put(job, decider.of(job))
+    before = desired.tags_at(1)
+    assert len(before) == 5
+    desired.place_switch(switch)
+    assert desired.tags_at(1) is before
 
 
 def test_an_edge_has_jobs_until_the_last_one_goes() -> None:

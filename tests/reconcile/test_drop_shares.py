@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from lark_controller.flows.model import FlowKey
 from lark_controller.jobs.job import Facts
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Policy, RuleKind
+from lark_controller.policies.model import RuleKind
 from lark_controller.reconcile.drop_shares import DropShares
 from lark_controller.reconcile.switch import SwitchState
 
@@ -54,16 +55,15 @@ class Pool:
 
     def __init__(self, *owners: str) -> None:
         self.link = Link()
-        self.policy: Policy = POLICY
         decider = Decider(POLICY)
         decided = [decider.decide(Facts((("owner", f'"{owner}"'),))) for owner in owners]
-        desired = SimpleNamespace(
+        self.desired = SimpleNamespace(
             policy=POLICY,
             switches={1: SimpleNamespace(is_edge=True, tracks=True)},
             present_at=lambda _: iter([SimpleNamespace(decision=decision) for decision in decided]),
         )
         switches = MappingProxyType({1: SwitchState(1, link=cast("Any", self.link), compared=True)})
-        self.shares = DropShares(cast("Any", SimpleNamespace(switches=switches, desired_of=lambda _: desired)))
+        self.shares = DropShares(cast("Any", SimpleNamespace(switches=switches, desired_of=lambda _: self.desired)))
 
     def look(self, *, drops: bool = True, **dropped: int) -> tuple[dict[DropSource, int], bool]:
         """The shares after a round, since whose end the switch has dropped so much in all."""
@@ -97,6 +97,16 @@ def test_the_shares_of_rounds_that_follow_each_other_are_of_now_and_those_after_
     assert pool.look(sliced=13) == ({SLICE: 2}, True)
     pool.shares.gone(1)
     assert pool.look(sliced=14) == ({SLICE: 1}, False)
+
+
+def test_the_shares_of_two_policies_rules_are_not_of_now() -> None:
+    pool = Pool("bob")
+    pool.look(sliced=10, wan=50)
+    assert pool.look(sliced=11, wan=60)[1]
+    # In another policy the same place is another rule's.
+    pool.desired.policy = replace(POLICY)
+    assert not pool.look(sliced=12, wan=70)[1]
+    assert pool.look(sliced=13, wan=80) == ({SLICE: 1, WAN: 10}, True)
 
 
 def test_flows_that_were_made_anew_count_from_0() -> None:

@@ -108,3 +108,19 @@ def test_a_policy_that_brings_a_topology_has_the_links_of_posts_before(
     _post(registration, 2, 2000)
     assert registration._reservations.access_rate("worker1") == 2000.0
     assert _kept(registration) == {"worker1": 2000.0}
+
+
+def test_a_link_that_a_topology_needs_at_once_is_written_once(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use(registration, POLICY + LINKS)
+    registration._reservations.use(load(POLICY + LINKS))
+    carry_out, links = registration._store.runs.carry_out, list[float | None]()
+
+    def seen(requests: Any) -> Any:
+        links.extend(each.link for each in requests)
+        return carry_out(requests)
+
+    monkeypatch.setattr(registration._store.runs, "carry_out", seen)
+    _post(registration, 1, 1000)
+    assert (links, _kept(registration)) == ([None], {"worker1": 1000.0})
