@@ -101,6 +101,7 @@ def test_a_former_server_that_lives_on_and_takes_no_writes_is_left(pair: Pair) -
     store.instances.prepare()
     store.instances.register(me)
     generation = store.instances.take(me, 0, Why.FIRST)
+    assert generation is not None
     store.trail.record(time.time(), "test", "before", "controller")
     synchronous(pair)
     pair.primary.execute("ALTER SYSTEM SET default_transaction_read_only = on")
