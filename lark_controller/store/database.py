@@ -131,8 +131,8 @@ class Database:
                     return result
             except _FAILURES as error:
                 self._note_failure(error, attempt)
-                if unguarded and _state(error) == _READ_ONLY_STATE:
-                    self._find_writer()
+                if unguarded:
+                    self.stays_readable(error)
                 if committing:
                     raise UnansweredError(
                         f"{self.failure(error)} The change may or may not have been written; ask again."
@@ -141,17 +141,23 @@ class Database:
                     raise self.failure(error) from error
         raise AssertionError("unreachable: the last attempt raises")
 
-    def _find_writer(self) -> None:
-        """Leave the connections to a server that takes no writes any more where new ones lead to one that does: of
-        several servers another may have been promoted, while the former one lives on. Reading goes on until then."""
+    def stays_readable(self, error: BaseException | None) -> bool:
+        """True where this failure is of a write to a server that takes none, and new connections lead to no other that
+        does: reading goes on there. Where another was promoted, while the former one lives on, its connections are
+        left."""
+        if _state(error) != _READ_ONLY_STATE:
+            return False
         pool = self.engine.pool.recreate()
+        found = False
         # Where none is found, the error for which it was looked is raised.
-        with suppress(*_FAILURES, self.engine.dialect.loaded_dbapi.Error), closing(pool.connect()) as found:
-            cursor = found.cursor()
+        with suppress(*_FAILURES, self.engine.dialect.loaded_dbapi.Error), closing(pool.connect()) as connection:
+            cursor = connection.cursor()
             cursor.execute("SHOW transaction_read_only")
-            if cursor.fetchall() == [("off",)]:
-                self.engine.dispose()
+            found = cursor.fetchall() == [("off",)]
         pool.dispose()
+        if found:
+            self.engine.dispose()
+        return not found
 
     def _check_term(self, connection: Connection) -> None:
         own = self._generation
@@ -272,7 +278,7 @@ class Database:
         return isinstance(error, IntegrityError) or _state(error) in _TRY_AGAIN_STATES
 
 
-def _state(error: BaseException) -> str | None:
+def _state(error: BaseException | None) -> str | None:
     return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
 
 

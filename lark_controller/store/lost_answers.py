@@ -22,7 +22,8 @@ LOOK_SECONDS: Final = 10.0
 AGAIN_SECONDS: Final = 2.0
 _INTERVAL: Final = 0.1
 
-_WORKS: Final = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND state <> ALL(%s::text[])"
+# The state is hidden where the connections' role is not the one that they were opened as (``options=-crole=…``).
+_WORKS: Final = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND coalesce(state, '') <> ALL(%s::text[])"
 # The states in which the server waits for its client.
 _IDLE: Final = ["idle", "idle in transaction", "idle in transaction (aborted)"]
 
@@ -32,6 +33,8 @@ class WatchedConnection(psycopg.Connection[Any]):
 
     # The number of the server's process; a proxy may have given another to the client.
     _process = 0
+    # True once something of what is waited for has come or gone since the server was asked last.
+    _moved = False
 
     def note_process(self) -> None:
         """Note which process of the server this is. To be called before the connection is used."""
@@ -47,12 +50,27 @@ class WatchedConnection(psycopg.Connection[Any]):
         idle = False
         while True:
             try:
-                return super().wait(gen, interval, AGAIN_SECONDS if idle else LOOK_SECONDS)
+                if not idle:
+                    return super().wait(gen, interval, LOOK_SECONDS)
+                self._moved = False
+                return super().wait(self._noting_moves(gen), interval, AGAIN_SECONDS)
             except _WaitTimeout:
-                before, idle = idle, self._is_idle()
+                # The server is done with a long answer, or not yet at a long question, while that is on its way.
+                before, idle = idle and not self._moved, self._is_idle()
                 if before and idle:
                     self.close()
                     raise psycopg.OperationalError("the server has answered, and the answer is lost") from None
+
+    def _noting_moves(self, gen: PQGen[T]) -> PQGen[T]:
+        ready: Any = None
+        while True:
+            try:
+                awaited = gen.send(ready)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+            ready = yield awaited
+            self._moved = self._moved or bool(ready)
 
     def _is_idle(self) -> bool:
         """True where the server waits for this client, or has no such process; False also where it does not say."""
@@ -62,9 +80,10 @@ class WatchedConnection(psycopg.Connection[Any]):
         with suppress(psycopg.Error):
             # The very server, of several.
             given: dict[str, Any] = {**self.info.get_parameters(), "password": self.info.password or None}
-            given |= {"host": self.info.host, "port": self.info.port, "hostaddr": None}
+            given |= {"host": self.info.host, "port": self.info.port, "hostaddr": self.info.hostaddr or None}
             given |= {"target_session_attrs": "any", "connect_timeout": 5}
-            with psycopg.connect(make_conninfo(**given)) as asked:
+            # Of this class: its own answer may be lost, too.
+            with WatchedConnection.connect(make_conninfo(**given)) as asked:
                 found = asked.execute(_WORKS, (self._process, _IDLE)).fetchone()
                 return found is not None and not found[0]
         return False

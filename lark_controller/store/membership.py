@@ -67,8 +67,10 @@ class Instances:
         try:
             with self._database.translated(), self._session.begin():
                 return work(self._session)
-        except BaseException:
-            self._end_session()
+        except BaseException as error:
+            # Each other session would take a connection away from reading, and there may be no more to be had.
+            if not self._database.stays_readable(error.__cause__):
+                self._end_session()
             raise
 
     def register(self, me: Identity) -> None:

@@ -30,6 +30,10 @@ class Relay:
         self.port = self._listener.getsockname()[1]
         self._behind: list[socket.socket] = []
         self._clients: list[socket.socket] = []
+        # Of the answers: how much is passed on at a time, and the seconds between two such pieces.
+        self.piece, self.pause = 65536, 0.0
+        # Answers from the server that hold these bytes are swallowed, and all that is on the connection afterwards.
+        self.swallowed = b""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def lose(self) -> None:
@@ -61,10 +65,14 @@ class Relay:
                 for ways in ((client, behind), (behind, client)):
                     threading.Thread(target=self._pass, args=ways, daemon=True).start()
 
-    @staticmethod
-    def _pass(source: socket.socket, target: socket.socket) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        answers = source.family == socket.AF_UNIX
         with suppress(OSError):
-            while data := source.recv(65536):
+            while data := source.recv(self.piece if answers else 65536):
+                if answers and self.swallowed and self.swallowed in data:
+                    return
+                if answers:
+                    time.sleep(self.pause)
                 with suppress(BrokenPipeError):
                     target.sendall(data)
 
@@ -166,6 +174,49 @@ def test_a_server_that_is_away_is_waited_for_until_the_kernel_notices(
         asked.append(time.monotonic())
         raise psycopg.OperationalError("connection refused")
 
-    monkeypatch.setattr("psycopg.connect", away)
+    monkeypatch.setattr(lost_answers.WatchedConnection, "connect", away)
     assert database.read(lambda connection: connection.execute(text("SELECT 7 FROM pg_sleep(1)")).scalar_one()) == 7
     assert asked
+
+
+def test_an_answer_that_comes_slowly_is_waited_for(database: Database, relay: Relay) -> None:
+    """The server is done with it, and waits for its client, long before all has come."""
+    assert count(database) == 0
+    relay.piece, relay.pause = 10_000, 0.05
+    found = database.read(lambda connection: connection.execute(text("SELECT repeat('x', 150000)")).scalar_one())
+    assert len(found) == 150_000
+
+
+def test_what_the_server_says_of_an_answer_may_be_lost_itself(database: Database, relay: Relay) -> None:
+    def work(connection: Connection) -> int:
+        # The answer to the look at the server's processes has this in it.
+        relay.swallowed = b"count\x00"
+        return int(connection.execute(text("SELECT 7 FROM pg_sleep(1.5)")).scalar_one())
+
+    assert database.read(work) == 7
+
+
+def test_a_session_whose_state_is_hidden_is_waited_for(postgres_server: PostgresServer, database: Database) -> None:
+    """As where the connections' role is another than the one that they are opened as."""
+    name = database.engine.url.database
+    postgres_server.execute("DROP ROLE IF EXISTS lark_login")
+    postgres_server.execute("DROP ROLE IF EXISTS lark_owner")
+    postgres_server.execute("CREATE ROLE lark_owner")
+    postgres_server.execute("CREATE ROLE lark_login LOGIN IN ROLE lark_owner")
+    other = connect(f"postgresql://lark_login@/{name}?host={postgres_server.directory}&options=-crole%3Dlark_owner")
+    assert other.read(lambda connection: connection.execute(text("SELECT 7 FROM pg_sleep(1)")).scalar_one()) == 7
+    other.close()
+
+
+def test_the_server_is_asked_at_the_address_of_the_connection(
+    postgres_server: PostgresServer, relay: Relay, database: Database
+) -> None:
+    """A name may stand for several servers, or for none that is known."""
+    name = database.engine.url.database
+    other = connect(f"postgresql://lark@db.invalid:{relay.port}/{name}?hostaddr=127.0.0.1")
+    session = other.session()
+    relay.lose()
+    with pytest.raises(StoreError, match="the answer is lost"), other.translated(), session.begin():
+        session.execute(text("SELECT 1"))
+    session.close()
+    other.close()
