@@ -210,18 +210,15 @@ class Desired(ExternalJobs):
         """
         self.switches[switch.datapath] = switch
         # It is compared as a whole, and so asked again.
-        self._refusals.forget_at(switch.datapath)
+        self.moved |= self._refusals.forget_at(switch.datapath)
         found: set[int] = set()
         if switch.is_edge:
             for host in hosts:
                 if self._hosts.setdefault(host, switch.datapath) == switch.datapath:
                     found |= self._homeless.pop(host, set())
-        here = found | self._local.at(switch.datapath).numbers
-        for number in here:
+        for number in found | self._local.at(switch.datapath).numbers:
             placed = self.placed[number]
             self._index(placed, self.where(placed.job, placed.decision))
-        # An address that it refused before, or had no room for, may be open now.
-        self.moved |= self._external & here if switch.is_edge else self._external
         if switch.max_rules:
             self.fit(switch.datapath, open_there)
         return found

@@ -128,7 +128,9 @@ class Refusals:
             if refused != external:
                 self.forget(number, datapath)
 
-    def forget_at(self, datapath: int) -> None:
-        """Forget what a switch refused."""
-        for number in list(self._by_job):
+    def forget_at(self, datapath: int) -> set[int]:
+        """Forget what a switch refused; returns the jobs of which it was."""
+        gone = {number for number, refused in self._by_job.items() if datapath in refused}
+        for number in gone:
             self.forget(number, datapath)
+        return gone

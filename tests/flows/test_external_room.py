@@ -140,21 +140,19 @@ def test_what_a_switch_refuses_is_closed_there_until_it_is_tried_again_or_other(
     assert (core.closed, core.desired.refused_external()) == (set(), {})
 
 
-def test_who_follows_hears_of_all_that_a_switch_placed_anew_may_open() -> None:
-    unlimited = Desired(load(POLICY))
-    unlimited.put(mapped(1), Decider(unlimited.policy).of(mapped(1)))
-    edge = unlimited.placed[1].datapath
-    ports = {"p1": 1, "p2": 2}
-    unlimited.moved.clear()
-    unlimited.place_switch(place_switch(unlimited.policy, CORE, ports, normal=True, tracks=True, max_meter=0))
-    assert (unlimited.why_closed(1), unlimited.moved) == ({}, {1})
+def test_who_follows_hears_of_what_a_switch_placed_anew_may_open_and_of_no_others() -> None:
+    desired = Desired(load(POLICY))
+    for number in (1, 2):
+        desired.put(mapped(number), Decider(desired.policy).of(mapped(number)))
+    edge = desired.placed[1].datapath
     assert edge is not None
     for datapath in (CORE, edge):
-        unlimited.place_switch(place_switch(unlimited.policy, datapath, ports, normal=True, tracks=True, max_meter=0))
-        unlimited.refuse_external(datapath, 1, "table full")
-        unlimited.moved.clear()
-        unlimited.place_switch(unlimited.switches[datapath])
-        assert (unlimited.why_closed(1), unlimited.moved) == ({}, {1})
+        switch = place_switch(desired.policy, datapath, {"p1": 1, "p2": 2}, normal=True, tracks=True, max_meter=0)
+        desired.place_switch(switch)
+        desired.refuse_external(datapath, 1, "table full")
+        desired.moved.clear()
+        desired.place_switch(switch)
+        assert (desired.why_closed(1), desired.moved) == ({}, {1})
 
 
 @settings(max_examples=80, deadline=None)

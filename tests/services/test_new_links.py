@@ -53,6 +53,18 @@ def _post(registration: Registration, number: int, speed: int, host: str = "Work
     registration.register(*parse_post(text.encode(), "text/plain"), "hook")
 
 
+def _post_in_vain(registration: Registration, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Post a job, with its worker's link of 1000 Mb/s, while the database is away."""
+
+    def away(_requests: object) -> None:
+        raise StoreError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registration._store.runs, "carry_out", away)
+        with pytest.raises(StoreError):
+            _post(registration, 1, 1000)
+
+
 def _kept(registration: Registration) -> dict[str, float]:
     return dict(registration._store.reservations.worker_capacities())
 
@@ -80,13 +92,7 @@ def test_the_first_post_of_a_worker_is_one_transaction(
 def test_a_link_whose_post_was_not_written_comes_with_the_next(
     registration: Registration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_requests: object) -> None:
-        raise StoreError("the database is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(registration._store.runs, "carry_out", away)
-        with pytest.raises(StoreError):
-            _post(registration, 1, 1000)
+    _post_in_vain(registration, monkeypatch)
     assert _kept(registration) == {}
     _post(registration, 2, 1000)
     assert _kept(registration) == {"worker1": 1000.0}
@@ -95,13 +101,7 @@ def test_a_link_whose_post_was_not_written_comes_with_the_next(
 def test_a_policy_that_brings_a_topology_has_the_links_of_posts_before(
     registration: Registration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_requests: object) -> None:
-        raise StoreError("the database is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(registration._store.runs, "carry_out", away)
-        with pytest.raises(StoreError):
-            _post(registration, 1, 1000)
+    _post_in_vain(registration, monkeypatch)
     _use(registration, POLICY + LINKS)
     registration._reservations.use(load(POLICY + LINKS))
     assert registration._reservations.access_rate("worker1") == 1000.0
