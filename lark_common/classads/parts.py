@@ -32,11 +32,6 @@ class PartAd:
             self._whole = found
         return self._whole
 
-    @property
-    def is_whole(self) -> bool:
-        """True if the whole ad was asked for."""
-        return self._whole is not None
-
     def __getitem__(self, name: str) -> Any:
         lowered = name.lower()
         if lowered in self._plain:

@@ -76,7 +76,7 @@ class ExternalJobs(PlacedJobs):
         there = [datapath for datapath, ports in cores.items() if port in ports]
         return there or [datapath for datapath, ports in cores.items() if ports]
 
-    def with_external(self) -> list[int]:
+    def jobs_with_external(self) -> list[int]:
         """The jobs that have an external address."""
         return list(self._external)
 

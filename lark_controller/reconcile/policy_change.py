@@ -141,7 +141,7 @@ class PolicyChange:
     async def _judge_external(self) -> None:
         """Let all external addresses be judged: they may need other cores now, or have room at theirs."""
         pace = Pace()
-        for count, number in enumerate(self._loop.desired.with_external()):
+        for count, number in enumerate(self._loop.desired.jobs_with_external()):
             self._loop.dirty.job(number)
             if count % _LOOKED_AT == 0:
                 await pace.step()

@@ -132,7 +132,7 @@ class Database:
             except _FAILURES as error:
                 self._note_failure(error, attempt)
                 if unguarded:
-                    self.stays_readable(error)
+                    self.look_for_writer(error)
                 if committing:
                     raise UnansweredError(
                         f"{self.failure(error)} The change may or may not have been written; ask again."
@@ -141,10 +141,10 @@ class Database:
                     raise self.failure(error) from error
         raise AssertionError("unreachable: the last attempt raises")
 
-    def stays_readable(self, error: BaseException | None) -> bool:
-        """True where this failure is of a write to a server that takes none, and new connections lead to no other that
-        does: reading goes on there. Where another was promoted, while the former one lives on, its connections are
-        left."""
+    def look_for_writer(self, error: BaseException | None) -> bool:
+        """Look for a server that takes writes, where this failure is of a write to one that takes none, and leave the
+        connections to that one if there is another: it was promoted while the former one lives on. True where none was
+        found: reading goes on there."""
         if _state(error) != _READ_ONLY_STATE:
             return False
         pool = self.engine.pool.recreate()

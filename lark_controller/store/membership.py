@@ -69,7 +69,7 @@ class Instances:
                 return work(self._session)
         except BaseException as error:
             # Each other session would take a connection away from reading, and there may be no more to be had.
-            if not self._database.stays_readable(error.__cause__):
+            if not self._database.look_for_writer(error.__cause__):
                 self._end_session()
             raise
 

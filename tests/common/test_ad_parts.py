@@ -68,12 +68,12 @@ def test_a_post_of_a_starter_is_not_parsed_as_a_whole() -> None:
     assert facts(job_ad, machine_ad, (known, frozenset())) == job.facts
     assert isinstance(job_ad.ad, PartAd)
     assert isinstance(machine_ad.ad, PartAd)
-    assert not job_ad.ad.is_whole
-    assert not machine_ad.ad.is_whole
+    assert job_ad.ad._whole is None
+    assert machine_ad.ad._whole is None
     # What nobody reads of every ad is found all the same.
     found = facts(job_ad, machine_ad, (frozenset({"requestcpus"}), frozenset({"cpus"})))
     assert {name for name, _ in (*found.job, *found.machine)} == {"requestcpus", "cpus"}
-    assert job_ad.ad.is_whole
+    assert job_ad.ad._whole is not None
 
 
 def test_an_expression_finds_attributes_that_are_not_read_of_every_ad() -> None:
