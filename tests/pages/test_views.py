@@ -282,6 +282,22 @@ def test_a_switchs_flows_come_by_the_hundred_and_by_table(reader: Reader, site: 
     expect(page.get_by_role("combobox", name="Table")).to_have_value(str(forward["number"]))
 
 
+def test_choices_while_a_switch_is_slow_wait_for_its_answer_and_take_no_more_places(reader: Reader, site: Site) -> None:
+    for _ in range(3):
+        site.run("bob")
+    page = reader.log_in(site.reader, f"#/switches/{WORKER1:016x}")
+    page.get_by_role("heading", name="Flows").click()
+    rows = page.locator(".one-table tbody tr")
+    expect(rows).not_to_have_count(0)
+    site.stall(3.0)
+    # Each is asked for, since more time than between two keys lies between them: more often than a reader may wait.
+    for text in ("drop", "job", "eth", "bob", "nw_src", "no flow has this"):
+        page.get_by_label("Flows that contain").fill(text)
+        page.wait_for_timeout(350)
+    expect(page.get_by_text("No flow is like that.")).to_be_visible()
+    expect(rows).to_have_count(0)
+
+
 def test_explain_step_by_step(reader: Reader, site: Site) -> None:
     alice, bob = site.run("alice"), site.run("bob", WORKER2)
     page = reader.log_in(site.reader, "#/explain")

@@ -8,6 +8,7 @@ export function poll(every, load, show, report) {
   let timer = 0;
   let failures = 0;
   let running = null;
+  let again = false;
   let stopped = false;
 
   async function turn() {
@@ -19,16 +20,18 @@ export function poll(every, load, show, report) {
     }
     if (running) running.abort();
     const mine = (running = new AbortController());
+    again = false;
     let pause = every;
     try {
       const data = await load(mine.signal);
-      if (stopped || mine.signal.aborted) return;
+      if (stopped || mine.signal.aborted || again) return;
       failures = 0;
       show(data);
       report({ state: "live" });
     } catch (error) {
       if (stopped || mine.signal.aborted) return;
       if (error.status === undefined) throw error;
+      if (again) return;
       failures += 1;
       pause = Math.max(error.retryAfter * 1000, Math.min(LONGEST_MS, every * 2 ** failures));
       // So that the pages of a whole shift do not come back in the same moment.
@@ -36,8 +39,15 @@ export function poll(every, load, show, report) {
       report({ state: "failed", error, again: Date.now() + pause, first: failures === 1 });
     } finally {
       if (running === mine) running = null;
-      if (!stopped && !mine.signal.aborted) timer = setTimeout(turn, pause);
+      if (!stopped && !mine.signal.aborted) timer = setTimeout(turn, again ? 0 : pause);
     }
+  }
+
+  // A question that was given up goes on at the controller, and holds one of the places that a reader has there while a
+  // switch is slow: so the next one waits for its end, which is not shown.
+  function now() {
+    if (running) again = true;
+    else turn();
   }
 
   function visible() {
@@ -48,7 +58,7 @@ export function poll(every, load, show, report) {
   document.addEventListener("visibilitychange", visible);
   turn();
   return {
-    now: turn,
+    now,
     stop() {
       stopped = true;
       clearTimeout(timer);
