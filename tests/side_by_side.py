@@ -57,8 +57,9 @@ class Outcome:
 
     counts: Counter[str] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
-    """Each failure, as ``FAILED test`` or ``ERROR test``."""
+    """Each failure, as ``FAILED test`` or ``ERROR test``, with its reason."""
     again: list[str] = field(default_factory=list)
+    """Each with the reason of the first try."""
     skipped: list[str] = field(default_factory=list)
     """Each with its reason."""
     seconds: Counter[str] = field(default_factory=Counter)
@@ -95,17 +96,21 @@ def read(lines: Sequence[str]) -> Outcome:
         if phase == "teardown":
             found.within = None
         if outcome == "rerun":
-            found.again.append(test)
+            found.again.append(_with_reason(test, line))
         elif outcome == "failed":
             kind = "failed" if phase == "call" else "error"
             found.counts[kind] += 1
-            found.bad.append(f"{kind.upper()} {test}")
+            found.bad.append(_with_reason(f"{kind.upper()} {test}", line))
         elif outcome == "skipped":
             found.counts[outcome] += 1
             found.skipped.append(f"{test}: {line['why']}")
         elif phase == "call":
             found.counts[outcome] += 1
     return found
+
+
+def _with_reason(told: str, line: Mapping[str, object]) -> str:
+    return f"{told}: {line['why']}" if line.get("why") else told
 
 
 def run(

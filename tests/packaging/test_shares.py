@@ -215,8 +215,12 @@ def test_what_failed_is_told_with_its_traceback_and_once_more_at_the_end(tmp_pat
     assert piece[:-1] == list(range(piece[0], piece[0] + len(piece) - 1))
     assert "common: E   assert 1 == 2" in said
     end = said[next(n for n, line in enumerate(said) if " what failed " in line) :]
-    assert {"FAILED common/test_common.py::test_bad", "ERROR common/test_common.py::test_f"} < set(end)
-    assert "ERROR torn/test_torn.py" in end
+    # With reasons: where only the end of all that was printed is kept, it is what is left to find the fault by.
+    assert {
+        "FAILED common/test_common.py::test_bad: assert 1 == 2",
+        "ERROR common/test_common.py::test_f: OSError",
+    } < set(end)
+    assert any(re.match(r"ERROR torn/test_torn\.py: .*SyntaxError", line) for line in end), end
 
 
 @pytest.mark.parametrize("more", [0, 1])
