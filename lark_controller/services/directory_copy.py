@@ -28,9 +28,11 @@ from lark_controller.services.holdings import Holdings
 from lark_controller.store import Store
 from lark_controller.store.copies import Copied, Difference
 
-# Seconds between two comparisons with the database, and so many times as long as one takes.
+# Seconds between two comparisons with the database: so many times as long as one takes, but for these bounds. What a
+# comparison takes on a machine that is busy for a moment says nothing of the next minute.
 SECONDS: Final = 2.0
 REST: Final = 20.0
+LONGEST: Final = 30.0
 # A copy is made in portions of so many seconds, each followed by a pause that is so many times as long: requests that
 # this instance hands on wait for no more.
 PORTION: Final = 0.01
@@ -106,6 +108,11 @@ class _Copy:
         return job
 
 
+def until_the_next(took: float) -> float:
+    """The pause after a comparison that took so many seconds. What changes in a pause is left to a takeover."""
+    return min(LONGEST, max(SECONDS, REST * took))
+
+
 class DirectoryCopy:
     """Follows the database on a thread, from :meth:`start` to :meth:`take` or :meth:`stop`. ``instance`` is the id of
     the one that stands by: all see in its row how old its copy is."""
@@ -166,7 +173,7 @@ class DirectoryCopy:
                 with suppress(StoreError):
                     self._store.instances.copied(self._instance, None)
                 failure("the copy of the directory is given up, and made anew", error)
-            pause = max(SECONDS, REST * (time.monotonic() - began) if self._copy is not None else 0.0)
+            pause = until_the_next(0.0 if self._copy is None else time.monotonic() - began)
 
     def follow(self) -> None:
         """Make the copy, or bring it to what the database has now. Raises StoreError."""

@@ -23,7 +23,7 @@ from lark_controller.jobs.job import Directory, Facts, Job, JobState
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.reconcile.prepared import PreparedDirectory, bring_to
-from lark_controller.services.directory_copy import DirectoryCopy, TakenDirectory
+from lark_controller.services.directory_copy import DirectoryCopy, TakenDirectory, until_the_next
 from lark_controller.services.holdings import Holdings
 from lark_controller.store import LEASE_EXPIRED, Store
 from tests.fixtures.databases import NOW, a_run
@@ -326,3 +326,8 @@ def test_a_desired_state_follows_jobs_that_changed_after_the_comparison(store: S
     assert second.number not in prepared.desired.placed
     assert prepared.desired.placed[first.number].job is changed
     assert prepared.desired.placed[first.number].decision == prepared.decider.decide(changed.facts)
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.0, 2.0), (0.05, 2.0), (0.5, 10.0), (4.0, 30.0), (600.0, 30.0)])
+def test_a_comparison_that_took_long_leaves_no_takeover_with_more_than_half_a_minute(took: float, pause: float) -> None:
+    assert until_the_next(took) == pause
