@@ -25,7 +25,7 @@ from bench.percentiles import percentile
 from bench.population import PORTS, jobs
 from bench.process import COPIED, STANDS_BY, Lark
 from bench.scale import BLOCK, JOB_PORTS, MIB, Post, Scale, policy, post_one, steady_posts, summary
-from bench.takeovers import NAMES, instances, kill
+from bench.takeovers import NAMES, instances, kill, prepared
 from lab.postgres import PostgresServer
 from lab.run import free_port
 from lark_controller.jobs.job import Job
@@ -108,7 +108,8 @@ def _row(directory: Path, url: str, count: int, size: int, workers: int, seconds
         row["memory_most"] = [each.memory("HWM") / MIB for each in every]
         run.say(f"instances_{count}_changes", row["changes"])
         if standing:
-            row["lost"] = asyncio.run(_lost(run, active, standing))
+            before = prepared(run, standing[0])
+            row["lost"] = before | asyncio.run(_lost(run, active, standing))
             run.say(f"instances_{count}_lost", row["lost"])
         return row
 

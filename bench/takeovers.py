@@ -77,7 +77,7 @@ def measure(
         sums: dict[str, Any] = {}
         began = time.monotonic()
         for number in range(kills):
-            before = _prepared(run, standby, settled)
+            before = prepared(run, standby, settled)
             _, killed = kill(run, active, [standby])
             active.begin()
             active.until(STANDS_BY)
@@ -92,8 +92,9 @@ def measure(
         return sums
 
 
-def _prepared(run: Scale, standby: Lark, settled: float) -> dict[str, Any]:
-    """Wait until the next kill shows what a takeover of a pool in its usual state takes."""
+def prepared(run: Scale, standby: Lark, settled: float = SETTLED) -> dict[str, Any]:
+    """Wait until the next kill shows what a takeover of a pool in its usual state takes; for markers at most ``settled``
+    seconds."""
     began = time.monotonic()
     standby.until(COPIED)
     copied = time.monotonic() - began
