@@ -93,8 +93,7 @@ def measure(
 
 
 def prepared(run: Scale, standby: Lark, settled: float = SETTLED) -> dict[str, Any]:
-    """Wait until the next kill shows what a takeover of a pool in its usual state takes; for markers at most ``settled``
-    seconds."""
+    """Wait until the next kill shows a takeover of a pool in its usual state; for markers at most ``settled`` seconds."""
     began = time.monotonic()
     standby.until(COPIED)
     copied = time.monotonic() - began
