@@ -93,7 +93,10 @@ def measure(
 
 
 def prepared(run: Scale, standby: Lark, settled: float = SETTLED) -> dict[str, Any]:
-    """Wait until the next kill shows a takeover of a pool in its usual state; for markers at most ``settled`` seconds."""
+    """Wait until the next kill shows a takeover of a pool in its usual state.
+
+    For markers it waits at most ``settled`` seconds.
+    """
     began = time.monotonic()
     standby.until(COPIED)
     copied = time.monotonic() - began
