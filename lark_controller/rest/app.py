@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Response, request
+from werkzeug.routing import Map
 
 from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
@@ -81,7 +82,7 @@ class _App(Flask):
     """An application that counts its answers and gives all of them some headers. Each request has one of ``places``
     while it is answered; /healthz needs none."""
 
-    url_map_class = Routes
+    url_map_class: type[Map] = Routes
 
     def __init__(self, places: Places, metrics: Metrics) -> None:
         super().__init__("lark_controller.rest", static_folder=None)
