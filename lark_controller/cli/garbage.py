@@ -46,7 +46,8 @@ class Garbage:
     def __init__(self, memory: Callable[[], int] = resident, clock: Callable[[], float] = time.monotonic) -> None:
         self._memory = memory
         self._clock = clock
-        self.thread = TurnThread("lark-garbage", self.turn, "garbage is not collected", first=PAUSE, later=PAUSE)
+        words = "garbage is not collected"
+        self.thread = TurnThread("lark-garbage", self.turn, words, first=PAUSE, later=PAUSE)
         # The least memory since the last collection of everything, since when it has been more, and until when nothing
         # is looked at.
         self._least = 0
