@@ -29,6 +29,7 @@ from lark_controller import __version__
 from lark_controller.api.instances import WORDS, Identity, Term, Why
 from lark_controller.api.metrics import Metrics
 from lark_controller.cli.allocator import bound_arenas
+from lark_controller.cli.garbage import Garbage
 from lark_controller.cli.open_files import raise_open_files
 from lark_controller.cluster.controls import MemberControls
 from lark_controller.cluster.member import Member
@@ -156,6 +157,7 @@ class Service:
         self._counters: CounterReading | None = None
         self._handing_on: HandingOn | None = None
         self._policy_file: PolicyFile | None = None
+        self._garbage = Garbage()
         try:
             self.store.claim()
             _warn_of_shared_keys(settings)
@@ -353,23 +355,17 @@ class Service:
         gc.disable()
         try:
             controller.start(_takeover(term, self.member.me.name))
-        finally:
+        except BaseException:
             gc.enable()
-        # Objects loaded by now live as long as the process; the garbage collector need not visit them again and again.
-        gc.freeze()
-        # A collection stops all threads. One of all objects for every 70,000 that come to stay, as Python has it, would
-        # show in the latency of posts; one for every few millions is enough, since hardly anything here refers to
-        # itself. A switch's whole program is 15,000 objects that soon go, and sixteen switches are brought up at once.
-        # Collections for every 20,000 objects take 8 % of the processor meanwhile, for every 50,000 3 %, and 0.2 s at
-        # most each; for every 200,000 they take 1 %, and up to 0.5 s each. One of all objects takes a second.
-        gc.set_threshold(50_000, 2, 40)
+            raise
         # A thread that answers a request waits so long for one that calculates, again at each of its system calls: with
         # Python's own 5 ms a flood of messages on the switches' thread made an answer take 0.1 s.
         sys.setswitchinterval(_SWITCH_SECONDS)
         if self.identities is not None:
             controller.health.needs(self.identities)
         policy_file.start()
-        controller.health.needs(*policy_file.threads, *self.member.threads, self.joined.thread)
+        self._garbage.start()
+        controller.health.needs(self._garbage.thread, *policy_file.threads, *self.member.threads, self.joined.thread)
         self._policy_file = policy_file
 
     def alive(self) -> bool:
@@ -397,6 +393,7 @@ class Service:
         self.joined.thread.stop()
         if self._copy is not None:
             self._copy.stop()
+        self._garbage.stop()
         self.member.release(why)
         if why is Why.DRAINED:
             self._wait_for_successor()

@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Response, request
+from werkzeug.routing import Map
 
 from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
@@ -17,6 +18,7 @@ from lark_controller.rest.forwarding.active import ActiveController
 from lark_controller.rest.identities.identities import Identities
 from lark_controller.rest.identities.munge import MungeUsers
 from lark_controller.rest.joins.joining import Joining
+from lark_controller.rest.matching import Routes
 from lark_controller.rest.problems import Problem
 from lark_controller.rest.resources import (
     addresses,
@@ -79,6 +81,8 @@ _REQUEST = "werkzeug.request"
 class _App(Flask):
     """An application that counts its answers and gives all of them some headers. Each request has one of ``places``
     while it is answered; /healthz needs none."""
+
+    url_map_class: type[Map] = Routes
 
     def __init__(self, places: Places, metrics: Metrics) -> None:
         super().__init__("lark_controller.rest", static_folder=None)

@@ -74,6 +74,27 @@ def test_each_of_many_connections_gets_its_answers(running: Running) -> None:
     assert statuses == [200] * 16 * 25
 
 
+def test_an_answer_is_sent_in_one_piece(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each system call lets others have the interpreter, and wakes the client."""
+    sent: list[int] = []
+    send = waitress_server._Channel.send
+
+    def counted(channel: Any, data: bytes, do_close: bool = True) -> int:
+        sent.append(len(data))
+        return send(channel, data, do_close)
+
+    monkeypatch.setattr(waitress_server._Channel, "send", counted)
+    connection = http.client.HTTPConnection(running.tcp.host, running.tcp.port, timeout=30)
+    for path in ("/healthz", "/v1/switches", "/v1/nothing"):
+        asked(connection, path)
+    assert len(sent) == 3
+    # An answer without a body is its head.
+    connection.request("HEAD", "/v1/switches", headers=bearer("read"))
+    assert connection.getresponse().read() == b""
+    assert len(sent) == 4
+    connection.close()
+
+
 class End:
     """One end of a pair of sockets, as waitress has its connections."""
 

@@ -234,7 +234,9 @@ def test_what_is_handed_over_is_taken_in_by_portions_and_in_order() -> None:
             openflow.loop.call_soon(count)
 
         def long(value: int) -> None:
-            time.sleep(0.01)
+            until = time.thread_time() + 0.01
+            while time.thread_time() < until:
+                pass
             at.append(turn[0])
             seen.append(value)
 
@@ -303,3 +305,30 @@ def test_a_portion_is_as_long_as_what_others_did_before_it(others: float, most: 
     assert abs(portions[2] - most) <= 1
     with pytest.raises(RuntimeError, match="closed"):
         handed.put(step, 0)
+
+
+def test_a_portion_ends_by_the_work_that_was_done() -> None:
+    """A pause in which another thread has the interpreter does no work."""
+    loop = asyncio.new_event_loop()
+    handed = HandedOver(lambda: loop)
+    pauses = 20
+    turns: list[int] = []
+    done: list[int] = []
+
+    def other() -> None:
+        turns.append(len(done))
+        if len(done) < pauses:
+            loop.call_soon(other)
+        else:
+            loop.stop()
+
+    def pause(number: int) -> None:
+        done.append(number)
+        time.sleep(0.002)
+
+    loop.call_soon(other)
+    for number in range(pauses):
+        handed.put(pause, number)
+    loop.run_forever()
+    loop.close()
+    assert turns == [0, pauses]

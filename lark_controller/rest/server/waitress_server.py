@@ -26,6 +26,7 @@ from waitress.task import ErrorTask, WSGITask
 from lark_common import log
 from lark_common.errors import SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
+from lark_common.sending import send_at_once
 from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE
 from lark_controller.rest.forwarding.origin import FIELD, HANDED_ON, Head, Origin, Origins, nowhere
 from lark_controller.rest.problems import CONTENT_TYPE, document
@@ -48,6 +49,8 @@ _SPARE_FILES: Final = 256
 HEADER_BYTES: Final = 32768
 # Bytes that are read at a time. Each time costs a turn, and the interpreter lock twice.
 READ_BYTES: Final = 65536
+# Bytes of a body that are sent in one piece with the head.
+_TOGETHER: Final = 1 << 16
 # Requests that a connection may send before it has its answers. Whoever reads none of them fills waitress's buffer for
 # a connection by a few dozen, and then the thread that answers waits for that connection.
 PIPELINED: Final = 2
@@ -71,6 +74,8 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress publishes no type
 class _Task(WSGITask):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
     """A request, which the application can mark as one with a valid token."""
 
+    wrote_header: bool
+
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
         environ[AUTHENTICATED] = self.channel.show_token
@@ -87,6 +92,21 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress publishes no types, so 
         if names is not None:
             environ[CERTIFICATE] = names
         return environ
+
+    def write(self, data: bytes) -> None:
+        """Send head and body together where the body comes in one piece: each system call lets the interpreter's lock
+        go, and a client wakes up for each."""
+        if self.wrote_header or not self.complete or not 0 < len(data) <= _TOGETHER:
+            super().write(data)
+            return
+        head = self.build_response_header()
+        self.wrote_header = True
+        if self.content_length == len(data) and self.has_body:
+            self.content_bytes_written = len(data)
+            self.channel.write_soon(head + data)
+        else:
+            self.channel.write_soon(head)
+            super().write(data)
 
 
 def _names_of(origin: Origin, own: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -165,6 +185,14 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
         self.requests[-1].headers["CONNECTION"] = "close"
         return Unread()
 
+    def send(self, data: bytes, do_close: bool = True) -> int:
+        """Send what the socket takes now; returns how many bytes that is."""
+        return self._send_now(data) or int(super().send(data, do_close))
+
+    def _send_now(self, data: bytes) -> int:
+        connection = self.socket
+        return 0 if connection is None else send_at_once(connection.fileno(), data)
+
     def del_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002  # waitress's name
         super().del_channel(map)
         self.admission.gone(self)
@@ -180,6 +208,9 @@ class _TlsChannel(_Channel):
     def handle_read(self) -> None:
         if self.socket.fill():
             super().handle_read()
+
+    def _send_now(self, _data: bytes) -> int:
+        return 0
 
     def writable(self) -> bool:
         return bool(super().writable() or self.socket.unsent)

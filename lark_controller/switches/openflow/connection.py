@@ -16,6 +16,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from lark_common.limits import Bucket
 from lark_common.log import DEBUG, failure
+from lark_common.sending import send_at_once
 from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow import wire
 from lark_controller.switches.openflow.budgets import (
@@ -26,7 +27,6 @@ from lark_controller.switches.openflow.budgets import (
 )
 from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.places import Peer
-from lark_controller.switches.openflow.sending import send_at_once
 
 # Messages handled for one switch before the loop turns to the others, and after how many seconds it turns earlier. The
 # time is looked at once in so many messages that are dropped.

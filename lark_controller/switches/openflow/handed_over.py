@@ -13,7 +13,9 @@ from typing import Any, Final, TypeVar
 X = TypeVar("X")
 
 # Seconds of work after which the loop turns to other work, and at most where that takes long itself: a job may concern
-# a thousand switches, whose answers take as long as the job did, and shorter portions would let values pile up.
+# a thousand switches, whose answers take as long as the job did, and shorter portions would let values pile up. They
+# are of the thread's own processor time: a pause in which other threads have the interpreter would make the next
+# portion as long as itself, up to the longest, and every start wait for both.
 PORTION: Final = 0.005
 LONGEST: Final = 0.1
 
@@ -22,7 +24,7 @@ class HandedOver:
     """The values and calls for the thread of ``loop``, which may be started later."""
 
     def __init__(
-        self, loop: Callable[[], asyncio.AbstractEventLoop], clock: Callable[[], float] = time.perf_counter
+        self, loop: Callable[[], asyncio.AbstractEventLoop], clock: Callable[[], float] = time.thread_time
     ) -> None:
         self._loop = loop
         self._clock = clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from lark_controller.switches.openflow.sending import MOST, send_at_once
+from lark_common.sending import MOST, send_at_once
 
 
 def test_a_part_is_sent_where_the_socket_takes_no_more() -> None:

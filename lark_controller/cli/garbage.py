@@ -1,0 +1,101 @@
+"""Collections of garbage, without long pauses.
+
+A collection stops every thread while it looks at objects, and Python has one look at all that came since the one
+before, once more at those of several, and now and then at everything. In a large pool these take 0.1 s, 0.2 s and
+seconds. It counts what comes less what goes: where jobs end as fast as others start, a collection is rare, and all the
+longer.
+
+Hardly anything here refers to itself, so that little is garbage which only a collection frees. Therefore what comes is
+looked at once, a tenth of a second at a time, and where that is much, not at all; everything is looked at where memory
+has grown.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from lark_common.log import event
+from lark_common.threads import TurnThread
+
+# Seconds between two turns, and objects that are looked at in one at most: that takes some milliseconds.
+PAUSE: Final = 0.1
+MOST: Final = 10_000
+# Collections in turns take at most one part in this many of the time: what is made anew for thousands of switches would
+# be gone through again and again.
+SHARE: Final = 50
+# Memory has grown if it is by this part, and so many bytes, more than after the last collection of everything: for so
+# many seconds, since a change of policy takes much for a while; or at once.
+GROWN: Final = 0.25, 64 << 20, 300.0
+GROWN_AT_ONCE: Final = 1.0, 256 << 20
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident() -> int:
+    """The memory of this process in bytes."""
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * _PAGE
+
+
+class Garbage:
+    """The collector of this process, from :meth:`start` to :meth:`stop`; ``memory`` is in bytes."""
+
+    def __init__(self, memory: Callable[[], int] = resident, clock: Callable[[], float] = time.monotonic) -> None:
+        self._memory = memory
+        self._clock = clock
+        words = "garbage is not collected"
+        self.thread = TurnThread("lark-garbage", self.turn, words, first=PAUSE, later=PAUSE)
+        # The least memory since the last collection of everything, since when it has been more, and until when nothing
+        # is looked at.
+        self._least = 0
+        self._grown_since: float | None = None
+        self._rests_until = 0.0
+
+    def start(self) -> None:
+        """Take over from Python's own collections."""
+        gc.disable()
+        self._least = self._memory()
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Leave it to Python again."""
+        self.thread.stop()
+        gc.enable()
+
+    def turn(self) -> float:
+        """Look at what has come since the last turn; returns the seconds until the next."""
+        now = self._clock()
+        if now >= self._rests_until and gc.get_count()[0] <= MOST:
+            gc.collect(0)
+            self._rests_until = now + SHARE * (self._clock() - now)
+        # This puts all objects among the oldest, and looks at none of them.
+        gc.freeze()
+        gc.unfreeze()
+        if self._has_grown(now):
+            self.collect_all()
+        return PAUSE
+
+    def collect_all(self) -> None:
+        """Look at everything."""
+        began, before = self._clock(), self._memory()
+        found = gc.collect()
+        self._least, self._grown_since = self._memory(), None
+        took = self._clock() - began
+        event("memory had grown", before=before, now=self._least, garbage=found, seconds=round(took, 3))
+
+    def _has_grown(self, now: float) -> bool:
+        memory = self._memory()
+        self._least = min(self._least, memory)
+        part, size = GROWN_AT_ONCE
+        if memory > self._least * (1 + part) + size:
+            return True
+        part, size, seconds = GROWN
+        if memory <= self._least * (1 + part) + size:
+            self._grown_since = None
+            return False
+        if self._grown_since is None:
+            self._grown_since = now
+        return now - self._grown_since >= seconds
