@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -29,18 +29,27 @@ class LoopCalls:
         self._openflow = openflow
 
     def call(self, work: Callable[[], T]) -> T:
-        """Run ``work`` on the loop and return its answer. Raises SwitchError where the loop does not answer in time."""
+        """Run ``work`` on the loop and return its answer. Raises SwitchError where the loop does not answer in time, or
+        has ended."""
         future: Future[T] = Future()
         spent = Elsewhere()
         # Without a task, which a coroutine would need: most calls are over in microseconds.
-        self._openflow.call_in_turn(partial(_carry_out, partial(spent.measured, work), future))
+        with _while_it_runs():
+            self._openflow.call_in_turn(partial(_carry_out, partial(spent.measured, work), future))
         return self._wait(future, LOOP_TIMEOUT, spent)
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
         """Carry a coroutine out on the loop, and wait at most ``timeout`` seconds for its answer. Raises
         SwitchError."""
         spent = Elsewhere()
-        return self._wait(self._openflow.call(spent.measured_steps(work)), timeout, spent)
+        try:
+            with _while_it_runs():
+                future = self._openflow.call(spent.measured_steps(work))
+        except SwitchError:
+            # Python would warn of a coroutine that nobody has begun.
+            work.close()
+            raise
+        return self._wait(future, timeout, spent)
 
     def _wait(self, future: Future[T], timeout: float, spent: Elsewhere) -> T:
         try:
@@ -66,8 +75,9 @@ class LoopCalls:
         """Hold the calling thread until the loop calls what it hands to ``wait``, at most ``timeout`` seconds; after
         that ``give_up`` has it forgotten. Returns what the loop answers then."""
         held: Future[T] = Future()
-        loop = self._openflow.loop
         spent = Elsewhere()
+        with _while_it_runs():
+            loop = self._openflow.loop
 
         def resolve() -> None:
             # The waiting thread may have given up this moment.
@@ -84,7 +94,8 @@ class LoopCalls:
             except Exception as error:
                 held.set_exception(error)
 
-        self._openflow.call_in_turn(begin)
+        with _while_it_runs():
+            self._openflow.call_in_turn(begin)
         try:
             with suppress(FutureTimeoutError), aside():
                 return held.result(timeout)
@@ -98,6 +109,15 @@ class LoopCalls:
             return answer()
 
         return self.call(late)
+
+
+@contextmanager
+def _while_it_runs() -> Iterator[None]:
+    """Raise SwitchError where the loop has ended: a request that waited for the database may outlast it."""
+    try:
+        yield
+    except RuntimeError:
+        raise SwitchError("this controller stops; ask again") from None
 
 
 def _carry_out(work: Callable[[], T], future: Future[T]) -> None:

@@ -153,8 +153,8 @@ class Upkeep:
             if anew and not self._attempts.succeed(self._begin_leases_anew, "leases"):
                 continue
             anew = False
-            now = self._clock()
-            self._attempts.succeed(partial(self._expire, now), "leases")
+            self._attempts.succeed(partial(self._expire, self._clock()), "leases")
+            now = self._clock.earliest()
             self._attempts.succeed(partial(self._reservations.expire, now), "reservations")
             self._attempts.succeed(partial(self._external.expire, now), "external addresses")
             if self._retention and now - pruned > PRUNE_EVERY:

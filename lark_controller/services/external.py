@@ -103,7 +103,7 @@ class ExternalAddresses:
 
     def load(self) -> None:
         """Take over what the store has, before live jobs are handed to the loop. Raises StoreError."""
-        now = time.time()
+        now = self._feed.clock.earliest()
         self._store.expire(now)
         with self._lock:
             self._of_job = {_place(each): each for each in self._store.held() if each.live(now)}
@@ -132,7 +132,7 @@ class ExternalAddresses:
     def associate(self, wish: ExternalWish, actor: str) -> Given:
         """Give a live job an external address; it keeps the one that it has. Raises ExternalAddressError, StateError,
         NotFoundError, StoreError."""
-        now = time.time()
+        now = self._feed.clock.earliest()
         with self._lock:
             job = self._feed.directory.by_id.get(wish.job)
             if job is None:
@@ -215,7 +215,7 @@ class ExternalAddresses:
         if wish.name and wish.name != has.name.partition(".")[0]:
             called = has.name or "without a name"
             raise StateError(f"job {job.called} has {has.address}, {called}; release that first")
-        if wish.reservation and self._reservation(job, wish, time.time()) != has.reservation:
+        if wish.reservation and self._reservation(job, wish, self._feed.clock.earliest()) != has.reservation:
             raise StateError(f"job {job.called} has {has.address}, not with that reservation; release that first")
         if wish.name and has.name_state not in WANTED:
             full_name(rule_for(self._policy, job, has.address.version)[2], wish.name, job)
@@ -296,7 +296,7 @@ class ExternalAddresses:
     ) -> ExternalPage:
         """A page of the associations that are not over. Raises NotFoundError, StoreError."""
         after = 0 if cursor is None else number_in(cursor)
-        found, now = self._store.held(after, limit, job, owner), time.time()
+        found, now = self._store.held(after, limit, job, owner), self._feed.clock.earliest()
         jobs = self._feed.directory.by_id
         with self._lock:
             known = ((each, jobs.get(each.job)) for each in map(self._of_job.get, map(_place, found)) if each)
@@ -308,7 +308,7 @@ class ExternalAddresses:
         """The state of an association in the network."""
         directory = self._feed.directory
         job = directory.by_id.get(association.job)
-        if job is None or not association.live(time.time()):
+        if job is None or not association.live(self._feed.clock.earliest()):
             return ExternalStanding(ExternalState.OVER, association.why)
         if _reservation_over(job, association):
             return ExternalStanding(ExternalState.OVER, RESERVATION_OVER)
@@ -348,7 +348,7 @@ class ExternalAddresses:
 
     def pools(self) -> tuple[PoolState, ...]:
         """The state of each pool of the policy. Raises StoreError."""
-        spec, now = self._spec, time.time()
+        spec, now = self._spec, self._feed.clock.earliest()
         places = self._store.places(now) if spec is not None else []
         states = []
         for name, networks in () if spec is None else spec.pools.items():
@@ -426,7 +426,7 @@ class ExternalAddresses:
             wanted,
             rule.per_user,
             rule.per_group,
-            None if seconds is None else now + seconds,
+            None if seconds is None else self._feed.clock.latest() + seconds,
             # The address stays the job's, and then goes to whoever the site gives it.
             spec.quarantine if own is None else 0.0,
             own,

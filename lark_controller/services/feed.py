@@ -11,13 +11,22 @@ from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 from lark_controller.jobs.job import Directory, Job, JobState, Standing, in_state
+from lark_controller.services.lease_clock import LeaseClock
 
 
 class Feed:
-    """Changes of ``directory``, each handed to ``put`` or (the job's number) ``gone``, which do not wait."""
+    """Changes of ``directory``, each handed to ``put`` or (the job's number) ``gone``, which do not wait. Leases, and
+    what live jobs have until a time, end by ``clock``."""
 
-    def __init__(self, directory: Directory, put: Callable[[Job], object], gone: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        put: Callable[[Job], object],
+        gone: Callable[[int], object],
+        clock: LeaseClock | None = None,
+    ) -> None:
         self.directory = directory
+        self.clock = clock or LeaseClock()
         self.lock = threading.RLock()
         self._put = put
         self._gone = gone

@@ -103,7 +103,7 @@ class Registration:
         self._feed = feed
         self._live = feed.directory.by_id
         self._why_kept = why_kept
-        self.clock = clock or LeaseClock()
+        self.clock = clock or feed.clock
         self._lock = feed.lock
         self._gathering: Gathering[_Post | _End, Registered | Job] = Gathering(self._carry_out)
         self._leases: dict[str, float] = {}

@@ -6,7 +6,6 @@ it carries is the store's doing, for all processes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -98,8 +97,8 @@ class Reservations:
         capacities = self._store.reservations.worker_capacities() | self.new_links
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         promised = {} if topology is None else self._promised(policy, topology, live)
-        lost = self._store.reservations.reroute(partial(_demand_in, topology), promised, time.time())
-        flows = self._store.reservations.flows(time.time())
+        lost = self._store.reservations.reroute(partial(_demand_in, topology), promised, self._feed.clock.earliest())
+        flows = self._store.reservations.flows(self._feed.clock.earliest())
         self._coming = None
         self._policy, self._topology, self._capacities = policy, topology, capacities
         before, self._flows, self._of_job = self._flows, {}, {}
@@ -200,7 +199,7 @@ class Reservations:
 
         Raises CapacityError, PathError, NotFoundError, StoreError.
         """
-        now = time.time()
+        now = self._feed.clock.earliest()
         # One that is asked for again may be there.
         self._unanswered.look_again(now)
         with self._lock:
@@ -217,7 +216,7 @@ class Reservations:
             if wish.duration is None and source.job is None and destination.job is None:
                 raise PathError("a reservation between hosts needs a duration: no job ends it")
             self._check_new(source, destination)
-            until = None if wish.duration is None else now + wish.duration
+            until = None if wish.duration is None else self._feed.clock.latest() + wish.duration
             booking = flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady)
             has_line = self._own_changes.has_line(booking.job, of_job)
             with self._unanswered.made():
@@ -231,7 +230,7 @@ class Reservations:
 
     def change(self, reservation_id: str, change: Change, actor: str, of_job: bool) -> Reservation:
         """Change rate, end or both. Raises CapacityError, PathError, NotFoundError, StoreError."""
-        now = time.time()
+        now = self._feed.clock.earliest()
         found: list[Reservation] = []
 
         def rebook(before: Reservation) -> tuple[int, float | None, bool, Demand]:
@@ -242,7 +241,7 @@ class Reservations:
             kbps = before.kbps if change.rate is None else requested_rate(change.rate)
             until = before.until
             if change.reschedule:
-                until = None if change.duration is None else now + change.duration
+                until = None if change.duration is None else self._feed.clock.latest() + change.duration
                 if until is None and before.job is None and before.peer is None:
                     raise PathError("a reservation between hosts needs a duration: no job ends it")
             steady = before.steady if change.steady is None else change.steady
@@ -276,7 +275,7 @@ class Reservations:
 
     def release(self, reservation_id: str, actor: str, of_job: bool) -> Reservation:
         """Release a reservation. Raises NotFoundError, StoreError."""
-        now = time.time()
+        now = self._feed.clock.earliest()
         with self._lock:
             over = before = self._store.reservations.find(reservation_id, now)
             has_line = True
@@ -356,14 +355,14 @@ class Reservations:
 
     def find(self, reservation_id: str, owner: str | None = None) -> Reservation:
         """A valid reservation (of one of this user's jobs). Raises NotFoundError, StoreError."""
-        found = self._store.reservations.find(reservation_id, time.time(), owner)
+        found = self._store.reservations.find(reservation_id, self._feed.clock.earliest(), owner)
         if found is None:
             raise _missing(reservation_id)
         return found
 
     def page(self, job: str | None, cursor: str | None, limit: int, owner: str | None = None) -> ReservationPage:
         """A page of valid reservations (of this user's jobs). Raises NotFoundError, StoreError."""
-        return self._store.reservations.page(job, time.time(), cursor, limit, owner)
+        return self._store.reservations.page(job, self._feed.clock.earliest(), cursor, limit, owner)
 
     def links(self, after: str = "", wait: float = 0.0) -> Seen[LinkStatus]:
         """The capacity of each link, and how much of it is reserved, once that is another than at the version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -82,6 +81,8 @@ class Unanswered:
                     stored = self._store.runs.find(job_id)
                     if ends and stored is not None and stored.live:
                         continue
-                    flows = self._store.reservations.page(job_id, time.time(), None, _FLOWS).reservations
+                    flows = self._store.reservations.page(
+                        job_id, self._feed.clock.earliest(), None, _FLOWS
+                    ).reservations
                     self._found(job_id, stored, [each for each in flows if each.kind is ReservationKind.FLOW])
                     del self._doubts[job_id]

@@ -9,6 +9,7 @@ from threading import Event, Semaphore, Thread
 
 import pytest
 
+from lark_common.errors import SwitchError
 from lark_common.turns import Turn, Turns
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.confirmations import Waiter
@@ -52,9 +53,19 @@ def openflow() -> Iterator[OpenFlow]:
     made.stop()
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     "ask", [lambda calls: calls.call(work), lambda calls: calls.run(steps(), 5.0), hold, in_vain]
 )  # fmt: skip
+
+
+@EACH
+def test_a_caller_that_outlasts_the_loop_is_told_so(openflow: OpenFlow, ask: Callable[[LoopCalls], str]) -> None:
+    openflow.stop()
+    with pytest.raises(SwitchError, match="this controller stops; ask again"):
+        ask(LoopCalls(openflow))
+
+
+@EACH
 def test_the_loops_time_is_the_callers(openflow: OpenFlow, ask: Callable[[LoopCalls], str]) -> None:
     turns, begun = Turns(2, 2, ahead=Turns(2, 2)), list[Turn]()
     turns.ask("reader", "", begun.append)

@@ -34,6 +34,7 @@ from tests.fixtures.controllers import (
     until,
 )
 from tests.fixtures.databases import a_run, sqlite_with_tables
+from tests.store.test_reservations import flow
 from tests.store.test_runs import put
 
 
@@ -48,9 +49,9 @@ def kept_up(
 ) -> Iterator[tuple[Store, Upkeep]]:
     """Upkeep of a store with two switches, each checked ten times a second."""
     store = Store.open(sqlite_with_tables(path / "lark.db"))
-    feed = Feed(Directory(), lambda job: None, lambda number: None)
+    feed = Feed(Directory(), lambda job: None, lambda number: None, LeaseClock(clock))
     none = Reservations(store, feed)
-    registration = Registration(store, 900, feed, none, clock=LeaseClock(clock))
+    registration = Registration(store, 900, feed, none)
     registration.use(load(POLICY), needed_attributes(load(POLICY)))
     upkeep = Upkeep(
         store, registration, none, ExternalAddresses(store, feed), Metrics(), lease_seconds=lease,
@@ -169,6 +170,19 @@ def test_a_clock_that_jumps_or_a_machine_that_stood_still_ends_no_job(
         found = store.runs.find(job.id)
         assert found is not None
         assert found.live
+
+
+def test_a_clock_that_jumps_ends_nothing_that_was_promised_until_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead = [0.0]
+    with kept_up(tmp_path, clock=lambda: time.time() + ahead[0]) as (store, _):
+        made = store.reservations.admit(flow(1, until=time.time() + 3600), time.time(), "ops")
+        ahead[0] = 10_000.0
+        until(lambda: any("leases begin anew" in record.getMessage() for record in caplog.records))
+        over = store.reservations.admit(flow(1, until=time.time() - 1), time.time(), "ops")
+        until(lambda: over.id not in {each.id for each in store.reservations.flows(0.0)})
+        assert [each.id for each in store.reservations.flows(0.0)] == [made.id]
 
 
 def test_a_lease_that_was_given_by_a_clock_that_was_ahead_ends_in_time(tmp_path: Path) -> None:
