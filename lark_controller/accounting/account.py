@@ -6,6 +6,7 @@ from array import array
 from typing import Final
 
 from lark_common.runs import access_point
+from lark_common.shared_texts import shared
 from lark_controller.accounting.readings import CountKind, PortReading, QueueReading
 from lark_controller.accounting.usage import IDLE, MOST, Peak, Usage
 from lark_controller.jobs.job import Job
@@ -38,7 +39,7 @@ def keep_highest(numbers: array[int], before: array[int], last: float, at: float
     """Compare the rate since the stretch began with the highest ones, where that is long enough ago; True where it is a
     higher one. The sums were ``before`` at the reading before this, which was at ``last``."""
     if not numbers[STRETCH]:
-        numbers[STRETCH:SIZE] = array("Q", (_millis(last), before[_IN], before[_OUT]))
+        numbers[STRETCH:SIZE] = array("Q", (millis(last), before[_IN], before[_OUT]))
     elapsed = at - numbers[STRETCH] / 1000
     if 0 <= elapsed < LEAST_STRETCH:
         return False
@@ -51,7 +52,7 @@ def keep_highest(numbers: array[int], before: array[int], last: float, at: float
         rate = round(8 * (outward - numbers[STRETCH + 2]) / elapsed)
         if rate > numbers[PEAK + 1]:
             numbers[PEAK + 1], rose = min(rate, MOST), True
-    numbers[STRETCH], numbers[STRETCH + 1], numbers[STRETCH + 2] = _millis(at), inward, outward
+    numbers[STRETCH], numbers[STRETCH + 1], numbers[STRETCH + 2] = millis(at), inward, outward
     return rose
 
 
@@ -62,6 +63,7 @@ class Account:
     """
 
     __slots__ = (
+        "access_point",
         "at",
         "created",
         "datapath",
@@ -91,6 +93,8 @@ class Account:
     def __init__(self, job: Job, treatment: str) -> None:
         self.number, self.id, self.global_job_id = job.number, job.id, job.run.global_job_id
         self.owner, self.user, self.group, self.host = job.owner, job.user, job.group, job.host
+        # In lower case. It is needed with each reading, and there are few.
+        self.access_point = shared(access_point(self.global_job_id).lower())
         self.created = job.created
         self.place(job)
         self.treatment = treatment
@@ -108,11 +112,6 @@ class Account:
         # Another job is at the port already, or was until this one came and its last counters are not in.
         self.followed = self.follows = False
         self.numbers = ZEROS
-
-    @property
-    def access_point(self) -> str:
-        """The access point of its job, in lower case."""
-        return access_point(self.global_job_id).lower()
 
     def place(self, job: Job) -> None:
         """Take the job's port, which may come later, or be another."""
@@ -170,5 +169,6 @@ class Account:
         return Usage(*self.numbers[SUMS:PORT])
 
 
-def _millis(at: float) -> int:
+def millis(at: float) -> int:
+    """A time in milliseconds, as a stretch's beginning has it: 0 is none."""
     return max(1, round(1000 * at))

@@ -11,6 +11,7 @@ from functools import lru_cache
 from operator import sub
 from typing import Final, NamedTuple, TypeAlias
 
+from lark_controller.accounting.columns import added
 from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.usage import NOTHING, Usage
 
@@ -64,11 +65,11 @@ def buckets(entries: Iterable[Entry]) -> list[Bucket]:
             users.setdefault((user, start), []).append(new)
             minutes.setdefault((host, start), []).append(new)
     # A user is in a group, so the sums of groups are those of their users.
-    for (user, start), use in _added(users).items():
+    for (user, start), use in added(users).items():
         minutes.setdefault((("group", user[2], user[2]), start), []).append(use)
         minutes[user, start] = [use]
     sums: dict[tuple[_Who, int], _Parts] = {}
-    for (subject, start), use in _added(minutes).items():
+    for (subject, start), use in added(minutes).items():
         for seconds in WIDTHS:
             of = sums.setdefault((subject, seconds), {})
             of.setdefault((subject, start - start % seconds), []).append(use)
@@ -76,13 +77,8 @@ def buckets(entries: Iterable[Entry]) -> list[Bucket]:
     return [
         Bucket(Subject(*subject), seconds, start, Usage(*use).kept())
         for (subject, seconds), of in sorted(sums.items())
-        for (_, start), use in sorted(_added(of).items())
+        for (_, start), use in sorted(added(of).items())
     ]
-
-
-def _added(parts: _Parts) -> dict[tuple[_Who, int], _Sums]:
-    # Columns are added up in C: of thousands of jobs each has parts of several minutes.
-    return {key: some[0] if len(some) == 1 else tuple(map(sum, zip(*some, strict=True))) for key, some in parts.items()}
 
 
 def _by_minute(entry: Entry) -> Iterable[tuple[int, _Sums]]:

@@ -15,8 +15,7 @@ class DropRate(NamedTuple):
     rate_out: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Dropping:
+class Dropping(NamedTuple):
     """A job whose packets are dropped, with its group of the policy, as of ``at`` (seconds since 1970).
 
     ``number`` and ``job`` are the job's number and id.

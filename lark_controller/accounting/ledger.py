@@ -10,7 +10,6 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest, nsmallest
-from itertools import islice
 from math import inf
 from operator import itemgetter, lt
 from typing import Final
@@ -48,11 +47,13 @@ from lark_controller.accounting.places import (
     read_port,
     restore,
 )
+from lark_controller.accounting.plain import FlowCounts, PortCounts
+from lark_controller.accounting.plain_readings import JobReading, PlainReadings
+from lark_controller.accounting.portions import by_host, parts, portions
 from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.readings import (
     CountKind,
     FlowReading,
-    PortReading,
     QueueReading,
     TransferCounts,
     WorkerCounts,
@@ -65,10 +66,6 @@ from lark_controller.jobs.job import Job
 
 # A port that is at most this much (seconds) older than its job was made for it, and all that it counted is the job's.
 MADE_FOR_IT: Final = 60.0
-# Accounts that are gone through before others get the lock.
-_AT_ONCE: Final = 200
-# Portions whose jobs are those of the same hosts.
-_HOSTS_TOGETHER: Final = 8
 
 
 class Ledger:
@@ -80,6 +77,7 @@ class Ledger:
         self._unwritten = Unwritten()
         self._shown = Shown()
         self._departed = Departed()
+        self._plain = PlainReadings(self._accounts, self._shown, self._unwritten)
         # The jobs that are over and whose last counters are on their way, by datapath and port name.
         self._leaving: dict[tuple[int | str | None, str | None], Account] = {}
 
@@ -127,34 +125,24 @@ class Ledger:
         self,
         number: int,
         at: float,
-        port: PortReading | None,
-        flows: Sequence[tuple[int, int, int]] = (),
+        port: PortCounts | None,
+        flows: Sequence[FlowCounts] = (),
         port_age: float | None = None,
     ) -> None:
-        """Readings of a job's port and counting flows (each as a FlowReading), taken at the same time.
+        """Readings of a job's port (as a PortReading) and counting flows (each as a FlowReading), taken at the same
+        time.
 
         ``port_age`` is how long (seconds) the port has been there, None where the switch does not say.
         """
         with self._lock:
-            account = self._accounts.get(number)
-            if account is None or account.final:
-                return
-            if port is not None and is_as_it_was(account, port, flows):
-                self._idle(number, account, at)
-                return
-            held = account.opened()[HELD:DROPS]
-            before, first, last = account.sums, not account.started, account.last
-            if port is not None and not account.reported:
-                self._read_port(account, at, port, inf if account.follows else port_age)
-            for reading in flows:
-                read_flow(account.numbers, reading)
-            count_parts(account.numbers, held if port is not None else None)
-            if port is not None:
-                self._timed(number, account, at, before, first)
-            self._moved(number, account, before, last)
-            if first and account.started:
-                # The port's counters when the job came must outlive this process.
-                self._unwritten.note(number)
+            self._read(number, at, port, flows, port_age)
+
+    def read_all(self, at: float, readings: Iterable[JobReading]) -> None:
+        """Readings of many jobs at the same time, each as :meth:`read` takes it; of each job one at most."""
+        for part in parts(readings):
+            with self._lock:
+                for number, port, flows, port_age in self._plain.take(at, part):
+                    self._read(number, at, port, flows, port_age)
 
     def states(self, numbers: Iterable[int]) -> list[bytes | None]:
         """The states of these jobs' accounts, from which another may calculate the step to the next reading; None of
@@ -166,8 +154,8 @@ class Ledger:
     def take(self, steps: Iterable[tuple[int, bytes, Step]]) -> list[int]:
         """Takes steps of jobs that others have calculated, each from the state that the account was in; returns the
         numbers of those that are in another by now, of which nothing is taken."""
-        rest, others = iter(steps), list[int]()
-        while part := list(islice(rest, _AT_ONCE)):
+        others = list[int]()
+        for part in parts(steps):
             with self._lock:
                 others += [number for number, before, made in part if not self._take(number, before, made)]
         return others
@@ -378,21 +366,11 @@ class Ledger:
         """The numbers of the accounts with unwritten use, those of one host together."""
         with self._lock:
             numbers = list(self._unwritten.changed)
-        hosts: dict[str, list[int]] = {}
-        for number in numbers:
-            if (account := self._accounts.get(number)) is not None:
-                hosts.setdefault(account.host, []).append(number)
-        # One sort of all of them would hold every other thread up.
-        return [number for host in sorted(hosts) for number in sorted(hosts[host])]
+        return by_host(numbers, self._accounts)
 
     def portions(self, most: int) -> Iterator[list[int]]:
         """The same in portions of up to ``most``, each of few hosts and few users: so it is few sums."""
-        numbers = self.changed()
-        for start in range(0, len(numbers), _HOSTS_TOGETHER * most):
-            part = numbers[start : start + _HOSTS_TOGETHER * most]
-            if len(part) > most:
-                part.sort(key=self._user_of)
-            yield from (part[place : place + most] for place in range(0, len(part), most))
+        return portions(self.changed(), self._accounts, most)
 
     def ended(self) -> list[int]:
         """The numbers of the accounts that are closed and not written yet."""
@@ -401,8 +379,8 @@ class Ledger:
 
     def entries(self, numbers: Iterable[int]) -> list[Entry]:
         """The entries to write of some accounts. Those that are not there any more are left out."""
-        rest, found = iter(numbers), list[Entry]()
-        while part := list(islice(rest, _AT_ONCE)):
+        found = list[Entry]()
+        for part in parts(numbers):
             with self._lock:
                 found += [entry_of(number, known) for number in part if (known := self._accounts.get(number))]
                 self._unwritten.took(part)
@@ -410,8 +388,7 @@ class Ledger:
 
     def wrote(self, entries: Iterable[Entry]) -> None:
         """Notes that these were written; closed accounts among them are forgotten."""
-        rest = iter(entries)
-        while part := list(islice(rest, _AT_ONCE)):
+        for part in parts(entries):
             with self._lock:
                 for entry in part:
                     if (account := self._accounts.get(entry.number)) is None:
@@ -420,11 +397,30 @@ class Ledger:
                     if entry.final and account.final:
                         del self._accounts[entry.number]
 
-    def _user_of(self, number: int) -> tuple[str, str]:
-        account = self._accounts.get(number)
-        return ("", "") if account is None else (account.group, account.user)
-
     # inside; the caller holds the lock
+
+    def _read(
+        self, number: int, at: float, port: PortCounts | None, flows: Sequence[FlowCounts], port_age: float | None
+    ) -> None:
+        account = self._accounts.get(number)
+        if account is None or account.final:
+            return
+        if port is not None and is_as_it_was(account, port, flows):
+            self._idle(number, account, at)
+            return
+        held = account.opened()[HELD:DROPS]
+        before, first, last = account.sums, not account.started, account.last
+        if port is not None and not account.reported:
+            self._read_port(account, at, port, inf if account.follows else port_age)
+        for reading in flows:
+            read_flow(account.numbers, reading)
+        count_parts(account.numbers, held if port is not None else None)
+        if port is not None:
+            self._timed(number, account, at, before, first)
+        self._moved(number, account, before, last)
+        if first and account.started:
+            # The port's counters when the job came must outlive this process.
+            self._unwritten.note(number)
 
     def _take(self, number: int, before: bytes, made: Step) -> bool:
         account = self._accounts.get(number)
@@ -441,7 +437,7 @@ class Ledger:
         self._moved(number, account, sums, last)
         return True
 
-    def _read_port(self, account: Account, at: float, port: PortReading, age: float | None) -> None:
+    def _read_port(self, account: Account, at: float, port: PortCounts, age: float | None) -> None:
         # A port that was there long before the job has counted another job's until now.
         own = account.started or age is None or age <= at - account.created + MADE_FOR_IT
         if read_port(account.numbers, port, counts=own):

@@ -10,7 +10,7 @@ from typing import Final
 
 from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, STRETCH, ZEROS, Account
 from lark_controller.accounting.counters import counted
-from lark_controller.accounting.readings import CountKind, PortReading, TransferCounts
+from lark_controller.accounting.readings import CountKind, TransferCounts
 from lark_controller.accounting.usage import MOST, Rate, Usage
 
 # Which sums a flow's (bytes, packets) belong to; drops count packets alone.
@@ -61,12 +61,12 @@ WORKER_PLACES: Final = tuple(
 )  # fmt: skip
 
 
-def is_as_it_was(account: Account, port: PortReading, flows: Iterable[tuple[int, int, int]]) -> bool:
+def is_as_it_was(account: Account, port: Sequence[int], flows: Iterable[tuple[int, int, int]]) -> bool:
     """True where a reading is the one before, and nothing that came between is to be seen by it."""
     return account.started and not account.reported and are_as_they_were(account.numbers, port, flows)
 
 
-def are_as_they_were(numbers: array[int], port: PortReading, flows: Iterable[tuple[int, int, int]]) -> bool:
+def are_as_they_were(numbers: array[int], port: Sequence[int], flows: Iterable[tuple[int, int, int]]) -> bool:
     """As :func:`is_as_it_was`, by an account's numbers alone."""
     if tuple(numbers[PORT:FLOWS]) != port:
         return False
@@ -77,7 +77,7 @@ def are_as_they_were(numbers: array[int], port: PortReading, flows: Iterable[tup
     return bool(tuple(numbers[DROPS:PEAK]) == drops_of(numbers)) and not any(numbers[HELD:DROPS])
 
 
-def read_port(numbers: array[int], port: PortReading, *, counts: bool = True) -> bool:
+def read_port(numbers: array[int], port: Sequence[int], *, counts: bool = True) -> bool:
     """Take a port's counters, which count from the reading before; True where one fell. Where it ``counts`` not, the
     next reading does from here."""
     before = numbers[PORT:FLOWS]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from operator import add, sub
+from typing import TypeAlias
 
 from lark_controller.accounting.account import DROPS, PEAK, Account
+from lark_controller.accounting.columns import added
 from lark_controller.accounting.drops import Dropping, DropRate
-from lark_controller.accounting.rates import Rates
+from lark_controller.accounting.rates import Rates, Subject
 from lark_controller.accounting.recent import Recent
 from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
+
+Rows: TypeAlias = Sequence[Sequence[int]]
+# The policy's group of jobs, and the names under which their rates are added up.
+Rated: TypeAlias = tuple[str, Subject]
 
 
 class Shown:
@@ -35,6 +42,22 @@ class Shown:
         """Add an account's new use, the difference of two values of its sums."""
         sums = self._sums.setdefault(treatment, list(NOTHING))
         sums[:] = map(add, sums, map(sub, now, before))
+
+    def add_all(self, rates: Mapping[Rated, Rows], use: Mapping[str, Rows]) -> None:
+        """Add what readings of many jobs have changed: the differences of their rates, each with that of the jobs that
+        send or receive something, and by the policy's group the new use, each sum from the first on."""
+        totals = added(rates)
+        treatments = defaultdict[str, list[Sequence[int]]](list)
+        for (treatment, _), delta in totals.items():
+            treatments[treatment].append(delta)
+        for treatment, delta in added(treatments).items():
+            # The number of jobs, which comes last, is not shown here.
+            known = self._rates.setdefault(treatment, list(IDLE))
+            known[:] = map(add, known, delta)
+        self.flowing.change_all((subject, delta) for (_, subject), delta in totals.items())
+        for treatment, new in added(use).items():
+            sums = self._sums.setdefault(treatment, list(NOTHING))
+            sums[: len(new)] = map(add, sums, new)
 
     def rated(self, account: Account, rate: Rate, treatment: str) -> None:
         """Show an account's rate, and that it is treated so from now on."""

@@ -19,11 +19,12 @@ from lark_common.errors import SwitchError
 from lark_common.log import failure
 from lark_common.turns import Elsewhere
 from lark_controller.accounting.ledger import Ledger
-from lark_controller.accounting.readings import FlowReading, PortReading, QueueReading
+from lark_controller.accounting.plain import FlowCounts, PortCounts
+from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading
 from lark_controller.accounting.shares.messages import LONGEST_ORDER, OrderedJob, OrderedSwitch
 from lark_controller.accounting.shares.offers import Offers, Taken
 from lark_controller.accounting.shares.steps import SLACK
-from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, NUMBER_MASK, count_cookie, counted_by
+from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, count_cookie, counted_by
 from lark_controller.flows.placement import Placed
 from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.drop_shares import DropShares
@@ -31,7 +32,7 @@ from lark_controller.reconcile.pair_counters import PairCounters
 from lark_controller.reconcile.switch import SwitchState
 from lark_controller.switches.openflow.dumps import Dump
 from lark_controller.switches.openflow.link import SwitchLink
-from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters
+from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters, PortRecord, port_age
 
 # Switches whose answers may be under way at a time.
 IN_FLIGHT: Final = 16
@@ -53,7 +54,7 @@ _LOOKS: Final = 0.5
 _AT_ONCE: Final = 500
 _JOB_MASK: Final = (1 << 64) - (1 << COUNT_BITS)
 _COUNTS: Final = count_cookie(0)
-_KIND_MASK: Final = (1 << COUNT_BITS) - 1
+_KINDS: Final = tuple(range(len(CountKind)))
 
 
 class CounterReader:
@@ -267,11 +268,11 @@ class CounterReader:
     async def _look_here(self, datapath: int) -> None:
         """Read the rest of a switch whose jobs' counters another instance has read."""
         async with self._places:
-            await self._spending(datapath, self._look)
+            await self._spending(datapath, lambda datapath: self._look(datapath, self._ports_of(datapath).values()))
 
-    async def _look(self, datapath: int) -> None:
-        """Read the counters of a switch that no account has. Raises SwitchError."""
-        drops = self._ledger.drops_by_policy(self._ports_of(datapath).values())
+    async def _look(self, datapath: int, numbers: Iterable[int]) -> None:
+        """Read the counters of a switch that no account has; ``numbers`` are its jobs'. Raises SwitchError."""
+        drops = self._ledger.drops_by_policy(numbers)
         await self._drop_shares.look(datapath, drops=drops)
         await self._pair_counters.look(datapath)
 
@@ -291,22 +292,24 @@ class CounterReader:
             asked = asyncio.get_running_loop().time()
             # Flows first: the WAN's part is then no newer than the whole.
             flows_done = link.flow_counts(count_cookie(0), CATEGORY_MASK)
-            ports_done = link.port_counters()
+            ports_done = link.port_records()
             await asyncio.gather(ports_done, flows_done, return_exceptions=True)
         finally:
             self._collected(None, removed)
             self._being_read.discard(datapath)
         self._count("own")
         now = time.time()
-        ports = {counters.number: counters for counters in ports_done.result()}
-        flows = _by_job(flows_done.result(), removed)
+        ports = {record[0]: record for record in ports_done.result()}
+        flows = _by_cookie(flows_done.result(), removed)
         # A port number that went to another job while the answer was under way is about neither.
         same = {port: number for port, number in self._ports_of(datapath).items() if ports_read.get(port) == number}
         self._note_late(asked, same.values())
-        for port, number in same.items():
-            if (counters := ports.get(port)) is not None:
-                self._ledger.read(number, now, port_reading(counters), flows.get(number, ()), counters.age)
-        await self._look(datapath)
+        self._ledger.read_all(now, [
+            (number, _port_counts(record), _flows_of(number, flows), port_age(record))
+            for port, number in same.items()
+            if (record := ports.get(port)) is not None
+        ])  # fmt: skip
+        await self._look(datapath, same.values())
 
     # -- internal
 
@@ -369,7 +372,7 @@ class CounterReader:
             self._collected(number, removed)
         now = time.time()
         found = [] if ports.exception() else [counters for counters in ports.result() if counters.number == port]
-        counted = () if flows.exception() else _by_job(flows.result(), removed).get(number, ())
+        counted = () if flows.exception() else _flows_of(number, _by_cookie(flows.result(), removed))
         if found:
             self._note_late(asked, (number,))
             self._ledger.read(number, now, port_reading(found[0]), counted, found[0].age)
@@ -408,16 +411,21 @@ def port_reading(counters: PortCounters) -> PortReading:
     )  # fmt: skip
 
 
-def _by_job(counts: Iterable[FlowCount], removed: set[int]) -> dict[int, list[tuple[int, int, int]]]:
-    # Each as a FlowReading has it; thousands come with each switch.
-    found: dict[int, list[tuple[int, int, int]]] = {}
-    for cookie, packets, size in counts:
-        if cookie & CATEGORY_MASK != _COUNTS or cookie in removed:
-            continue
-        number = (cookie & NUMBER_MASK) >> COUNT_BITS
-        reading = cookie & _KIND_MASK, packets, size
-        if number in found:
-            found[number].append(reading)
-        else:
-            found[number] = [reading]
+def _port_counts(record: PortRecord) -> PortCounts:
+    """As :func:`port_reading`, of a plain record."""
+    _, rx_packets, tx_packets, rx_bytes, tx_bytes, rx_dropped, tx_dropped, _, _ = record
+    return rx_packets, rx_bytes, tx_packets, tx_bytes, rx_dropped, tx_dropped
+
+
+def _by_cookie(counts: Iterable[FlowCount], removed: set[int]) -> dict[int, FlowCount]:
+    """The flows whose counters are no older than what is known of them; thousands come with each switch."""
+    found = {count[0]: count for count in counts}
+    for cookie in removed:
+        found.pop(cookie, None)
     return found
+
+
+def _flows_of(number: int, found: Mapping[int, FlowCount]) -> list[FlowCounts]:
+    """A job's counting flows, each as a FlowReading has it."""
+    first = _COUNTS | number << COUNT_BITS
+    return [(kind, each[1], each[2]) for kind in _KINDS if (each := found.get(first | kind)) is not None]

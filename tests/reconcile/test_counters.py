@@ -24,11 +24,12 @@ from lark_controller.policies.file import load
 from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.counters import LATE, SHARE, CounterReader
 from lark_controller.reconcile.switch import SwitchState
-from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters
+from lark_controller.switches.openflow.replies import FlowCount, FlowRemoved, PortCounters, PortRecord
 from tests.fixtures.databases import a_run
 
 PORT, PACKETS, BYTES = 3, 121, 59_620
 WHOLE = PortCounters(PORT, 400, 0, 300_000, 0, 0, 0, 1.0)
+RECORD: PortRecord = (*WHOLE[:7], 1, 0)
 GONE = FlowRemoved(FlowKey(0, 1, ()), count_cookie(1, CountKind.WAN_OUT), 2, PACKETS, BYTES, 1.0)
 
 
@@ -62,22 +63,27 @@ class Link:
 
     def __init__(self) -> None:
         self.flows: list[asyncio.Future[list[FlowCount]]] = []
-        self.ports: list[asyncio.Future[list[PortCounters]]] = []
+        # Each with its answer.
+        self.ports: list[tuple[asyncio.Future[Any], PortCounters | PortRecord]] = []
 
     def flow_counts(self, *_: object) -> asyncio.Future[list[FlowCount]]:
         self.flows.append(asyncio.get_running_loop().create_future())
         return self.flows[-1]
 
     def port_counters(self, *_: object) -> asyncio.Future[list[PortCounters]]:
-        self.ports.append(asyncio.get_running_loop().create_future())
-        return self.ports[-1]
+        self.ports.append((asyncio.get_running_loop().create_future(), WHOLE))
+        return self.ports[-1][0]
+
+    def port_records(self) -> asyncio.Future[list[PortRecord]]:
+        self.ports.append((asyncio.get_running_loop().create_future(), RECORD))
+        return self.ports[-1][0]
 
     def answer(self) -> None:
         """Answer all requests with what was counted before the flow went."""
         for flows in self.flows:
             flows.set_result([(GONE.cookie, PACKETS, BYTES)])
-        for ports in self.ports:
-            ports.set_result([WHOLE])
+        for ports, found in self.ports:
+            ports.set_result([found])
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -172,8 +178,8 @@ def test_a_round_takes_longer_where_readings_would_take_too_much_of_the_loop(
         return spent
 
     class Answering(Link):
-        def port_counters(self, *_: object) -> asyncio.Future[list[PortCounters]]:
-            asked = super().port_counters()
+        def port_records(self) -> asyncio.Future[list[PortRecord]]:
+            asked = super().port_records()
             self.decoding += decoding
             self.answer()
             self.flows.clear()

@@ -14,30 +14,17 @@ from collections.abc import Collection
 from operator import lt
 from typing import Final, NamedTuple
 
-from lark_controller.accounting.account import DROPS, HELD, PEAK, PORT, SIZE, SUMS, WORKER, Account, keep_highest
-from lark_controller.accounting.places import (
-    RATE_DROPS,
-    THROTTLED,
-    add_to,
-    are_as_they_were,
-    count_parts,
-    drops_of,
-    rate_between,
-    read_flow,
-    read_port,
-)
+from lark_controller.accounting.account import HELD, PEAK, PORT, SIZE, SUMS, WORKER, Account, millis
+from lark_controller.accounting.places import are_as_they_were
+from lark_controller.accounting.plain import CHANGED, READINGS, REST, go_on
 from lark_controller.accounting.readings import CountKind, PortReading
 from lark_controller.accounting.usage import IDLE, MOST, Peak, Rate
 
-# The sums that a reading may change: all but those of transfers, which come last. Then the readings of port and flows,
-# and what is held over, drops, highest rates.
-_SUMS: Final = THROTTLED + 1
-_READINGS: Final = WORKER - PORT
-_REST: Final = SIZE - HELD
+# A time, the sums that a reading may change, the readings of port and flows, and the rest that it may change.
 _LAST: Final = struct.Struct("=d")
-STATE: Final = _LAST.size + 8 * (_SUMS + _READINGS + _REST)
+STATE: Final = _LAST.size + 8 * (CHANGED + READINGS + REST)
 # Where the highest rates are among these.
-_PEAKS: Final = _SUMS + _READINGS + PEAK - HELD
+_PEAKS: Final = CHANGED + READINGS + PEAK - HELD
 _RATES: Final = struct.Struct("=4Q")
 # Names what the bytes are: of instances whose accounts have other numbers, or whose processors another order of bytes,
 # none calculates for the other.
@@ -71,7 +58,7 @@ def state_of(account: Account) -> bytes | None:
     numbers = account.numbers
     return (
         _LAST.pack(account.last)
-        + numbers[:_SUMS].tobytes()
+        + numbers[:CHANGED].tobytes()
         + numbers[PORT:WORKER].tobytes()
         + numbers[HELD:SIZE].tobytes()
     )
@@ -80,7 +67,7 @@ def state_of(account: Account) -> bytes | None:
 def set_state(account: Account, made: Step) -> None:
     """Bring an account to the state and the time of a step."""
     numbers, at, account.at = account.opened(), _LAST.size, made.at
-    for first, count in ((0, _SUMS), (PORT, _READINGS), (HELD, _REST)):
+    for first, count in ((0, CHANGED), (PORT, READINGS), (HELD, REST)):
         numbers[first : first + count] = array("Q", made.state[at : at + 8 * count])
         at += 8 * count
 
@@ -93,7 +80,7 @@ def is_sound(before: bytes, made: Step) -> bool:
         return later
     old, new = (array("Q", each[_LAST.size :]) for each in (before, made.state))
     peaks = new[_PEAKS : _PEAKS + len(Peak._fields)]
-    return max(*new[:_SUMS], *peaks) <= MOST and not any(map(lt, new[:_SUMS], old))
+    return max(*new[:CHANGED], *peaks) <= MOST and not any(map(lt, new[:CHANGED], old))
 
 
 def step(state: bytes, at: float, found: Ages) -> Step | None:
@@ -104,7 +91,7 @@ def step(state: bytes, at: float, found: Ages) -> Step | None:
         return None
     numbers = array("Q", bytes(8 * SIZE))
     place = _LAST.size
-    for first, count in ((0, _SUMS), (PORT, _READINGS), (HELD, _REST)):
+    for first, count in ((0, CHANGED), (PORT, READINGS), (HELD, REST)):
         numbers[first : first + count] = array("Q", state[place : place + 8 * count])
         place += 8 * count
     kinds = [kind for kind, _, _ in found.flows]
@@ -112,22 +99,13 @@ def step(state: bytes, at: float, found: Ages) -> Step | None:
         return None
     if are_as_they_were(numbers, found.port, found.flows):
         return Step(at)
-    before, held = numbers[:SUMS], numbers[HELD:DROPS]
-    fell = read_port(numbers, found.port)
-    for reading in found.flows:
-        fell |= read_flow(numbers, reading)
-    if fell:
+    growth = go_on(numbers, last, at, millis(at), found.port, found.flows)
+    if growth is None:
         return None
-    count_parts(numbers, held)
-    keep_highest(numbers, before, last, at)
-    dropped = drops_of(numbers)
-    if dropped[RATE_DROPS:] != drops_of(before)[RATE_DROPS:]:
-        add_to(numbers, THROTTLED, round(1000 * since))
-    numbers[DROPS:PEAK] = array("Q", dropped)
-    rate = rate_between(before, numbers, since, IDLE)
+    rate = Rate(*growth[0])
     if max(rate) >= 1 << 64:
         return None
-    parts = (numbers[:_SUMS], numbers[PORT:WORKER], numbers[HELD:SIZE])
+    parts = (numbers[:CHANGED], numbers[PORT:WORKER], numbers[HELD:SIZE])
     return Step(at, _LAST.pack(at) + b"".join(map(array.tobytes, parts)), rate)
 
 

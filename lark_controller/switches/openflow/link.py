@@ -34,6 +34,7 @@ from lark_controller.switches.openflow.replies import (
     PacketIn,
     PortCounters,
     PortInfo,
+    PortRecord,
     QueueCounters,
 )
 from lark_controller.switches.openflow.requests import Bound, Records
@@ -329,14 +330,17 @@ class SwitchLink:
         build = partial(wire.port_stats_request, port=port)
         return self.requests.collect("port counters", ofp.OFPMP_PORT_STATS, build, replies.port_stats, limit)
 
+    def port_records(self) -> asyncio.Future[list[PortRecord]]:
+        """The counters of all ports, as plain records; sent and ended as :meth:`port_counters`."""
+        limit, build = self.connection.options.dump_timeout, wire.port_stats_request
+        return self.requests.collect("port counters", ofp.OFPMP_PORT_STATS, build, replies.port_records, limit)
+
     def flow_counts(self, cookie: int, mask: int, timeout: float | None = None) -> asyncio.Future[list[FlowCount]]:
-        """The counters of the flows whose cookie agrees with ``cookie`` in the bits of ``mask``; sent and ended as
-        :meth:`port_counters`."""
+        """Counters of flows whose cookies agree with ``cookie`` in the bits of ``mask``, as :meth:`port_counters`."""
         limit = self.connection.options.dump_timeout if timeout is None else timeout
         build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
-        return self.requests.collect(
-            "flow counters", ofp.OFPMP_FLOW, build, replies.flow_counts, limit, self._counted()
-        )
+        decode, bound = replies.flow_counts, self._counted()
+        return self.requests.collect("flow counters", ofp.OFPMP_FLOW, build, decode, limit, bound)
 
     def drop_counts(self, cookie: int, mask: int) -> asyncio.Future[list[tuple[FlowKey, int]]]:
         """The packets of the flows whose cookie agrees with ``cookie`` in the bits of ``mask``, each with its key: of

@@ -31,6 +31,7 @@ _PORT_STATS: Final = struct.Struct("!I4xQQQQQQ48xII")
 _FLOW_COUNT: Final = struct.Struct("!H22xQQQ")
 _DURATION: Final = struct.Struct("!4xII")
 _NO_COUNTER: Final = (1 << 64) - 1
+_ALL_ONES: Final = b"\xff" * 8
 _NO_DURATION: Final = (1 << 32) - 1
 _SECOND: Final = 1_000_000_000
 _METER_CONFIG: Final = struct.Struct("!HHI")
@@ -108,6 +109,9 @@ class PortCounters(NamedTuple):
     age: float | None = None
 
 
+# A port's number, and as PortCounters its counters, then the seconds and nanoseconds for which the switch has had it.
+# Hundreds come with each switch, and few of them are a job's.
+PortRecord: TypeAlias = tuple[int, ...]
 # The cookie of a flow, its packets and its bytes. Hundreds come with each switch, and tuples without names take half of
 # the time.
 FlowCount: TypeAlias = tuple[int, int, int]
@@ -389,25 +393,27 @@ def port_status(message: bytes) -> tuple[PortInfo, bool]:
     return _port(_PORT.unpack_from(message, 16)), message[8] != ofp.OFPPR_DELETE
 
 
-def port_stats(message: bytes) -> list[PortCounters]:
-    """Decode one part of an OFPMP_PORT_STATS reply."""
+def port_records(message: bytes) -> list[PortRecord]:
+    """Decode one part of an OFPMP_PORT_STATS reply into plain records; a counter that the switch does not have is 0."""
     if (len(message) - MULTIPART_BODY) % _PORT_STATS.size:
         raise WireError(f"port statistics are not a multiple of {_PORT_STATS.size} bytes")
-    # Hundreds come with each switch: those that lack nothing are made without a call.
-    return [
-        PortCounters._make((*record[:7], record[7] + record[8] / 1e9))
-        if _NO_COUNTER not in record and record[7] != _NO_DURATION and record[8] < _SECOND
-        else _port_counters(*record)
-        for record in _PORT_STATS.iter_unpack(memoryview(message)[MULTIPART_BODY:])
-    ]
-
-
-def _port_counters(number: int, *counts: int) -> PortCounters:
+    records = list(_PORT_STATS.iter_unpack(memoryview(message)[MULTIPART_BODY:]))
     # All ones is a counter that the switch does not have (section 7.3.5.6).
-    counts = tuple(0 if value == _NO_COUNTER else value for value in counts)
-    rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, seconds, nanoseconds = counts
-    age = _age(seconds, nanoseconds)
-    return PortCounters(number, rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, age)
+    return [_complete(*record) for record in records] if _ALL_ONES in message else records
+
+
+def _complete(number: int, *rest: int) -> PortRecord:
+    return number, *(0 if value == _NO_COUNTER else value for value in rest)
+
+
+def port_stats(message: bytes) -> list[PortCounters]:
+    """Decode one part of an OFPMP_PORT_STATS reply."""
+    return [PortCounters(*record[:7], port_age(record)) for record in port_records(message)]
+
+
+def port_age(record: PortRecord) -> float | None:
+    """The seconds for which the switch has had the port; None where it does not say."""
+    return _age(record[7], record[8])
 
 
 def queue_stats(message: bytes) -> list[QueueCounters]:
