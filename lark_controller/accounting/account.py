@@ -163,11 +163,6 @@ class Account:
         """The highest rates that the job has kept up so far."""
         return Peak(*self.numbers[PEAK:STRETCH])
 
-    @property
-    def written(self) -> Usage:
-        """The part of it that is written."""
-        return Usage(*self.numbers[SUMS:PORT])
-
 
 def millis(at: float) -> int:
     """A time in milliseconds, as a stretch's beginning has it: 0 is none."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from operator import sub
+from typing import Final, NamedTuple
 
-from lark_controller.accounting.account import PORT, STRETCH, Account
-from lark_controller.accounting.usage import FLAT, Peak, Usage
+from lark_controller.accounting.account import PEAK, PORT, STRETCH, SUMS, Account
+from lark_controller.accounting.usage import FLAT, Peak, Usage, usage_of
+
+_COUNTERS: Final = ",".join(["%d"] * (STRETCH - PORT))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An entry to write for a job: all its use, the new part of it, and the readings to go on from.
 
     The new part is of the time from ``begun`` to ``at`` (seconds since 1970).
@@ -33,7 +36,8 @@ class Entry:
 
 def entry_of(number: int, account: Account) -> Entry:
     """The entry to write for an account now."""
-    usage = account.usage
+    numbers = account.numbers.tolist()
+    usage = usage_of(numbers[:SUMS])
     return Entry(
         number=number,
         job_id=account.id,
@@ -45,15 +49,15 @@ def entry_of(number: int, account: Account) -> Entry:
         begun=account.unwritten or account.created,
         at=max(account.last, account.moved_at),
         usage=usage,
-        new=usage.minus(account.written),
-        readings="" if account.final else _readings(account),
+        new=usage_of(map(sub, usage, numbers[SUMS:PORT])),
+        readings="" if account.final else _readings(account, numbers[PORT:STRETCH]),
         final=account.final,
-        peak=account.peak,
+        peak=Peak(*numbers[PEAK:STRETCH]),
     )
 
 
-def _readings(account: Account) -> str:
-    """The readings to go on from, as JSON: written by hand, since a writer of any value takes three times as long."""
-    started, reported = ("true" if each else "false" for each in (account.started, account.reported))
-    counters = ",".join(map(str, account.numbers[PORT:STRETCH]))
-    return f'{{"at":{account.at!r},"started":{started},"reported":{reported},"counters":[{counters}]}}'
+def _readings(account: Account, counters: Sequence[int]) -> str:
+    """The readings to go on from, as JSON: written by hand, since a writer of any value takes six times as long."""
+    started, reported = "true" if account.started else "false", "true" if account.reported else "false"
+    numbers = _COUNTERS % tuple(counters)
+    return f'{{"at":{account.at!r},"started":{started},"reported":{reported},"counters":[{numbers}]}}'

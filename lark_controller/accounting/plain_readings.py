@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import sub
+from itertools import repeat
+from operator import sub, truediv
 from typing import Final, TypeAlias
 
 from lark_controller.accounting.account import SUMS, Account, millis
@@ -57,7 +58,7 @@ class PlainReadings:
                 continue
             rate, new, known_drops, drops, rose = growth
             account.at, before = at, account.rate
-            now = _rate((*rate, *before[4:]))
+            now = _rate((*rate, before.transfer_inward, before.transfer_outward))
             if not any(now):
                 now = IDLE
             if now is not before:
@@ -68,8 +69,7 @@ class PlainReadings:
                     rates[account.treatment, subject].append(delta)
             keep(number, at, now, False)
             if drops != known_drops:
-                since = at - last
-                dropped = _drop_rate([(count - old) / since for old, count in zip(known_drops, drops, strict=True)])
+                dropped = _drop_rate(map(truediv, map(sub, drops, known_drops), repeat(at - last)))
                 dropping[number] = Dropping(number, account.id, account.treatment, dropped, at)
             elif number in dropping:
                 del dropping[number]

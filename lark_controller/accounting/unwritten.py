@@ -42,13 +42,13 @@ class Unwritten:
 
     def wrote(self, account: Account, entry: Entry) -> None:
         """Note that an account's entry was written."""
-        number = entry.number
+        number, sums = entry.number, account.sums
+        same = tuple(sums) == entry.usage
         if account.numbers is not ZEROS:
-            account.numbers[SUMS:PORT] = array("Q", entry.usage)
+            account.numbers[SUMS:PORT] = sums if same else array("Q", entry.usage)
         account.unwritten = entry.at
         if entry.final and account.final:
             self.closed.pop(number, None)
             self._anew.discard(number)
-        same = tuple(account.sums) == entry.usage and account.peak == entry.peak
-        if same and entry.final == account.final and number not in self._anew:
+        if same and account.peak == entry.peak and entry.final == account.final and number not in self._anew:
             self.changed.pop(number, None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import add, itemgetter, le, sub
 from typing import Final, NamedTuple
 
@@ -45,7 +46,7 @@ class Usage(NamedTuple):
 
     def plus(self, other: Usage) -> Usage:
         """The sum of two."""
-        return Usage(*map(add, self, other))
+        return usage_of(map(add, self, other))
 
     def kept(self) -> Usage:
         """No sum above :data:`MOST`."""
@@ -68,10 +69,12 @@ class Usage(NamedTuple):
 
     def minus(self, other: Usage) -> Usage:
         """The difference to ``other``, an earlier value of the same sums."""
-        return Usage(*map(sub, self, other))
+        return usage_of(map(sub, self, other))
 
 
 NOTHING: Final = Usage()
+# Usage of all its sums in their order, without a call of Python: made for each job that is written.
+usage_of: Final[Callable[[Iterable[int]], Usage]] = partial(tuple.__new__, Usage)
 
 
 def _between(first: str, last: str) -> Callable[[Sequence[int]], tuple[int, ...]]:

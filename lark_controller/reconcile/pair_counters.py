@@ -68,9 +68,10 @@ class PairCounters:
 
     async def look(self, datapath: int) -> None:
         """Read the queues of a switch's reserved flows. Raises SwitchError."""
-        # Jobs may be accounted by a new policy from now on.
+        # Jobs may be accounted by a new policy from now on. Most pools have no reserved flow.
         for placed in self._loop.desired_of(datapath).jobs_at(datapath):
-            self.follow(placed, placed.job)
+            if placed.job.reserved or len(self._pairs):
+                self.follow(placed, placed.job)
         if len(self._pairs):
             await self._read(datapath, self._queues.reserved_flows(datapath))
 

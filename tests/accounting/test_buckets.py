@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +42,7 @@ def test_use_is_spread_over_the_minutes_of_its_readings_and_none_is_lost(
     ledger.read(1, NOW + 10, PortReading(5, 500, 0, 0), port_age=10.0)
     (made,) = ledger.entries([1])
     used = Usage(*new).bounded()
-    entry = replace(made, begun=NOW + begun, at=NOW + begun + lasts, new=used)
+    entry = made._replace(begun=NOW + begun, at=NOW + begun + lasts, new=used)
     found = [each for each in buckets([entry]) if each.subject.kind == "host"]
     for width in (MINUTE, HOUR, DAY):
         some = [each for each in found if each.seconds == width]
@@ -65,7 +63,7 @@ def test_no_part_of_a_minute_is_more_than_its_whole() -> None:
     (made,) = ledger.entries([1])
     end = float(int(NOW) // MINUTE * MINUTE + HOUR)
     used = Usage(bytes_out=10, packets_out=10, wan_bytes_out=9, wan_packets_out=9)
-    found = buckets([replace(made, begun=end - 15 * MINUTE, at=end, new=used)])
+    found = buckets([made._replace(begun=end - 15 * MINUTE, at=end, new=used)])
     minutes = [each.usage for each in found if each.subject.kind == "host" and each.seconds == MINUTE]
     assert [each for each in minutes if each != each.bounded()] == []
     assert (sum(each.packets_out for each in minutes), sum(each.wan_packets_out for each in minutes)) == (10, 9)
@@ -79,7 +77,7 @@ def test_use_since_long_before_is_of_the_last_quarter_of_an_hour(seconds: int, m
     ledger.read(1, NOW + 10, PortReading(5, 500, 0, 0), port_age=10.0)
     (made,) = ledger.entries([1])
     end = float(int(NOW) // MINUTE * MINUTE + 10**7 // MINUTE * MINUTE)
-    entry = replace(made, begun=end - seconds, at=end, new=Usage(bytes_in=900 * 1000))
+    entry = made._replace(begun=end - seconds, at=end, new=Usage(bytes_in=900 * 1000))
     found = {
         each.start: each.usage.bytes_in
         for each in buckets([entry])

@@ -101,8 +101,7 @@ class Pool:
             case "moved":
                 ledger.transferred(number, now, TransferCounts(9, 9, 0, 0, max(0, int(now - NOW))), None)
             case "report" | "last":
-                counts = PortReading(*self.ports[number])
-                ledger.report(number, now, WorkerCounts(counts), final=event == "last")
+                ledger.report(number, now, WorkerCounts(PortReading(*self.ports[number])), final=event == "last")
             case "leaves":
                 ledger.leaves(number)
             case "close":

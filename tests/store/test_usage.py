@@ -43,7 +43,7 @@ def entry(number: int = 1, at: float = DAY_ONE + 30, new: Usage = USE, **changes
         readings='{"at":1}',
         final=False,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]  # the fields are named in each call
+    return made._replace(**changes)  # type: ignore[arg-type]  # the fields are named in each call
 
 
 def asked(store: Store, by: str, start: float, end: float, bucket: str | None = None, **chosen: str) -> UsagePage:

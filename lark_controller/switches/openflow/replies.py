@@ -408,7 +408,7 @@ def _complete(number: int, *rest: int) -> PortRecord:
 
 def port_stats(message: bytes) -> list[PortCounters]:
     """Decode one part of an OFPMP_PORT_STATS reply."""
-    return [PortCounters(*record[:7], port_age(record)) for record in port_records(message)]
+    return [PortCounters._make((*record[:7], port_age(record))) for record in port_records(message)]
 
 
 def port_age(record: PortRecord) -> float | None:
