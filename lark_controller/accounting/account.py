@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
 from lark_common.runs import access_point
@@ -38,22 +39,33 @@ _OUT: Final = Usage._fields.index("bytes_out")
 def keep_highest(numbers: array[int], before: array[int], last: float, at: float) -> bool:
     """Compare the rate since the stretch began with the highest ones, where that is long enough ago; True where it is a
     higher one. The sums were ``before`` at the reading before this, which was at ``last``."""
-    if not numbers[STRETCH]:
-        numbers[STRETCH:SIZE] = array("Q", (millis(last), before[_IN], before[_OUT]))
-    elapsed = at - numbers[STRETCH] / 1000
+    known, now = numbers[PEAK:SIZE].tolist(), (numbers[_IN], numbers[_OUT])
+    found = highest_now(known, last, at, millis(at), (before[_IN], before[_OUT]), now)
+    numbers[PEAK:SIZE] = array("Q", found)
+    return found[0] > known[0] or found[1] > known[1]
+
+
+def highest_now(
+    known: Sequence[int], last: float, at: float, moment: int, before: tuple[int, int], now: tuple[int, int]
+) -> tuple[int, int, int, int, int]:
+    """The highest rates and the stretch that is not over, after a reading ``at`` a time, in milliseconds ``moment``;
+    ``known`` are those up to the ``last`` reading, ``before`` and ``now`` the bytes in and out up to it and up to this
+    one."""
+    peak_in, peak_out, begun, begun_in, begun_out = known
+    if not begun:
+        begun, (begun_in, begun_out) = millis(last), before
+    elapsed = at - begun / 1000
     if 0 <= elapsed < LEAST_STRETCH:
-        return False
-    inward, outward, rose = numbers[_IN], numbers[_OUT], False
+        return peak_in, peak_out, begun, begun_in, begun_out
     # A clock that was set back begins a stretch, and gives no rate of the one before.
     if elapsed > 0:
-        rate = round(8 * (inward - numbers[STRETCH + 1]) / elapsed)
-        if rate > numbers[PEAK]:
-            numbers[PEAK], rose = min(rate, MOST), True
-        rate = round(8 * (outward - numbers[STRETCH + 2]) / elapsed)
-        if rate > numbers[PEAK + 1]:
-            numbers[PEAK + 1], rose = min(rate, MOST), True
-    numbers[STRETCH], numbers[STRETCH + 1], numbers[STRETCH + 2] = millis(at), inward, outward
-    return rose
+        inward, outward = 8 * (now[0] - begun_in) / elapsed, 8 * (now[1] - begun_out) / elapsed
+        # Most are not the highest, and need not be rounded.
+        if inward > peak_in:
+            peak_in = max(peak_in, min(round(inward), MOST))
+        if outward > peak_out:
+            peak_out = max(peak_out, min(round(outward), MOST))
+    return peak_in, peak_out, moment, *now
 
 
 class Account:

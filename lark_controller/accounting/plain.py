@@ -15,12 +15,11 @@ from typing import Final, TypeAlias
 from lark_controller.accounting.account import (
     DROPS,
     HELD,
-    LEAST_STRETCH,
     PEAK,
     PORT,
     SIZE,
     WORKER,
-    millis,
+    highest_now,
 )
 from lark_controller.accounting.places import PLACES, THROTTLED
 from lark_controller.accounting.readings import CountKind
@@ -128,7 +127,7 @@ def go_on(
     known_drops, drops = rest[_DROPS:_PEAK], [drops_in, drops_out, lost_in, lost_out]
     rest[_DROPS:_PEAK] = drops
     before = bytes_in - new_bytes_in, bytes_out - new_bytes_out
-    highest = _highest(rest[_PEAK:], last, at, moment, before, (bytes_in, bytes_out))
+    highest = highest_now(rest[_PEAK:], last, at, moment, before, (bytes_in, bytes_out))
     _SUMS.pack_into(
         numbers, 0, bytes_in, bytes_out, packets_in, packets_out,
         wan_bytes_in + wan_in, wan_bytes_out + wan_out,
@@ -160,24 +159,3 @@ def _parts(held: Sequence[int], came: Sequence[int], room: Sequence[int]) -> tup
     every = [old + new for old, new in zip(held, came, strict=True)]
     given = [max(0, min(some, free)) for some, free in zip(every, room, strict=True)]
     return given, [min(some - part, new) for some, part, new in zip(every, given, came, strict=True)]
-
-
-def _highest(
-    known: Sequence[int], last: float, at: float, moment: int, before: tuple[int, int], now: tuple[int, int]
-) -> tuple[int, int, int, int, int]:
-    """The highest rates and the stretch that is not over, as :func:`.keep_highest` has them; ``before`` and ``now`` are
-    the bytes in and out up to the last reading and up to this one."""
-    peak_in, peak_out, begun, begun_in, begun_out = known
-    if not begun:
-        begun, (begun_in, begun_out) = millis(last), before
-    elapsed = at - begun / 1000
-    if 0 <= elapsed < LEAST_STRETCH:
-        return peak_in, peak_out, begun, begun_in, begun_out
-    if elapsed > 0:
-        inward, outward = 8 * (now[0] - begun_in) / elapsed, 8 * (now[1] - begun_out) / elapsed
-        # Most are not the highest, and need not be rounded.
-        if inward > peak_in:
-            peak_in = max(peak_in, min(round(inward), MOST))
-        if outward > peak_out:
-            peak_out = max(peak_out, min(round(outward), MOST))
-    return peak_in, peak_out, moment, *now
