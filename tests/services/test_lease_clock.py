@@ -79,7 +79,7 @@ def test_a_reservation_and_an_address_last_as_long_as_was_said_however_the_clock
         for _ in range(2):
             controller.reservations.expire(clock.earliest())
             controller.external.expire(clock.earliest())
-            assert controller.reservations.find(before.id).id == before.id
+            assert controller.reservations.find(before.id).rate == 1
             assert controller.reservations.change(made.id, Change(rate=2), "ops", False).rate == 2
             assert controller.external.standing(address).state is not ExternalState.OVER
             ahead[0] = 0.0
