@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from waitress.adjustments import Adjustments
-from waitress.parser import HTTPRequestParser
 from werkzeug.test import run_wsgi_app
 
+from lark_controller.rest.server.request_parser import RequestParser
 from tests.fixtures.fake_controls import TOKENS
 from tests.fixtures.rest_app import make_api
 
@@ -46,7 +46,7 @@ _API.app.register_error_handler(Exception, _raise)
 
 def run(data: bytes) -> None:
     """Send ``data`` as one request, with a token unless it brings its own."""
-    parser = HTTPRequestParser(_ADJUSTMENTS)
+    parser = RequestParser(_ADJUSTMENTS)
     parser.received(data)
     if parser.error is not None or parser.empty or not parser.headers_finished:
         return
