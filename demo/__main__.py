@@ -257,11 +257,11 @@ class Story:
         self.service.wait_for("three switches in sync", lambda: self.service.in_sync(3))
         changes = compared(self.service.log())[comparisons:]
         self.report.say(
-            """It has read the jobs from its database, asked each switch for all its flows, and compared them with what
-            should be there. `lark switches`:"""
+            """It has read the jobs from its database, asked each switch for all its flows, or for the marker that it has
+            had since it was left alone for a while, and compared them with what should be there. `lark switches`:"""
         )
         self.report.lines(self.service.lark("switches").splitlines())
-        self.report.check("it found nothing to change on three switches", changes == [0, 0, 0], f"changes: {changes}")
+        self.report.check("it found nothing to change on three switches", not any(changes), f"changes: {changes}")
         self.same_flows(before, "the switches themselves say the same")
         states = sorted(job["state"] for job in self.service.client.jobs())
         self.report.check("it has all six jobs, enforced", states == ["enforced"] * 6, str(states))
