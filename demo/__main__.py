@@ -257,8 +257,8 @@ class Story:
         self.service.wait_for("three switches in sync", lambda: self.service.in_sync(3))
         changes = compared(self.service.log())[comparisons:]
         self.report.say(
-            """It has read the jobs from its database, asked each switch for all its flows, or for the marker that it has
-            had since it was left alone for a while, and compared them with what should be there. `lark switches`:"""
+            """It has read the jobs from its database, asked each switch for all its flows, or for the marker that
+            stands for them, and compared them with what should be there. `lark switches`:"""
         )
         self.report.lines(self.service.lark("switches").splitlines())
         self.report.check("it found nothing to change on three switches", not any(changes), f"changes: {changes}")
