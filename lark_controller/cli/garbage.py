@@ -87,7 +87,11 @@ class Garbage:
         event("memory had grown", before=before, now=self._least, garbage=found, seconds=round(took, 3))
 
     def _has_grown(self, now: float) -> bool:
-        memory = self._memory()
+        try:
+            memory = self._memory()
+        except OSError:
+            # No descriptor is free, as under a flood of connections: the next turn asks again.
+            return False
         self._least = min(self._least, memory)
         part, size = GROWN_AT_ONCE
         if memory > self._least * (1 + part) + size:

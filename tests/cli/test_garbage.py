@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import weakref
 from collections.abc import Iterator
@@ -141,6 +142,23 @@ def test_collections_take_a_small_part_of_the_time(machine: Machine, garbage: Ga
     third = rings(1)
     garbage.turn()
     assert not third
+
+
+def test_memory_that_cannot_be_asked_for_is_asked_for_again(machine: Machine) -> None:
+    exhausted = False
+
+    def memory() -> int:
+        if exhausted:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return machine.memory
+
+    made = Garbage(memory, machine.clock)
+    made.start()
+    made.thread.stop()
+    few, exhausted = rings(10), True
+    made.turn()
+    assert not few
+    made.stop()
 
 
 def test_python_collects_by_itself_but_in_between() -> None:
