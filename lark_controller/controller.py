@@ -148,6 +148,7 @@ class Controller:
             check=checks.check,
             note_late=checks.note_late,
             look_again=self._look_again,
+            clock=self._feed.clock,
         )
         self.jobs = Jobs(
             store,
@@ -197,7 +198,7 @@ class Controller:
         else:
             self._feed.loaded()
             refresh_facts(self._store, names, self._registration.set_facts)
-        until = self._registration.clock() + self._lease
+        until = self._feed.clock() + self._lease
         # The database writes 200,000 leases for seconds; the directory is loaded meanwhile.
         with ThreadPoolExecutor(1, "begin-leases") as aside:
             begun = aside.submit(self._store.runs.begin_leases, until)

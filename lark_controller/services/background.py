@@ -16,6 +16,7 @@ from lark_controller.api.metrics import Metrics
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.services.attempts import Attempts
 from lark_controller.services.external import ExternalAddresses
+from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import Store
@@ -42,7 +43,7 @@ class Upkeep:
     last full comparison, None for one that nothing but its marker vouches for; every switch is checked once in
     ``check_seconds`` (0: never), and one that was compared as it connected has had its check. ``note_late`` looks
     for workers that are behind their rules, ``look_again`` finds out what the store has not answered. Ended jobs
-    and the audit trail are kept for ``retention`` seconds (0: for ever).
+    and the audit trail are kept for ``retention`` seconds (0: for ever). Leases and other promises end by ``clock``.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Upkeep:
         check: Callable[[int], object],
         note_late: Callable[[], object],
         look_again: Callable[[], object],
+        clock: LeaseClock,
     ) -> None:
         self._store = store
         self._registration = registration
@@ -73,7 +75,7 @@ class Upkeep:
         self._check = check
         self._note_late = note_late
         self._look_again = look_again
-        self._clock = registration.clock
+        self._clock = clock
         self._states: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._writing = StoppableThread("lark-states", self._write_states, wake=lambda: self._states.put(None))
         self._leasing = StoppableThread("lark-leases", self._watch_leases)

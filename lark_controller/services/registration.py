@@ -33,7 +33,6 @@ from lark_controller.services.described_job import (
 from lark_controller.services.feed import Feed
 from lark_controller.services.gathering import Gathering
 from lark_controller.services.holdings import Holdings, addressing
-from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.node_patterns import PatternBookings
 from lark_controller.services.reservations import Reservations
 from lark_controller.services.unanswered import Unanswered
@@ -85,7 +84,7 @@ class Registration:
     """Registers, renews and ends jobs; thread-safe.
 
     ``feed`` has the live jobs, and hands what changes to the reconcile loop. ``why_kept`` is why a job lives on
-    though its lease is over (``""``: it does not). Leases end by ``clock``.
+    though its lease is over (``""``: it does not). Leases end by the feed's clock.
     """
 
     def __init__(
@@ -95,7 +94,6 @@ class Registration:
         feed: Feed,
         reservations: Reservations,
         why_kept: Callable[[Job], str] = lambda _: "",
-        clock: LeaseClock | None = None,
     ) -> None:
         self._store = store
         self._reservations = reservations
@@ -103,7 +101,6 @@ class Registration:
         self._feed = feed
         self._live = feed.directory.by_id
         self._why_kept = why_kept
-        self.clock = clock or feed.clock
         self._lock = feed.lock
         self._gathering: Gathering[_Post | _End, Registered | Job] = Gathering(self._carry_out)
         self._leases: dict[str, float] = {}
@@ -200,7 +197,7 @@ class Registration:
         policy = self._policy
         if policy is None:
             raise AddressError("", "the controller has no policy yet")
-        job = described(post.job_ad, post.machine_ad, self._names, now, self.clock() + self._lease)
+        job = described(post.job_ad, post.machine_ad, self._names, now, self._feed.clock() + self._lease)
         check_networks(policy, job)
         check_switch(policy, job)
         self._check_port(job)
@@ -316,7 +313,7 @@ class Registration:
             if job is None:
                 raise NotFoundError(f"no live job has the id {job_id}; post its ads again")
             # Under the lock: what is renewed by a clock of before is written before leases begin anew.
-            self._leases[job_id] = until = self.clock() + self._lease
+            self._leases[job_id] = until = self._feed.clock() + self._lease
         return replace(job, lease_until=until)
 
     def refused(self, job: Job) -> bool:
@@ -341,7 +338,7 @@ class Registration:
         missing: list[str] = []
         name = host.lower()
         with self._lock:
-            until = self.clock() + self._lease
+            until = self._feed.clock() + self._lease
             for job_id in job_ids:
                 job = self._live.get(job_id)
                 if job is None or job.host.lower() != name:
@@ -375,7 +372,7 @@ class Registration:
                 self._store.runs.renew(job.id, now + min(self._lease, KEPT_SECONDS))
                 continue
             with self._lock:
-                if self.clock.was_set:
+                if self._feed.clock.was_set:
                     return count
                 # A renewal, or the same run's ads once more, may have come since the store was asked.
                 held = self._store.runs.find(job.id)

@@ -56,7 +56,7 @@ def kept_up(
     upkeep = Upkeep(
         store, registration, none, ExternalAddresses(store, feed), Metrics(), lease_seconds=lease,
         check_seconds=check_seconds, retention=0, datapaths=datapaths, check=check, note_late=lambda: None,
-        look_again=registration.look_again,
+        look_again=registration.look_again, clock=feed.clock,
     )  # fmt: skip
     upkeep.start()
     try:

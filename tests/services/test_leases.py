@@ -148,9 +148,8 @@ def ahead() -> list[float]:
 def registered(tmp_path: Path, ahead: list[float]) -> Iterator[tuple[Store, Registration, Job]]:
     """A registration without switches, and a job of it."""
     store = Store.open(sqlite_with_tables(tmp_path / "lark.db"))
-    feed = Feed(Directory(), lambda job: None, lambda number: None)
-    none = Reservations(store, feed)
-    registration = Registration(store, 900, feed, none, clock=LeaseClock(lambda: time.time() + ahead[0]))
+    feed = Feed(Directory(), lambda job: None, lambda number: None, LeaseClock(lambda: time.time() + ahead[0]))
+    registration = Registration(store, 900, feed, Reservations(store, feed))
     policy = load(POLICY)
     registration.use(policy, needed_attributes(policy))
     yield store, registration, a_post(registration, "alice")
@@ -208,7 +207,7 @@ def test_a_clock_that_is_back_for_a_moment_ends_no_job_and_frees_no_address(
         a_post(registration, "bob")
     assert caught.value.holder == job.id
     # Leases begin anew first; until then none ends.
-    assert registration.clock.was_set
+    assert registration._feed.clock.was_set
     assert registration.expire(time.time()) == 0
     found = store.runs.find(job.id)
     assert found is not None
@@ -220,7 +219,8 @@ def test_a_database_that_is_away_for_half_a_day_ends_no_job_that_goes_on(
 ) -> None:
     store, registration, job = registered
     # Time passes, and is not set.
-    registration.clock = clock = LeaseClock(lambda: time.time() + ahead[0], lambda: time.monotonic() + ahead[0])
+    clock = LeaseClock(lambda: time.time() + ahead[0], lambda: time.monotonic() + ahead[0])
+    registration._feed.clock = clock
     lost = a_place(registration, 7).job
 
     def away(*_: object) -> None:
