@@ -5,12 +5,13 @@ python -m tests.mutation.guards "the code of a voucher"
 
 The guards are in ``guards.toml``: a text of a file, the text in its place without the guard, and the test that fails
 then, and not where the guard stands. Each runs in a process that is forked from one which has imported what tests need
-and nothing of the project.
+and nothing of the project. The programs of Python that a test starts are without the guard, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import signal
@@ -28,6 +29,8 @@ from tests.mutation.without import ROOT, Without
 LIST = Path(__file__).with_name("guards.toml")
 # Seconds for the test of one guard. One that never ends without it fails, too.
 _SECONDS = 300
+# Has what a program of Python imports when it starts.
+_INHERITED = Path(__file__).with_name("inherited")
 _FORK = multiprocessing.get_context("fork")
 # Prints the modules that tests need and that are not the project's.
 _FOREIGN = f"""
@@ -76,7 +79,10 @@ def _try(guard: Guard) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(quiet, stream)
-    sys.meta_path.insert(0, Without(guard.file, guard.text, guard.without))
+    change = guard.file, guard.text, guard.without
+    sys.meta_path.insert(0, Without(*change))
+    path = [str(_INHERITED), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(path), "WITHOUT_GUARD": json.dumps(change)}
     code = pytest.main(
         ["-o", "addopts=", "-p", "no:tests.fixtures.again", "-p", "no:cacheprovider", "-q", "-x", guard.test]
     )

@@ -15,6 +15,16 @@ from tests.mutation.guards import Guard, guards
 from tests.mutation.without import ROOT
 
 GUARDS = guards()
+# A test of what a program of its own says: the loss begins anew, since a switch has come.
+_TEST_OF_A_PROGRAM = '''
+import subprocess, sys
+def test_it():
+    text = """if True:
+        from lark_controller.cluster.reach import Loss, Reach, followed
+        print(followed(Loss(1, 0.0, 61.0), Reach(100, 2, 98, 98), 62.0).since)
+    """
+    assert subprocess.check_output([sys.executable, "-c", text], text=True).strip() == "62.0"
+'''
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
@@ -38,9 +48,11 @@ def test_one_that_is_taken_away_is_noticed_and_one_that_stays_is_not(tmp_path: P
     stays = replace(guard, name="stays", without=" or loss.connected < reach.connected")
     broken = replace(guard, name="its test fails", test=str(tmp_path / "test_broken.py"))
     Path(broken.test).write_text("def test_it():\n    assert False\n")
+    inside = replace(guard, name="in a program", test=str(tmp_path / "test_program.py"))
+    Path(inside.test).write_text(_TEST_OF_A_PROGRAM)
     lines = [
         "\n".join(f"{key} = {json.dumps(value)}" for key, value in asdict(each).items())
-        for each in (guard, stays, broken)
+        for each in (guard, stays, broken, inside)
     ]
     made = tmp_path / "guards.toml"
     made.write_text("".join(f"[[guard]]\n{each}\n" for each in lines))
@@ -49,5 +61,6 @@ def test_one_that_is_taken_away_is_noticed_and_one_that_stays_is_not(tmp_path: P
     )
     assert shown.returncode == 1, shown.stdout + shown.stderr
     assert shown.stdout.splitlines() == [
-        f"noticed   {guard.name}", "UNNOTICED stays", "FAILS ANYWAY its test fails", "1 of 3 noticed"
+        f"noticed   {guard.name}", "UNNOTICED stays", "FAILS ANYWAY its test fails", "noticed   in a program",
+        "2 of 4 noticed",
     ]  # fmt: skip
