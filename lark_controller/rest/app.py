@@ -101,6 +101,9 @@ class _App(Flask):
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
             self._count(environ, status, time.perf_counter() - began)
+            # Its traceback has the request, which has it: all that a path without a rule took would wait for a
+            # collection of garbage.
+            environ[_REQUEST].routing_exception = None
             lacking = _HEADERS.copy()
             for name, _ in headers:
                 lacking.pop(name.lower(), None)
