@@ -77,7 +77,7 @@ def test_a_request_that_is_answered_is_gone(tmp_path: Path, method: str, path: s
     api, requests = make_api(tmp_path), list[weakref.ref[Any]]()
 
     def began(_: object) -> None:
-        requests.append(weakref.ref(request._get_current_object()))
+        requests.append(weakref.ref(request.environ["werkzeug.request"]))
 
     gc.collect()
     gc.disable()
