@@ -70,7 +70,8 @@ def test_a_path_that_leads_to_a_rule_leaves_no_garbage(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/v1/nothing", 404), ("PUT", "/v1/jobs", 405), ("GET", "/v1/jobs", 200)]
+    ("method", "path", "status"),
+    [("GET", "/v1/nothing", 404), ("PUT", "/v1/jobs", 405), ("GET", "/v1/jobs", 200), ("GET", "//healthz", 308)],
 )
 def test_a_request_that_is_answered_is_gone(tmp_path: Path, method: str, path: str, status: int) -> None:
     """It would wait for a collection of garbage, with its body; anybody may send such, as many as they like."""
