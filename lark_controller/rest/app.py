@@ -8,7 +8,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Response, request
-from werkzeug.routing import Map
+from werkzeug.exceptions import HTTPException
+from werkzeug.routing import Map, RequestRedirect
 
 from lark_common.limits import Buckets, Places
 from lark_controller.api.controls import Controls
@@ -46,6 +47,7 @@ from lark_controller.settings import Settings
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
+    from flask.typing import ResponseReturnValue
 
 # After this many wrong tokens at once, a peer gets one more attempt each so many seconds.
 FAILURES = 10
@@ -95,12 +97,19 @@ class _App(Flask):
         """The function as it is: no view is a coroutine, for which Flask looks a dozen times a request."""
         return func
 
+    def handle_http_exception(self, e: HTTPException) -> HTTPException | ResponseReturnValue:
+        """As Flask's. A redirect, which is the answer itself there, would be held by its own traceback."""
+        return e.get_response(request.environ) if isinstance(e, RequestRedirect) else super().handle_http_exception(e)
+
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request. Outside of Flask, whose own ways to headers and counts take longer than some views do."""
         began = time.perf_counter()
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Callable[[bytes], object]:
             self._count(environ, status, time.perf_counter() - began)
+            # Its traceback has the request, which has it: all that a path without a rule took would wait for a
+            # collection of garbage.
+            environ[_REQUEST].routing_exception = None
             lacking = _HEADERS.copy()
             for name, _ in headers:
                 lacking.pop(name.lower(), None)

@@ -104,7 +104,7 @@ class ExternalAddresses:
     def load(self) -> None:
         """Take over what the store has, before live jobs are handed to the loop. Raises StoreError."""
         now = self._feed.clock.earliest()
-        self._store.expire(now)
+        self._store.expire(time.time(), past=now)
         with self._lock:
             self._of_job = {_place(each): each for each in self._store.held() if each.live(now)}
             for job_id in {each.job for each in self._of_job.values()}:
@@ -132,20 +132,20 @@ class ExternalAddresses:
     def associate(self, wish: ExternalWish, actor: str) -> Given:
         """Give a live job an external address; it keeps the one that it has. Raises ExternalAddressError, StateError,
         NotFoundError, StoreError."""
-        now = self._feed.clock.earliest()
+        now, past = time.time(), self._feed.clock.earliest()
         with self._lock:
             job = self._feed.directory.by_id.get(wish.job)
             if job is None:
                 raise NotFoundError(f"no live job has the id {wish.job}")
             family = wish.family or self._family(job)
             try:
-                if (has := self._kept(job, family, now)) is not None:
+                if (has := self._kept(job, family, past)) is not None:
                     self._check_same(job, has, wish)
                     return Given(has, False)
-                self._forget_past(now)
-                claim = self._claim(job, replace(wish, family=family), now)
+                self._forget_past(past)
+                claim = self._claim(job, replace(wish, family=family), past)
                 self._check_rate(job)
-                made = self._made(claim, now, actor)
+                made = self._made(claim, now, past, actor)
             except ExternalAddressError as error:
                 error.idle = self._without() is WithoutExternal.IDLE
                 self.refused(job.id, actor, str(error))
@@ -166,12 +166,12 @@ class ExternalAddresses:
                 f"job {job.called} has asked and released too often; another address in {math.ceil(left)} s"
             )
 
-    def _made(self, claim: Claim, now: float, actor: str) -> Association:
+    def _made(self, claim: Claim, now: float, past: float, actor: str) -> Association:
         """Give an address in the store. The caller holds the lock. Raises ExternalAddressError, NotFoundError,
         StoreError."""
         exhausted = claim.own is None and self._exhausted.get(claim.pool) == claim.networks
         try:
-            made = self._store.associate(replace(claim, exhausted=exhausted), now, actor)
+            made = self._store.associate(replace(claim, exhausted=exhausted), now, actor, past=past)
         except PoolExhaustedError:
             self._exhausted[claim.pool] = claim.networks
             raise
@@ -368,7 +368,7 @@ class ExternalAddresses:
             gone = [place for place in self._of_job if place[0] not in self._feed.directory.by_id]
             for place in gone:
                 del self._of_job[place]
-            return self._store.expire(now) + self._release_refused()
+            return self._store.expire(time.time(), past=now) + self._release_refused()
 
     def _find_out(self, now: float) -> None:
         """Take what the store has of the jobs about whose addresses it gave no answer. Raises StoreError."""

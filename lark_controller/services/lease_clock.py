@@ -18,7 +18,8 @@ class LeaseClock:
     """Follows the machine's clock, and keeps that it was set: leases that were given before mean nothing any more.
 
     What was promised until a time has no lease that could begin anew. While a clock that was set may yet be set right,
-    a promise is over only by both clocks (:meth:`earliest`), and lasts long enough by both (:meth:`latest`).
+    a promise is over only by both clocks (:meth:`earliest`), and lasts long enough by both (:meth:`latest`). What is
+    written of it, as into the audit trail, has the machine's time like all else.
 
     Thread-safe. ``steady`` goes on evenly, however the machine's clock (``wall``) is set.
     """

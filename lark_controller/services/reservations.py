@@ -6,6 +6,7 @@ it carries is the store's doing, for all processes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -97,7 +98,7 @@ class Reservations:
         capacities = self._store.reservations.worker_capacities() | self.new_links
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         promised = {} if topology is None else self._promised(policy, topology, live)
-        lost = self._store.reservations.reroute(partial(_demand_in, topology), promised, self._feed.clock.earliest())
+        lost = self._store.reservations.reroute(partial(_demand_in, topology), promised, time.time())
         flows = self._store.reservations.flows(self._feed.clock.earliest())
         self._coming = None
         self._policy, self._topology, self._capacities = policy, topology, capacities
@@ -199,9 +200,8 @@ class Reservations:
 
         Raises CapacityError, PathError, NotFoundError, StoreError.
         """
-        now = self._feed.clock.earliest()
         # One that is asked for again may be there.
-        self._unanswered.look_again(now)
+        self._unanswered.look_again(self._feed.clock.earliest())
         with self._lock:
             self._go_over()
             topology, policy = self._topology, self._policy
@@ -220,7 +220,7 @@ class Reservations:
             booking = flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady)
             has_line = self._own_changes.has_line(booking.job, of_job)
             with self._unanswered.made():
-                made = self._store.reservations.admit(booking, now, actor, has_line=has_line)
+                made = self._store.reservations.admit(booking, time.time(), actor, has_line=has_line)
             self._keep(made)
             self._flows_changed(made)
             self._own_changes.count(made.job, has_line, of_job)
@@ -230,7 +230,6 @@ class Reservations:
 
     def change(self, reservation_id: str, change: Change, actor: str, of_job: bool) -> Reservation:
         """Change rate, end or both. Raises CapacityError, PathError, NotFoundError, StoreError."""
-        now = self._feed.clock.earliest()
         found: list[Reservation] = []
 
         def rebook(before: Reservation) -> tuple[int, float | None, bool, Demand]:
@@ -253,7 +252,9 @@ class Reservations:
             renews = of_job and is_renewal(known, change)
             has_line = not renews and self._own_changes.has_line(known.job if known else None, of_job)
             with self._unanswered.changed(found):
-                made = self._store.reservations.change(reservation_id, rebook, now, actor, has_line=has_line)
+                made = self._store.reservations.change(
+                    reservation_id, rebook, time.time(), actor, has_line=has_line, past=self._feed.clock.earliest()
+                )
             if made is None:
                 raise _missing(reservation_id)
             if known is not None and replace(known, until=made.until) == made:
@@ -275,15 +276,14 @@ class Reservations:
 
     def release(self, reservation_id: str, actor: str, of_job: bool) -> Reservation:
         """Release a reservation. Raises NotFoundError, StoreError."""
-        now = self._feed.clock.earliest()
         with self._lock:
-            over = before = self._store.reservations.find(reservation_id, now)
+            over = before = self._store.reservations.find(reservation_id, self._feed.clock.earliest())
             has_line = True
             if before is not None:
                 _check_owner(before, of_job)
                 has_line = self._own_changes.has_line(before.job, of_job)
                 with self._unanswered.changed([before]):
-                    before = self._store.reservations.release(reservation_id, now, actor, has_line=has_line)
+                    before = self._store.reservations.release(reservation_id, time.time(), actor, has_line=has_line)
             if (over := self._unanswered.forget(reservation_id) or over) is not None:
                 self._over(over)
             if before is None:
@@ -322,12 +322,12 @@ class Reservations:
                 event("reservation over", job=each.job, reservation=each.id)
         # Its bandwidth is free for others only when its queue is gone, which the loop sees to meanwhile.
         self._leaving = {each.id: each for each in self._leaving.values() if self._holds(each)}
-        swept = self._store.reservations.sweep(now, self._leaving, self._quiet)
+        swept = self._store.reservations.sweep(time.time(), self._leaving, self._quiet, past=now)
         self._quiet &= self._leaving.keys()
         if swept or past:
             self._watch.bump()
         with self._lock:
-            self._own_changes.write(now)
+            self._own_changes.write(time.time())
         return swept
 
     def with_flows(self, job: Job, made: Iterable[Reservation] = ()) -> Job:

@@ -68,23 +68,27 @@ class Claim:
         return 4 if self.own is None else self.own.version
 
 
-def associate(connection: Connection, claim: Claim, now: float, actor: str) -> Association:
-    """Give a job an address; it keeps the one that it has, and has again the one of its own that rests. Raises
-    ExternalAddressError where there is none for it, and NotFoundError where the job has ended."""
+def associate(
+    connection: Connection, claim: Claim, now: float, actor: str, *, past: float | None = None
+) -> Association:
+    """Give a job an address; it keeps the one that it has, and has again the one of its own that rests. ``past`` is the
+    time up to which others are over and have rested, where that is not ``now``. Raises ExternalAddressError where there
+    is none for it, and NotFoundError where the job has ended."""
+    past = now if past is None else past
     job = claim.job
     # It does not end before the transaction does, so that its end finds the address.
     live = select(runs.c.number).where(runs.c.id == job.id, LIVE).with_for_update()
     if connection.execute(live).first() is None:
         raise NotFoundError(f"no live job has the id {job.id}")
     _lock(connection)
-    _expire(connection, now, claim)
+    _expire(connection, now, past, claim)
     theirs = table.c.job == job.id, table.c.family == claim.family
     for has in _found(connection, select(*table.c).where(NOT_RELEASED, *theirs)):
         return has
-    freed = _free(connection, now)
+    freed = _free(connection, past)
     # Counted no more where it is given again, and where it is not, nothing of this is written.
     again = _take_back(connection, claim)
-    _check_counts(connection, claim, now)
+    _check_counts(connection, claim, past)
     if claim.name is not None:
         names.check_free(connection, claim.name)
     if claim.exhausted and again is None and not freed:
@@ -144,13 +148,15 @@ def release_of_reservations(connection: Connection, numbers: Collection[int], no
         _release(connection, found, now, RESERVATION_OVER, "lark")
 
 
-def expire(connection: Connection, now: float) -> int:
-    """Release what is past its end, and free what has rested; returns how many were released."""
+def expire(connection: Connection, now: float, past: float | None = None) -> int:
+    """Release what is past its end, and free what has rested; returns how many were released. ``past`` is the time up
+    to which that is so, where that is not ``now``."""
+    past = now if past is None else past
     if connection.execute(_ANY_HELD).first() is None:
         return 0
     _lock(connection)
-    count = _expire(connection, now)
-    _free(connection, now)
+    count = _expire(connection, now, past)
+    _free(connection, past)
     return count
 
 
@@ -269,10 +275,10 @@ def _rested(seconds: float) -> str:
     return f"the first has rested in {max(1, round(seconds))} s"
 
 
-def _expire(connection: Connection, now: float, claim: Claim | None = None) -> int:
+def _expire(connection: Connection, now: float, until: float, claim: Claim | None = None) -> int:
     """Release what is past its end, and what jobs have that have ended; with a ``claim`` of those jobs alone that count
     for its limits, since that takes a look at each."""
-    past = _found(connection, select(*table.c).where(NOT_RELEASED, table.c.until <= now))
+    past = _found(connection, select(*table.c).where(NOT_RELEASED, table.c.until <= until))
     _release(connection, past, now, "its time is over", "lark")
     # A run that a switch refused ends by its state alone.
     ended = NOT_RELEASED, ~select(runs.c.number).where(runs.c.id == table.c.job, LIVE).exists()

@@ -99,13 +99,14 @@ def change(
     actor: str,
     *,
     has_line: bool = True,
+    past: float | None = None,
 ) -> Reservation | None:
     """Give a reservation the rate (kb/s), end, steadiness and demand that ``rebook`` makes of it; None where there is
-    none (any more). ``has_line``: the audit trail has a line of it. Raises CapacityError, and what ``rebook`` raises;
-    then nothing has changed."""
+    none (any more). ``has_line``: the audit trail has a line of it. ``past`` is the time up to which one is over, where
+    that is not ``now``. Raises CapacityError, and what ``rebook`` raises; then nothing has changed."""
     _lock_job_of(connection, reservation_id)
     _lock(connection)
-    before = _one(connection, (reservations.c.id == reservation_id) & _valid(now))
+    before = _one(connection, (reservations.c.id == reservation_id) & _valid(now if past is None else past))
     if before is None:
         return None
     return _replace(connection, before, *rebook(before), now, actor, has_line=has_line)
@@ -147,17 +148,25 @@ def release_of_job(connection: Connection, job_id: str) -> None:
         _remove(connection, (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == job_id))
 
 
-def sweep(connection: Connection, now: float, but: Collection[str] = (), quiet: Collection[str] = ()) -> int:
+def sweep(
+    connection: Connection,
+    now: float,
+    but: Collection[str] = (),
+    quiet: Collection[str] = (),
+    past: float | None = None,
+) -> int:
     """Release what is past its end, ``but`` for the reservations with these ids; returns how many reservations. The
-    audit trail has a line of each that is not among the ``quiet``.
+    audit trail has a line of each that is not among the ``quiet``. ``past`` is the time up to which one is over, where
+    that is not ``now``.
 
     Until then what they hold is not free: the queues that were made for them may still stand.
     """
-    if connection.execute(_PAST, {"now": now}).first() is None:
+    until = now if past is None else past
+    if connection.execute(_PAST, {"now": until}).first() is None:
         return 0
     _lock(connection)
-    past = (reservations.c.until <= now) & reservations.c.id.not_in(list(but)[:_BATCH])
-    gone = _remove(connection, past)
+    over = (reservations.c.until <= until) & reservations.c.id.not_in(list(but)[:_BATCH])
+    gone = _remove(connection, over)
     for each in gone:
         if each.id not in quiet:
             _note(connection, now, "lark", "expire", each, "the time that was reserved is over")

@@ -6,10 +6,11 @@ import errno
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from lark_controller.cli.garbage import GROWN, GROWN_AT_ONCE, MOST, SHARE, Garbage
+from lark_controller.cli.garbage import GROWN, GROWN_AT_ONCE, MOST, SHARE, Garbage, taken
 
 MIB = 1 << 20
 
@@ -27,13 +28,20 @@ class Machine:
     def __init__(self) -> None:
         self.now = 0.0
         self.memory = 100 * MIB
-        # Seconds that each look at the clock takes.
-        self.slow = 0.0
+        self.used = 0.0
+        # Seconds of the processor, and of waiting for the interpreter, that pass with each look at the time of either.
+        self.works = self.waits = 0.0
 
     def clock(self) -> float:
         """The time."""
-        self.now += self.slow
+        self.now += self.waits
         return self.now
+
+    def spent(self) -> float:
+        """The processor time."""
+        self.used += self.works
+        self.now += self.works + self.waits
+        return self.used
 
 
 def rings(count: int) -> weakref.WeakSet[Ring]:
@@ -51,7 +59,7 @@ def machine() -> Iterator[Machine]:
 
 @pytest.fixture
 def garbage(machine: Machine) -> Iterator[Garbage]:
-    made = Garbage(lambda: machine.memory, machine.clock)
+    made = Garbage(lambda: machine.memory, machine.clock, machine.spent)
     made.start()
     # Its turns are the tests'.
     made.thread.stop()
@@ -128,14 +136,14 @@ def test_memory_that_has_become_less_is_what_it_grows_from(machine: Machine, gar
 
 
 def test_collections_take_a_small_part_of_the_time(machine: Machine, garbage: Garbage) -> None:
-    machine.slow = 1.0
+    machine.works = 1.0
     first = rings(1)
     garbage.turn()
     assert not first
-    machine.slow = 0.0
+    machine.works = 0.0
     second = rings(1)
     garbage.turn()
-    machine.now += SHARE - 1
+    machine.now += SHARE - 3
     garbage.turn()
     assert len(second) == 1
     machine.now += 2
@@ -144,21 +152,54 @@ def test_collections_take_a_small_part_of_the_time(machine: Machine, garbage: Ga
     assert not third
 
 
+def test_a_collection_that_others_interrupt_takes_no_more_of_the_time(machine: Machine, garbage: Garbage) -> None:
+    machine.waits = 1.0
+    for _ in range(3):
+        found = rings(10)
+        garbage.turn()
+        assert not found
+
+
 def test_memory_that_cannot_be_asked_for_is_asked_for_again(machine: Machine) -> None:
-    exhausted = False
+    # None: no descriptor is free.
+    answers: list[int | None] = [machine.memory]
 
     def memory() -> int:
-        if exhausted:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer is None:
             raise OSError(errno.EMFILE, "Too many open files")
-        return machine.memory
+        return answer
 
     made = Garbage(memory, machine.clock)
     made.start()
     made.thread.stop()
-    few, exhausted = rings(10), True
+    few, answers[0] = rings(10), None
     made.turn()
     assert not few
+    # It cannot be asked for after a collection of everything either, which is not repeated for that.
+    part, size = GROWN_AT_ONCE
+    grown = int(machine.memory * (1 + part)) + size + 1
+    answers[:] = [grown, None, grown]
+    old = Ring()
+    made.turn()
+    made.turn()
+    seen = weakref.ref(old)
+    del old
+    made.turn()
+    assert seen() is not None
     made.stop()
+
+
+def test_memory_that_was_moved_to_the_swap_is_taken_too(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tlark: a\nVmPeak:\t  9000000 kB\nVmRSS:\t    2048 kB\nVmSwap:\t    1024 kB\nThreads:\t3\n")
+    assert taken(status) == 3 * MIB
+    # Some kernels have no swap.
+    status.write_text("VmRSS:\t    2048 kB\n")
+    assert taken(status) == 2 * MIB
+    before, held = taken(), bytearray(b"x") * (64 * MIB)
+    assert taken() - before > 60 * MIB
+    assert len(held) == 64 * MIB
 
 
 def test_python_collects_by_itself_but_in_between() -> None:

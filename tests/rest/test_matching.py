@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import random
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flask import request, request_started
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import Map, Rule
 from werkzeug.routing.map import MapAdapter
 
 from lark_controller.rest.matching import Routes
+from tests.fixtures.fake_controls import bearer
 from tests.fixtures.rest_app import make_api
 
 RULES = (
@@ -62,6 +65,29 @@ def test_a_path_that_leads_to_a_rule_leaves_no_garbage(path: str) -> None:
         for _ in range(10):
             ours.match(path)
         assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/v1/nothing", 404), ("PUT", "/v1/jobs", 405), ("GET", "/v1/jobs", 200), ("GET", "//healthz", 308)],
+)
+def test_a_request_that_is_answered_is_gone(tmp_path: Path, method: str, path: str, status: int) -> None:
+    """It would wait for a collection of garbage, with its body; anybody may send such, as many as they like."""
+    api, requests = make_api(tmp_path), list[weakref.ref[Any]]()
+
+    def began(_: object) -> None:
+        requests.append(weakref.ref(request.environ["werkzeug.request"]))
+
+    gc.collect()
+    gc.disable()
+    try:
+        with request_started.connected_to(began, api.app):
+            answer = api.client.open(path, method=method, headers=bearer("read"))
+        assert answer.status_code == status
+        answer.close()
+        assert [each() for each in requests] == [None]
     finally:
         gc.enable()
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import http.client
+import select
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
 
+from lark_common.sending import MOST
 from lark_controller.rest.server import waitress_server
 from lark_controller.rest.server.poll import Poll
 from tests.fixtures.fake_controls import bearer
@@ -93,6 +99,71 @@ def test_an_answer_is_sent_in_one_piece(running: Running, monkeypatch: pytest.Mo
     assert connection.getresponse().read() == b""
     assert len(sent) == 4
     connection.close()
+
+
+def a_channel(connection: socket.socket) -> Any:
+    """A connection of the server by itself."""
+    adjustments = Adjustments(channel_request_lookahead=1)
+    server = SimpleNamespace(active_channels={}, pull_trigger=lambda: None)
+    made = type("Channel", (waitress_server._Channel,), {"admission": SimpleNamespace(gone=lambda _: None)})
+    return made(server, connection, ("127.0.0.1", 1), adjustments, map={})
+
+
+class Paused(socket.socket):
+    """A socket whose descriptor, asked for by another thread than its maker's, is used only later."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(fileno=descriptor)
+        self.maker = threading.current_thread()
+        self.asked, self.closed = threading.Event(), threading.Event()
+
+    def fileno(self) -> int:
+        found = super().fileno()
+        if threading.current_thread() is not self.maker:
+            self.asked.set()
+            # Whoever closes it may have to wait for who sends.
+            self.closed.wait(0.5)
+        return found
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_what_is_sent_while_its_connection_is_closed_goes_to_no_other(connected: bool) -> None:
+    here, there = socket.socketpair()
+    paused = Paused(here.detach())
+    channel = a_channel(paused)
+
+    def send() -> None:
+        with suppress(OSError), channel.outbuf_lock:
+            # As behind a request that waits to be told to go on, which was connected when that was looked at.
+            channel.connected = connected
+            channel.send(b"the answer")
+        paused.asked.set()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert paused.asked.wait(10)
+    if connected:
+        channel.close()
+    else:
+        # handle_close() has had the lock already.
+        wasyncore.dispatcher.close(channel)
+    others = [end for _ in range(4) for end in socket.socketpair()]
+    paused.closed.set()
+    sender.join()
+    assert select.select(others, [], [], 0.0)[0] == []
+    for each in (*others, there):
+        each.close()
+
+
+def test_a_long_answer_is_not_sent_by_small_parts() -> None:
+    """Before each of them all that is left would be copied."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        there = socket.create_connection(listening.getsockname())
+        here, _ = listening.accept()
+    channel = a_channel(here)
+    assert channel.send(b"x" * (2 * MOST)) > MOST
+    channel.close()
+    there.close()
 
 
 class End:

@@ -88,3 +88,39 @@ def test_a_reservation_and_an_address_last_as_long_as_was_said_however_the_clock
         controller.reservations.expire(clock.earliest())
         with pytest.raises(NotFoundError):
             controller.reservations.find(made.id)
+
+
+def test_what_is_written_while_a_clock_is_doubtful_has_the_machines_time(tmp_path: Path) -> None:
+    external = (
+        "external: {quarantine: 7200, pools: {public: [198.51.100.64/28]}, rules: [{pool: public, open: [tcp]}]}\n"
+    )
+    ahead, passed = [-DAY], [0.0]
+    with running(tmp_path, POLICY + external) as controller:
+        clock = controller._feed.clock = LeaseClock(
+            lambda: time.time() + ahead[0] + passed[0], lambda: time.monotonic() + passed[0]
+        )
+        job = start(controller, 1)
+        short = controller.reservations.reserve(Wish("worker2", "files.example", 1, 60), "ops", False)
+        # It was a day behind, and is set right.
+        ahead[0] = 0.0
+        made = controller.reservations.reserve(Wish(job.id, "wan", 1, 3600), "ops", False)
+        address = controller.external.associate(ExternalWish(job.id, reservation=made.id), "ops").association
+        controller.reservations.change(made.id, Change(rate=2), "ops", False)
+        controller.reservations.release(made.id, "ops", False)
+        passed[0] = 61.0
+        controller.reservations.expire(clock.earliest())
+        began, lines = time.time(), controller._store.trail.page(None, None, 100).entries
+        assert [line.action for line in lines if line.subject == short.id] == ["expire", "reserve"]
+        assert {"reserve", "associate", "change", "release", "dissociate"} <= {line.action for line in lines}
+        assert all(abs(line.at - began) < 3600 for line in lines)
+        assert abs(made.created - began) < 3600
+        assert abs(address.created - began) < 3600
+        # The address rests as long as the policy has it, whatever the clock of before was.
+        passed[0] = DOUBTFUL + 1
+        controller.external.expire(clock.earliest())
+        over = controller.external.find(address.id)
+        assert over.released is not None
+        assert over.free is not None
+        assert over.free > began + 7000
+        (pool,) = controller.external.pools()
+        assert (pool.used, pool.quarantined) == (0, 1)

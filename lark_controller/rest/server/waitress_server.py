@@ -26,7 +26,7 @@ from waitress.task import ErrorTask, WSGITask
 from lark_common import log
 from lark_common.errors import SettingError
 from lark_common.exhausted import EXHAUSTED, exhausted
-from lark_common.sending import send_at_once
+from lark_common.sending import MOST, send_at_once
 from lark_controller.rest.auth import AUTHENTICATED, CERTIFICATE
 from lark_controller.rest.forwarding.origin import FIELD, HANDED_ON, Head, Origin, Origins, nowhere
 from lark_controller.rest.problems import CONTENT_TYPE, document
@@ -191,7 +191,15 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
 
     def _send_now(self, data: bytes) -> int:
         connection = self.socket
-        return 0 if connection is None else send_at_once(connection.fileno(), data)
+        # Of more than it sends, a copy of all would be made for each part. One that is not connected any more may be
+        # closed this moment, and its descriptor be another's; one that is waits for who sends, who has the lock.
+        if connection is None or not self.connected or len(data) > MOST:
+            return 0
+        return send_at_once(connection.fileno(), data)
+
+    def close(self) -> None:
+        with self.outbuf_lock:
+            super().close()
 
     def del_channel(self, map: dict[int, Any] | None = None) -> None:  # noqa: A002  # waitress's name
         super().del_channel(map)
