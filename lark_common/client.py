@@ -16,6 +16,7 @@ from urllib.parse import quote
 from lark_common.endpoint import ProblemError, UnreachableError
 from lark_common.rest_requests import Answer, RestRequests
 from lark_common.runs import EndedBy
+from lark_common.worker_rules import UNTOLD, WaysOut
 
 __all__ = ["Answer", "Client", "ProblemError", "UnreachableError"]
 
@@ -155,13 +156,13 @@ class Client(RestRequests):
         revision: str,
         refused: Mapping[str, str] | None = None,
         late: Iterable[str] = (),
-        uplinks: Mapping[str, float | None] | None = None,
+        out: WaysOut = UNTOLD,
     ) -> Answer:
         """Confirm a worker's revision of its rules, but for jobs that it refuses (id, reason) and jobs that are late,
-        since their networks are still to be made. ``uplinks`` are its interfaces that lead away, with
-        their speeds in Mb/s."""
+        since their networks are still to be made. ``out`` are its interfaces that lead away."""
+        ways = [{"network_type": str(each.network_type), "uplinks": sorted(each.uplinks)} for each in out.ways]
         report = {"revision": revision, "refused": dict(refused or {}), "late": sorted(late)}
-        body = json.dumps({**report, "uplinks": dict(uplinks or {})})
+        body = json.dumps({**report, "uplinks": dict(out.speeds), "ways": ways})
         return self._json("PUT", f"/v1/hosts/{_part(host)}/rules", None, body, "application/json")
 
     def delivered(self, host: str, at: int, queues: Iterable[Mapping[str, str | int]]) -> Answer:

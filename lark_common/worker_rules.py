@@ -60,6 +60,27 @@ class Uplink:
 
 
 @dataclass(frozen=True, slots=True)
+class WayOut:
+    """The interfaces by which jobs of a network type leave their worker: those of one Linux bridge, or those behind
+    NAT."""
+
+    network_type: NetworkType
+    uplinks: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class WaysOut:
+    """A worker's interfaces that lead away: their ``speeds`` in Mb/s by name (None: not known), and the ``ways`` of its
+    jobs; where it has told none, each job leaves by any."""
+
+    speeds: Mapping[str, float | None] = field(default_factory=lambda: MappingProxyType({}))
+    ways: tuple[WayOut, ...] = ()
+
+
+UNTOLD: Final = WaysOut()
+
+
+@dataclass(frozen=True, slots=True)
 class ReservedShare:
     """A flow of a job that has a share of its own at the uplinks: what it sends to ``target`` (empty: to the WAN)."""
 

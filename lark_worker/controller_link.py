@@ -25,7 +25,7 @@ from lark_common.runs import Address, EndedBy, Network
 from lark_common.scitags import Marks
 from lark_common.scitags import from_json as marks_from_json
 from lark_common.transfers import Treatment, treatment_of
-from lark_common.worker_rules import WorkerRules, from_json
+from lark_common.worker_rules import WaysOut, WorkerRules, from_json
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.queues.shaping import Seen
 from lark_worker.settings import Settings
@@ -52,11 +52,11 @@ LEAST_LEASE: Final = 15.0
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The outcome of rules: the jobs that cannot be enforced (id, reason), those whose network is not made yet, and the
-    worker's uplinks with their speeds in Mb/s."""
+    worker's interfaces that lead away."""
 
     refused: Mapping[str, str]
     late: frozenset[str]
-    uplinks: Mapping[str, float | None]
+    out: WaysOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class ControllerLink:
 
     def rules_confirmed(self, host: str, revision: str, applied: Applied) -> None:
         """Report that a revision of the rules is in place, and the jobs that it refuses."""
-        self._ask(lambda client: client.confirm_rules(host, revision, applied.refused, applied.late, applied.uplinks))
+        self._ask(lambda client: client.confirm_rules(host, revision, applied.refused, applied.late, applied.out))
 
     def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> None:
         """Report a job's counters since its start; nothing happens for one that is unknown to the controller."""

@@ -384,7 +384,8 @@ reason() {
     case $body in
         *'"detail"'*)
             flat=$(printf '%s' "$body" | tr '\n\t' '  ')
-            printf '%s' "${flat#*\"detail\"}" | sed -nE 's/^ *: *"(([^"\\]|\\.)*)".*/\1/p' | sed 's/\\n/ /g; s/\\\(.\)/\1/g'
+            printf '%s' "${flat#*\"detail\"}" | sed -nE 's/^ *: *"(([^"\\]|\\.)*)".*/\1/p' |
+                sed -E 's/\\\\/\//g; s/\\u[0-9a-fA-F]{4}/?/g; s/\\n/ /g; s/\\(.)/\1/g'
             ;;
         *'<'*'>'*) ;;
         *) printf '%s' "$body" | head -n 3 ;;

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Protocol
 
 from lark_common.scitags import Marks
-from lark_common.worker_rules import WorkerRules
+from lark_common.worker_rules import UNTOLD, WaysOut, WorkerRules
 from lark_controller.qos.delivery import Counters
 
 
@@ -57,10 +56,10 @@ class WorkerControls(Protocol):
         revision: str,
         refused: Mapping[str, str],
         late: Sequence[str] = (),
-        uplinks: Mapping[str, float | None] = MappingProxyType({}),
+        out: WaysOut = UNTOLD,
     ) -> WorkerStatus:
         """Notes that a worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made
-        yet; ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
+        yet; ``out`` are its interfaces that lead away."""
 
     def marks(self, host: str, job_ids: Sequence[str]) -> Marks:
         """The marks (SciTags) of these live jobs of a worker, and the receivers of reports; jobs that do not live

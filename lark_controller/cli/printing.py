@@ -88,7 +88,7 @@ def job(found: Answer) -> None:
         ("group", found["group"] or "none"),
         ("run", f"{found['global_job_id']} on {found['slot']}"),
         ("addresses", _addresses(found) or "none"),
-        ("attached", f"{found['network_type']}, {_place(found)}"),
+        ("attached", ", ".join([found["network_type"], *_vlan(found), _place(found)])),
         ("lease until", found["lease_until"]),
         ("policy", decision_words.words(decision, found)),
         ("used", _used(found["usage"])),
@@ -232,6 +232,10 @@ def _subject(rates: Answer, by: str) -> str:
 def cleared() -> None:
     """Begin again at the top of a terminal; elsewhere an empty line stands between two tables."""
     print("\x1b[H\x1b[2J" if sys.stdout.isatty() else "", end="" if sys.stdout.isatty() else "\n")
+
+
+def _vlan(found: Answer) -> list[str]:
+    return [] if found["vlan"] is None else [f"VLAN {found['vlan']}"]
 
 
 def _place(found: Answer) -> str:

@@ -7,10 +7,10 @@ holds the two against each other on random histories. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
-from lark_common.worker_rules import WorkerRules
+from lark_common.worker_rules import WaysOut, WorkerRules
 from lark_controller.flows import access_point, core
 from lark_controller.flows.diff import diff
 from lark_controller.flows.edge import program as edge
@@ -119,12 +119,12 @@ class Desired(ExternalJobs):
         """True where cores need the job's addresses, because a WAN rule drops or steers its traffic."""
         return placed.job.has_pool_address and self._class_label(placed) is not None
 
-    def worker_rules(self, host: str, speeds: Mapping[str, float | None] | None = None) -> WorkerRules:
-        """The rules that a worker enforces for its jobs that are at no switch; ``speeds`` as in
+    def worker_rules(self, host: str, out: WaysOut | None = None) -> WorkerRules:
+        """The rules that a worker enforces for its jobs that are at no switch; ``out`` as in
         :func:`~lark_controller.flows.worker_rules.worker_rules`."""
         jobs = self.ruled_at(host)
         covers = {key: self._slices.cover(key) for key in slices_of(self.policy, jobs)}
-        return worker_rules(self.policy, host, jobs, covers, self._dscp, speeds)
+        return worker_rules(self.policy, host, jobs, covers, self._dscp, out)
 
     def build(self, datapath: int) -> Program:
         """Everything that a known switch should hold, from scratch. Raises KeyError for an unknown one."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
-from lark_common.worker_rules import RULED, UNSLICED, JobRules, Share, WorkerRules
+from lark_common.worker_rules import RULED, UNSLICED, JobRules, Share, WaysOut, WorkerRules
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.prefixes import FULL, Prefix, PrefixSet, minimal_cover
 from lark_controller.flows.tags import assign_tags
@@ -113,10 +113,10 @@ def worker_rules(
     jobs: Iterable[Placed],
     covers: Mapping[SliceKey, PrefixSet],
     dscps: Mapping[str, int],
-    speeds: Mapping[str, float | None] | None = None,
+    out: WaysOut | None = None,
 ) -> WorkerRules:
     """The rules of a host: its jobs, and a copy of the cover of each of their slices; ``dscps`` are the groups',
-    and ``speeds`` those of the interfaces that lead away from the worker, None where it has reported none.
+    and ``out`` are the interfaces that lead away from the worker, None where it has reported none.
 
     Jobs behind NAT have addresses of their worker's own, which are job addresses there and nowhere else, and no part
     of the WAN; jobs of one slice on one worker reach each other by them.
@@ -129,7 +129,7 @@ def worker_rules(
     for placed in jobs:
         if placed.job.network_type is NetworkType.NAT and (key := _slice_of(policy, placed)) is not None:
             behind.setdefault(key, []).extend(placed.job.addresses)
-    shares = worker_shares(policy, host, jobs, speeds)
+    shares = worker_shares(policy, host, jobs, out)
     own = minimal_cover(a for p in jobs if p.job.network_type is NetworkType.NAT for a in p.job.addresses)
     return WorkerRules(
         job_networks=(*policy.job_networks, *own),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final
 
-from lark_common.worker_rules import ReservedShare, Share, Uplink
+from lark_common.runs import NetworkType
+from lark_common.worker_rules import RULED, ReservedShare, Share, Uplink, WayOut, WaysOut
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.model import InboundShares, Policy
@@ -39,20 +40,22 @@ def is_limited(placed: Placed) -> bool:
     return _rate(placed) is not None or any(not each.incoming for each in placed.job.reserved)
 
 
-def worker_shares(
-    policy: Policy, host: str, jobs: Iterable[Placed], speeds: Mapping[str, float | None] | None
-) -> WorkerShares:
-    """The shares of these jobs of one worker, whose interfaces that lead away have these ``speeds`` (Mb/s, None where
-    one is not known). ``speeds`` None: the worker has reported none."""
+def worker_shares(policy: Policy, host: str, jobs: Iterable[Placed], out: WaysOut | None) -> WorkerShares:
+    """The shares of these jobs of one worker, whose interfaces that lead away are ``out``; None: it has reported
+    none."""
     present = [placed for placed in jobs if not placed.decision.isolated]
-    keys: list[str] = []
-    demands = list(_demands(present, keys, shared=bool(policy.bandwidths)))
     if not any(is_limited(placed) for placed in present):
         return WorkerShares()
-    if speeds is None:
+    if out is None:
         return WorkerShares(None)
-    chosen = {name: each for name, each in speeds.items() if _is_uplink(name, policy)} or speeds
-    known = {name: each if policy.edge_speed is None else policy.edge_speed for name, each in chosen.items()}
+    keys: list[str] = []
+    ways = _chosen(policy, out)
+    demands = list(_demands(present, keys, ways, shared=bool(policy.bandwidths)))
+    known = {
+        name: each if policy.edge_speed is None else policy.edge_speed
+        for name, each in out.speeds.items()
+        if any(name in names for names in ways.values())
+    }
     inbound = policy.edge_inbound if policy.bandwidths else InboundShares.OPEN
     plan = worker_queue_plan(demands, carried(known, policy, host, demands), inbound)
     jobs_of = {Claim.of_job(placed.job.number): placed.job.id for placed in present}
@@ -85,7 +88,21 @@ def reserved_shares(job: Job) -> tuple[ReservedShare, ...]:
     return tuple(ReservedShare(_key(job, each), each.target) for each in job.reserved if not each.incoming)
 
 
-def _demands(present: Iterable[Placed], keys: list[str], *, shared: bool) -> Iterable[QueueDemand]:
+def _chosen(policy: Policy, out: WaysOut) -> Mapping[NetworkType, frozenset[str]]:
+    """The uplinks of jobs of each network type: of each way those that the policy names, or else all of it. So none is
+    without a queue because the policy names the interfaces of another way alone."""
+    every = frozenset(out.speeds)
+    chosen: dict[NetworkType, frozenset[str]] = {}
+    for way in out.ways or [WayOut(kind, every) for kind in RULED]:
+        names = way.uplinks & every
+        named = frozenset(name for name in names if _is_uplink(name, policy))
+        chosen[way.network_type] = chosen.get(way.network_type, frozenset()) | (named or names)
+    return chosen
+
+
+def _demands(
+    present: Iterable[Placed], keys: list[str], ways: Mapping[NetworkType, frozenset[str]], *, shared: bool
+) -> Iterable[QueueDemand]:
     """The demands of the jobs; ``keys`` receives the key of each that has a queue. A flow between two of them takes no
     uplink."""
     seen: dict[int, int] = {}
@@ -95,6 +112,7 @@ def _demands(present: Iterable[Placed], keys: list[str], *, shared: bool) -> Ite
     floors = any(not each.incoming and not each.steady for placed in present for each in placed.job.reserved)
     for placed in present:
         job = placed.job
+        names = ways.get(job.network_type, frozenset())
         for each in job.reserved:
             if seen[each.number] > 1:
                 continue
@@ -102,14 +120,14 @@ def _demands(present: Iterable[Placed], keys: list[str], *, shared: bool) -> Ite
             if not each.incoming:
                 keys.append(_key(job, each))
                 number = len(keys)
-            yield flow_demand(job, each, number, placed.decision.bandwidth)
+            yield replace(flow_demand(job, each, number, placed.decision.bandwidth), uplinks=names)
         rate, share, claim = _rate(placed), placed.decision.bandwidth, Claim.of_job(job.number)
         if rate is None or share is None:
             if shared or floors:
-                yield QueueDemand(claim, _NO_QUEUE, job.id)
+                yield QueueDemand(claim, _NO_QUEUE, job.id, uplinks=names)
             continue
         keys.append(job.id)
-        yield QueueDemand(claim, len(keys), job.id, rate, share.borrows, share.ceiling)
+        yield QueueDemand(claim, len(keys), job.id, rate, share.borrows, share.ceiling, uplinks=names)
 
 
 def _rate(placed: Placed) -> float | None:

@@ -59,7 +59,8 @@ class QueueDemand:
     ``rate`` is in Mb/s, None for a job that is not limited. ``number`` is its queue at the uplinks, ``port`` the name
     of its own port (None: nothing is done towards it). ``borrows`` is True where ``rate`` is guaranteed and not the
     limit; ``ceiling`` (Mb/s) then is the limit, None the link. ``job`` is the number of the job at this end of a flow
-    (``way`` is not BOTH). Where the link cannot hold all, the last ``claim`` comes short.
+    (``way`` is not BOTH). Where the link cannot hold all, the last ``claim`` comes short. ``uplinks`` are those by
+    which it leaves, None where that may be any: at others it comes short of nothing.
     """
 
     claim: Claim
@@ -70,6 +71,11 @@ class QueueDemand:
     ceiling: float | None = None
     way: Way = Way.BOTH
     job: int | None = None
+    uplinks: frozenset[str] | None = None
+
+    def leaves_by(self, name: str) -> bool:
+        """True if it may leave by the uplink of that name."""
+        return self.uplinks is None or name in self.uplinks
 
 
 def flow_demand(job: Job, flow: ReservedFlow, number: int, share: HostBandwidth | None) -> QueueDemand:
@@ -101,7 +107,7 @@ def worker_queue_plan(
 
     No queue stands at an uplink while no job is limited. A demand that the link cannot hold beside those before it
     gets no guarantee, is limited to its rate unless it is a flow that borrows, and is named in ``short``; so is every
-    demand while a speed is not known.
+    demand while the speed of an uplink by which it leaves is not known.
     """
     jobs = sorted(demands, key=lambda demand: demand.claim)
     limited = [(each, each.rate) for each in jobs if each.rate is not None and each.way is not Way.IN]
@@ -110,8 +116,9 @@ def worker_queue_plan(
     short: dict[Claim, str] = {}
     ports: dict[str, PortQueues] = {}
     known = [speed for speed in uplinks.values() if speed is not None]
-    if why := why_none(uplinks):
-        short |= {each.claim: why for each, _ in limited}
+    for each, _ in limited:
+        if why := why_none({name: speed for name, speed in uplinks.items() if each.leaves_by(name)}):
+            short[each.claim] = why
     for name, speed in uplinks.items():
         if speed is not None:
             ports[name] = _uplink(jobs, limited, name, speed, short)
@@ -157,7 +164,7 @@ def _uplink(
     for each, rate in limited:
         wanted = bits(rate)
         fits = promised + wanted <= link
-        if not fits:
+        if not fits and each.leaves_by(name):
             left = (link - promised) / 1e6
             short[each.claim] = (
                 f"uplink {name} of {speed:g} Mb/s has {left:g} Mb/s left, and this job needs {rate:g}; it is limited "

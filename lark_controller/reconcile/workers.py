@@ -10,10 +10,9 @@ import secrets
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
-from lark_common.worker_rules import RULED, WorkerRules
+from lark_common.worker_rules import RULED, UNTOLD, WaysOut, WorkerRules
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.worker_shares import is_limited, worker_shares
 from lark_controller.jobs.job import Job
@@ -37,8 +36,8 @@ class Workers:
     def __init__(self, loop: LoopState) -> None:
         self.states = WorkerStates()
         self._loop = loop
-        # By host, the speeds of its uplinks as the worker has reported them: Mb/s, None where not known.
-        self._speeds: dict[str, Mapping[str, float | None]] = {}
+        # By host, its interfaces that lead away, as the worker has reported them.
+        self._out: dict[str, WaysOut] = {}
         # By host, the time of the last report of its queues, on the worker's clock.
         self._counted_at: dict[str, float] = {}
 
@@ -55,7 +54,7 @@ class Workers:
 
     def rules(self, host: str) -> WorkerRules:
         """The rules of a worker as they should be now."""
-        return self._loop.desired.worker_rules(host, self._speeds.get(host))
+        return self._loop.desired.worker_rules(host, self._out.get(host))
 
     def revise(self) -> None:
         """Give workers whose rules changed a new revision; jobs with new rules wait for it."""
@@ -88,18 +87,18 @@ class Workers:
         revision: str,
         refused: Mapping[str, str],
         late: Iterable[str] = (),
-        uplinks: Mapping[str, float | None] = MappingProxyType({}),
+        out: WaysOut = UNTOLD,
     ) -> None:
         """Note that a worker has a revision of its rules in place, but for the jobs that it refuses, each with the
-        reason, and those that are ``late``: their networks are not made yet. ``uplinks`` are its interfaces that lead
-        away, with their speeds in Mb/s."""
+        reason, and those that are ``late``: their networks are not made yet. ``out`` are its interfaces that lead
+        away."""
         for job_id, reason in refused.items():
             job = self._job(job_id)
             if job is not None and job.host == host and job.network_type in RULED:
                 self._loop.dirty.refuse(job.number, f"worker {host}: {reason}")
         waiting = {job.number for job_id in late if (job := self._job(job_id)) is not None}
         limited = [placed for placed in self._loop.desired.ruled_at(host) if is_limited(placed)]
-        if self._learn(host, uplinks) and limited:
+        if self._learn(host, out) and limited:
             # The jobs' shares follow from the uplinks' speeds.
             self.states.changed(host, [placed.job.number for placed in limited])
             for placed in limited:
@@ -111,18 +110,18 @@ class Workers:
         for number in {*done, *(placed.job.number for placed in limited)}:
             self._loop.dirty.job(number)
 
-    def _learn(self, host: str, uplinks: Mapping[str, float | None]) -> bool:
-        """Keep a worker's report of its uplinks; True where it is new, and the worker has jobs."""
-        if self._speeds.get(host) == uplinks or not self._loop.desired.ruled.numbers(host):
+    def _learn(self, host: str, out: WaysOut) -> bool:
+        """Keep a worker's report of its interfaces; True where it is new, and the worker has jobs."""
+        if self._out.get(host) == out or not self._loop.desired.ruled.numbers(host):
             return False
-        self._speeds[host] = MappingProxyType(dict(uplinks))
+        self._out[host] = out
         return True
 
     def _judge(self, host: str, limited: Iterable[Placed]) -> None:
         """Let the jobs wait whose bandwidth the worker's uplinks cannot hold, and no others."""
         key, seen = RulesAt(host), self._loop.confirmations
         desired = self._loop.desired
-        short = worker_shares(desired.policy, host, desired.ruled_at(host), self._speeds.get(host)).short
+        short = worker_shares(desired.policy, host, desired.ruled_at(host), self._out.get(host)).short
         for placed in limited:
             number = placed.job.number
             if self.states.needs(host, number):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from lark_common.scitags import Marks
+from lark_common.worker_rules import UNTOLD, WaysOut
 from lark_controller.api.workers import Delivered, RuledWorker, WorkerStatus
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.confirmations import RulesAt
@@ -54,13 +54,13 @@ class Workers:
         revision: str,
         refused: Mapping[str, str],
         late: Sequence[str] = (),
-        uplinks: Mapping[str, float | None] = MappingProxyType({}),
+        out: WaysOut = UNTOLD,
     ) -> WorkerStatus:
         """Note that a worker has a revision in place, but for the jobs that it refuses (id, reason) and those not made
-        yet; ``uplinks`` are its interfaces that lead away, with their speeds in Mb/s."""
+        yet; ``out`` are its interfaces that lead away."""
 
         def note() -> WorkerStatus:
-            self._reconciler.workers.confirmed(host, revision, refused, late, uplinks)
+            self._reconciler.workers.confirmed(host, revision, refused, late, out)
             self._reconciler.act()
             return self._status(host, revision)
 

@@ -6,7 +6,6 @@ outcome, e.g. a VLAN's name into its number. Most jobs ask for nothing; Undefine
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -26,11 +25,10 @@ from lark_common.classads.values import (
 from lark_common.errors import AdError
 from lark_worker.errors import RefusedError
 from lark_worker.identity.trusted_ad import TrustedAds
+from lark_worker.life.site_program import MAX_OUTPUT, run_program
 from lark_worker.network.linux_bridge import bridge_of
 from lark_worker.settings import Settings
 
-SCRIPT_SECONDS: Final = 10.0
-MAX_OUTPUT: Final = 65536
 # Attributes that the service itself sets, whatever slot ad and script have.
 OWN: Final = ("ExternalInterface", "InternalInterface", "InnerMacAddress", "DatapathId")
 # JobUniverse of virtual machines.
@@ -129,21 +127,13 @@ def _evaluate(machine: classad2.ClassAd, job: classad2.ClassAd) -> None:
 
 def _script(script: Path, job: classad2.ClassAd, machine: classad2.ClassAd) -> classad2.ClassAd:
     given = f"{ad_text(job).rstrip()}\n{SEPARATOR}\n{ad_text(machine).rstrip()}\n"
-    try:
-        done = subprocess.run(
-            [str(script)], input=given.encode(), capture_output=True, timeout=SCRIPT_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise RefusedError(f"{script} took longer than {SCRIPT_SECONDS:g} s") from None
-    except OSError as error:
-        raise RefusedError(f"{script} cannot be run: {error.strerror}") from None
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise RefusedError(lines[-1][:200] if lines else f"{script} ended with status {done.returncode}")
-    if len(done.stdout) > MAX_OUTPUT:
+    ended = run_program([str(script)], given)
+    if ended.why:
+        raise RefusedError(ended.why)
+    if len(ended.output) > MAX_OUTPUT:
         raise RefusedError(f"{script} printed more than {MAX_OUTPUT} bytes")
     try:
-        changed, _ = parse_ad(done.stdout.decode("utf-8"))
+        changed, _ = parse_ad(ended.output.decode("utf-8"))
     except (AdError, UnicodeDecodeError) as error:
         raise RefusedError(f"{script} did not print an ad: {error}") from None
     return changed

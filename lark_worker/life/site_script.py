@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
-from typing import Final
 
 from lark_common import log
 from lark_worker.errors import RefusedError
+from lark_worker.life.site_program import run_program
 from lark_worker.network.commands import NETNS
 from lark_worker.records.records import Record
-
-SECONDS: Final = 10.0
-_REASON: Final = 200
 
 
 class SiteScript:
@@ -53,20 +49,4 @@ class SiteScript:
             "LARK_EXTERNAL_INTERFACE": "" if record.network_type == "none" else record.port,
             "LARK_ADDRESSES": " ".join(record.addresses),
         }
-        try:
-            done = subprocess.run(
-                [str(self._path), action],
-                input=record.body.encode("utf-8", "surrogatepass"),
-                capture_output=True,
-                timeout=SECONDS,
-                check=False,
-                env=environment,
-            )
-        except subprocess.TimeoutExpired:
-            return f"{self._path} {action} took longer than {SECONDS:g} s"
-        except OSError as error:
-            return f"{self._path} cannot be run: {error.strerror}"
-        if not done.returncode:
-            return ""
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:_REASON] if lines else f"{self._path} {action} ended with status {done.returncode}"
+        return run_program([str(self._path), action], record.body, environment).why

@@ -9,8 +9,9 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +22,13 @@ from lark_worker.records.atomic_file import write_atomically
 KINDS: Final = ("ovs", "ovs-userspace", "linux")
 DEVICES: Final = Path("/sys/class/net")
 BASE_FLOWS: Final = "lark-base-flows"
-# Routes that the kernel makes by itself with an address, or that a router's advertisement brings again.
+# Routes that the kernel makes by itself with an address, or that a router's advertisement brings again; and the types
+# of those that it keeps for its own addresses (ip-route(8)).
 _NOT_OURS: Final = frozenset({"kernel", "ra"})
+_OWN_TYPES: Final = frozenset({"local", "broadcast", "anycast", "multicast"})
+# Words of a route that is shown that are no part of it, and those of which one more follows.
+_STATES: Final = frozenset({"linkdown", "dead", "offload", "trap", "rt_offload", "rt_trap", "rt_offload_failed"})
+_STATES_WITH: Final = frozenset({"expires", "nhid", "error"})
 _TRY: Final = 0.5
 
 
@@ -54,13 +60,21 @@ class OwnBridge:
         was. Raises NetworkError.
         """
         known = self._known(bridge)
-        if known is not None and _is_port(bridge, interface, kind):
-            return known
+        if known is not None and self._stands(known):
+            if (known.interface, known.kind) != (interface, kind):
+                raise NetworkError(
+                    f"{bridge} was made with {known.interface} (--kind {known.kind}); take it apart first: "
+                    f"lark-worker bridge undo {bridge}"
+                )
+            if _is_done(known):
+                return known
+            if kind == "linux" or (known.addresses and not _addresses(interface)):
+                # It broke off while addresses moved.
+                self.undo(bridge)
+                known = None
         # The machine has started anew. Open vSwitch's bridges outlive that; the kernel's, and all addresses, do not.
         is_there = known is not None and kind != "linux" and self._has_port(bridge, interface)
         if not is_there:
-            if known is not None:
-                self._path(bridge).unlink()
             self._check(bridge, interface, kind)
         moved = Moved(bridge, interface, kind, *_read(interface))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,6 +131,12 @@ class OwnBridge:
             if shutil.which(BASE_FLOWS) is None:
                 raise NetworkError(f"{BASE_FLOWS} is not in the path, and without its flows the worker is cut off")
 
+    def _stands(self, moved: Moved) -> bool:
+        """True if a bridge that was made here is there, be it that its addresses are not."""
+        if moved.kind == "linux":
+            return (DEVICES / moved.bridge).exists()
+        return self._has_port(moved.bridge, moved.interface)
+
     def _has_port(self, bridge: str, interface: str) -> bool:
         """True if Open vSwitch has the bridge, and the interface is a port of it."""
         return interface in run(self._vsctl("list-ports", bridge), check=False).split()
@@ -170,23 +190,25 @@ class OwnBridge:
         return ["ovs-vsctl", "--timeout=20", f"--db={self._database}", *arguments]
 
 
-def _is_port(bridge: str, interface: str, kind: str) -> bool:
-    if kind == "linux":
-        return (DEVICES / bridge / "brif" / interface).exists()
+def _is_done(moved: Moved) -> bool:
+    if moved.kind == "linux" and not (DEVICES / moved.bridge / "brif" / moved.interface).exists():
+        return False
     # A port of the userspace datapath has no master.
-    return (DEVICES / bridge).exists() and not _addresses(interface)
+    there = (DEVICES / moved.bridge).exists() and not _addresses(moved.interface)
+    return there and (not moved.addresses or bool(_addresses(moved.bridge)))
 
 
 def _read(interface: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The addresses of an interface, its routes, and the routers of its default routes."""
+    """The addresses of an interface, its routes in all tables, and the routers of its default routes."""
     routes, routers = [], []
     for family in ("-4", "-6"):
-        for route in json.loads(run(["ip", family, "-json", "route", "show", "dev", interface]) or "[]"):
-            if route.get("protocol") in _NOT_OURS:
+        for line in run(["ip", family, "-oneline", "route", "show", "table", "all"]).splitlines():
+            words = line.replace("\\", " ").split()
+            if ("dev", interface) not in pairwise(words) or words[0] in _OWN_TYPES:
                 continue
-            routes.append(f"{family} {_route(route)}")
-            if route["dst"] == "default" and "gateway" in route:
-                routers.append(route["gateway"])
+            if _NOT_OURS.isdisjoint(after for before, after in pairwise(words) if before == "proto"):
+                routes.append(" ".join([family, *_route(words)]))
+                routers += _routers(words, interface) if "default" in words[:2] else []
     # A route that another one's gateway is reached by comes before it.
     ordered = sorted(routes, key=lambda text: " via " in text)
     return tuple(_addresses(interface)), tuple(ordered), tuple(routers)
@@ -195,40 +217,74 @@ def _read(interface: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, 
 def _addresses(interface: str) -> list[str]:
     shown = json.loads(run(["ip", "-json", "address", "show", "dev", interface]))
     return [
-        f"{each['local']}/{each['prefixlen']}"
+        " ".join(_address(each, interface))
         for each in (shown[0]["addr_info"] if shown else [])
-        # Addresses from a router's advertisement come again on the bridge.
-        if each["scope"] != "link" and not (each["family"] == "inet6" and each.get("dynamic"))
+        # Link-local ones of IPv6 and those from a router's advertisement come by themselves on the bridge.
+        if each["family"] == "inet" or not (each["scope"] == "link" or each.get("dynamic"))
     ]
 
 
-def _route(route: dict[str, Any]) -> str:
-    words = [route["dst"]]
-    for key, name in (("gateway", "via"), ("prefsrc", "src"), ("metric", "metric")):
-        if key in route:
-            words += [name, str(route[key])]
-    if "onlink" in route.get("flags", ()):
-        words.append("onlink")
-    return " ".join(words)
+def _address(shown: dict[str, Any], interface: str) -> Iterator[str]:
+    """An address as arguments of ip(8)."""
+    if "address" in shown:
+        yield from (shown["local"], "peer", f"{shown['address']}/{shown['prefixlen']}")
+    else:
+        yield f"{shown['local']}/{shown['prefixlen']}"
+    if "broadcast" in shown:
+        yield from ("broadcast", shown["broadcast"])
+    if shown["family"] == "inet":
+        yield from ("scope", shown["scope"])
+    if shown.get("label", interface) != interface:
+        yield from ("label", shown["label"])
+    if "metric" in shown:
+        yield from ("metric", str(shown["metric"]))
+    if shown.get("deprecated"):
+        yield from ("preferred_lft", "0")
+    if shown.get("noprefixroute"):
+        yield "noprefixroute"
+
+
+def _route(words: Sequence[str]) -> Iterator[str]:
+    """The words of a route that is shown, without those about its state."""
+    rest = iter(words)
+    for word in rest:
+        if word in _STATES_WITH:
+            next(rest, None)
+        elif word not in _STATES:
+            yield word
+
+
+def _routers(words: Sequence[str], interface: str) -> Iterator[str]:
+    """The routers behind an interface by which a route leads there: of each next hop, where it has several."""
+    for place, word in enumerate(words):
+        if word == "via":
+            at = place + 1 + (words[place + 1] in {"inet", "inet6"})
+            if words[at + 1 : at + 3] == ["dev", interface]:
+                yield words[at]
 
 
 def _gone(moved: Moved, device: str) -> Iterator[str]:
-    yield from (f"address del {address} dev {device}" for address in moved.addresses)
+    for address in moved.addresses:
+        words = address.split()
+        yield f"address del {' '.join(words[: 3 if 'peer' in words else 1])} dev {device}"
 
 
 def _come(moved: Moved, device: str) -> Iterator[str]:
     for address in moved.addresses:
-        yield f"address replace {address} dev {device}{' nodad' if ':' in address else ' broadcast +'}"
+        given = address.replace(f" label {moved.interface}:", f" label {device}:")
+        yield f"address replace {given} dev {device}{' nodad' if ':' in address.split()[0] else ''}"
     for route in moved.routes:
         family, _, rest = route.partition(" ")
+        # Every next hop names its own device; what an earlier version has noted names none.
+        there = f" {rest} ".replace(f" dev {moved.interface} ", f" dev {device} ").strip()
+        there += "" if " dev " in f" {there} " else f" dev {device}"
         # In a batch ip(8) takes no option of a single command, and distinguishes the families by what is written.
-        yield f"route replace {_explicit(family, rest)} dev {device}"
+        yield f"route replace {_explicit(family, there)}"
 
 
 def _explicit(family: str, route: str) -> str:
-    if not route.startswith("default"):
-        return route
-    return route.replace("default", "0.0.0.0/0" if family == "-4" else "::/0", 1)
+    everywhere = "0.0.0.0/0" if family == "-4" else "::/0"
+    return " ".join(everywhere if word == "default" else word for word in route.split())
 
 
 def _answering(moved: Moved, patience: float) -> None:
@@ -250,7 +306,7 @@ def messages(moved: Moved, *, made: bool) -> Iterable[str]:
     """Lines for the operator about a bridge that was made or taken apart."""
     to = moved.bridge if made else moved.interface
     yield f"{moved.interface} is {'a port' if made else 'no longer a port'} of {moved.bridge}"
-    yield f"addresses of {to}: {', '.join(moved.addresses) or 'none'}"
+    yield f"addresses of {to}: {', '.join(each.split()[0] for each in moved.addresses) or 'none'}"
     if made:
         yield (
             f"write the same into the machine's own network settings (addresses and routes at {moved.bridge}, none at "

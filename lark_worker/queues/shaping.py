@@ -17,11 +17,11 @@ from typing import Final
 from lark_common import log
 from lark_common.deliveries import Delivered, Deliveries
 from lark_common.threads import StoppableThread
-from lark_common.worker_rules import Share, Uplink, WorkerRules
+from lark_common.worker_rules import Share, Uplink, WaysOut, WorkerRules
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import run
 from lark_worker.queues import fair_queues, tc
-from lark_worker.queues.uplinks import DEVICES, index, uplinks
+from lark_worker.queues.uplinks import DEVICES, index, way_out, ways_out
 from lark_worker.records.records import Record
 
 # The handle of Lark's queueing discipline at a device, by which it is known again, and its classes: for everybody else,
@@ -56,11 +56,11 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Shaped:
     """The outcome of the shares: jobs that cannot have theirs (id, reason), the classes of shares by key (as HTB and
-    the packet filter write them), and the worker's uplinks with their speeds in Mb/s."""
+    the packet filter write them), and the worker's interfaces that lead away."""
 
     refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     classes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    uplinks: Mapping[str, float | None] = field(default_factory=lambda: MappingProxyType({}))
+    out: WaysOut = field(default_factory=WaysOut)
 
 
 @dataclass(slots=True)
@@ -107,7 +107,8 @@ class Shaping:
     def apply(self, rules: WorkerRules, records: Iterable[Record]) -> Shaped:
         """Make the queues that the rules of these jobs ask for. Raises NetworkError where that may be tried again."""
         live = {record.id: record for record in records if record.made and not record.over}
-        found = uplinks(live.values(), self._external, self._prefix)
+        found = ways_out(live.values(), self._external, self._prefix)
+        own = {job: way_out(record, self._external, self._prefix) for job, record in live.items()}
         with self._lock:
             if rules.uplinks is None:
                 return Shaped({}, self._names(), found)
@@ -125,7 +126,9 @@ class Shaping:
                 uplink = rules.uplinks.get(device)
                 why = self._make(device, None if uplink is None else uplink.rate, queues)
                 if why and uplink is not None:
-                    refused |= {key.partition("/")[0]: why for key in uplink.shares}
+                    # Others leave by another way, and keep what they have there.
+                    sharers = {key.partition("/")[0] for key in uplink.shares}
+                    refused |= {job: why for job in sharers if device in own.get(job, ())}
                 elif why and any(_whose(queues) in each.shares for each in rules.uplinks.values()):
                     refused[_whose(queues)] = why
             self._wake.set()

@@ -172,7 +172,7 @@ class RulesFeed:
         applied = self._firewall.apply(given.rules, live, shaped)
         if not live:
             self._shaping.remove()
-        confirmation = (given.revision, applied.late, tuple(applied.uplinks.items()))
+        confirmation = (given.revision, applied.late, applied.out)
         if self._confirmed == confirmation:
             return
         self._link.rules_confirmed(given.host, given.revision, applied)

@@ -202,7 +202,7 @@ class Firewall:
             if job.id in live and job.id not in refused and job.id not in late and not is_one_way(job):
                 self._leave(live[job.id])
         self._forget(set(live))
-        return Applied(refused, frozenset(late), shaped.uplinks)
+        return Applied(refused, frozenset(late), shaped.out)
 
     def _table(self, family: str, rules: WorkerRules, ports: list[Port]) -> Table:
         if family == bridged.FAMILY:

@@ -77,6 +77,15 @@ def test_jobs(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "lark: No live job has the address 10.99.0.1.\n"
 
 
+def test_a_job_shows_its_vlan(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, (more, shown) in enumerate(
+        (("", "ovs_bridge, port"), ("\nVLAN = 301", "ovs_bridge, VLAN 301, port")), 1
+    ):
+        job = served.post(f"{post_body(number).rstrip()}{more}\n").json["id"]
+        assert cli.main(["jobs", job]) == cli.OK
+        assert re.search(rf"^attached +{shown} ", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_advice(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     body = post_body(1).replace("JobPrio = 0", "RequestBandwidth = 100")
     job = served.post(body).json["id"]

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from lark_common.runs import AddressType, NetworkType
-from lark_common.worker_rules import to_json
+from lark_common.worker_rules import WaysOut, to_json
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.drop_sources import drop_sources
 from lark_controller.flows.model import Program
@@ -179,7 +179,7 @@ def worker() -> str:
         of_owner(8, "bob", **kinds, bandwidth=85.0),
     ]  # fmt: skip
     text = HEAD + CORES % "meters" + RULES
-    return json.dumps(to_json(desired(text, jobs).worker_rules("worker1", {"eth0": 100.0})), indent=1) + "\n"
+    return json.dumps(to_json(desired(text, jobs).worker_rules("worker1", WaysOut({"eth0": 100.0}))), indent=1) + "\n"
 
 
 def open_worker() -> str:

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 import pytest
 
 from lark_common.runs import NetworkType
-from lark_common.worker_rules import from_json, to_json
+from lark_common.worker_rules import WayOut, WaysOut, from_json, to_json
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.worker_shares import is_limited, worker_shares
 from lark_controller.jobs.job import Job, ReservedFlow
@@ -54,9 +54,11 @@ def test_a_job_without_a_network_is_not_limited() -> None:
     }
 
 
-def table(desired: Desired, speeds: dict[str, float | None]) -> tuple[Table, dict[str, float], dict[str, str]]:
+def table(
+    desired: Desired, speeds: dict[str, float | None], *ways: WayOut
+) -> tuple[Table, dict[str, float], dict[str, str]]:
     """Shares at the uplinks and towards jobs in Mb/s, and who comes short, by the job's number."""
-    found = worker_shares(desired.policy, HOST, desired.ruled_at(HOST), speeds)
+    found = worker_shares(desired.policy, HOST, desired.ruled_at(HOST), WaysOut(speeds, ways))
     assert found.uplinks is not None
     numbers = {placed.job.id: str(placed.job.number) for placed in desired.placed.values()}
 
@@ -148,7 +150,7 @@ def table(desired: Desired, speeds: dict[str, float | None]) -> tuple[Table, dic
 def test_the_shares_of_a_worker(text: str, jobs: list[Job], uplinks: Table, inward: dict[str, float]) -> None:
     desired = desired_of(text, *jobs)
     assert table(desired, {"eth0": 100.0}) == (uplinks, inward, {})
-    rules = desired.worker_rules(HOST, {"eth0": 100.0})
+    rules = desired.worker_rules(HOST, WaysOut({"eth0": 100.0}))
     assert from_json(to_json(rules)) == rules
 
 
@@ -186,6 +188,32 @@ def test_a_topology_says_what_the_access_link_carries() -> None:
     assert uplinks == {"eth0": {"": (40, 50), "1": (10, 10)}}
 
 
+BRIDGE_AND_NAT = (
+    WayOut(NetworkType.BRIDGE, frozenset({"eth1"})),
+    WayOut(NetworkType.BRIDGE, frozenset({"team0"})),
+    WayOut(NetworkType.NAT, frozenset({"br0"})),
+)
+
+
+def test_of_each_way_out_the_policys_uplinks_are_chosen_or_else_all() -> None:
+    """The default patterns name eth1 alone: what leaves by the others is under its share all the same."""
+    jobs = (a_ruled_job(1, 10), replace(a_ruled_job(2, 20), network_type=NetworkType.BRIDGE))
+    desired = desired_of(policy(), *jobs)
+    uplinks, _, short = table(desired, {"br0": 100.0, "eth1": 100.0, "team0": 100.0}, *BRIDGE_AND_NAT)
+    assert short == {}
+    assert uplinks.keys() == {"br0", "eth1", "team0"}
+    assert all(each == {"": (70, 100), "1": (10, 10), "2": (20, 20)} for each in uplinks.values())
+
+
+def test_a_job_comes_short_of_nothing_at_an_uplink_by_which_it_does_not_leave() -> None:
+    jobs = (a_ruled_job(1, 70), replace(a_ruled_job(2, 20), network_type=NetworkType.BRIDGE))
+    desired = desired_of(policy(), *jobs)
+    _, _, short = table(desired, {"br0": None, "eth1": 50.0, "team0": 50.0}, *BRIDGE_AND_NAT)
+    assert short == {"1": "the speed of uplink br0 is not known; the policy can say it (speed)"}
+    _, _, short = table(desired, {"br0": 100.0, "eth1": 50.0, "team0": 50.0}, *BRIDGE_AND_NAT)
+    assert short == {}
+
+
 def test_before_the_worker_has_told_its_uplinks_what_stands_stays() -> None:
     desired = desired_of(policy(), a_ruled_job(1, 10))
     assert desired.worker_rules(HOST).uplinks is None
@@ -195,9 +223,9 @@ def test_before_the_worker_has_told_its_uplinks_what_stands_stays() -> None:
 def test_the_rules_of_a_worker_tell_the_shares_of_its_jobs() -> None:
     flows = ReservedFlow(7, 20_000, (ip_network("192.0.2.0/24"),)), ReservedFlow(8, 10_000, incoming=True)
     desired = desired_of(policy(), a_ruled_job(1, 30), a_ruled_job(2, None, "alice", *flows))
-    speeds: dict[str, float | None] = {"eth0": 100.0}
-    shares = worker_shares(desired.policy, HOST, desired.ruled_at(HOST), speeds)
-    rules = desired.worker_rules(HOST, speeds)
+    out = WaysOut({"eth0": 100.0})
+    shares = worker_shares(desired.policy, HOST, desired.ruled_at(HOST), out)
+    rules = desired.worker_rules(HOST, out)
     assert rules.uplinks == shares.uplinks
     assert {job.id: job.inward for job in rules.jobs if job.inward is not None} == shares.inward != {}
     assert [[each.target for each in job.reserved] for job in rules.jobs] == [[], [flows[0].target]]

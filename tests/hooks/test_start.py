@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -71,6 +72,15 @@ def test_a_job_without_room_goes_where_the_site_says(hook: Hook, stand_in: Stand
     outcome = hook.run("start", url=stand_in.url)
     assert outcome.ad["HookStatusCode"] == code
     assert outcome.ad["HookStatusMessage"] == "Lark refused this job: no 'refused':'idle' room"
+
+
+def test_a_refusal_has_a_question_mark_for_each_character_that_htcondor_would_not_take(
+    hook: Hook, stand_in: StandIn
+) -> None:
+    document = json.dumps({"detail": "Gerät in C:\\u00e9 ist \x1b[31mvoll\n"})
+    stand_in.answers = [reply(422, document, "application/problem+json")]
+    outcome = hook.run("start", url=stand_in.url)
+    assert str(outcome.ad["HookStatusMessage"]).rstrip() == "Lark refused this job: Ger?t in C:/u00e9 ist ?[31mvoll"
 
 
 def test_a_refusal_in_plain_text_is_read_too(hook: Hook, stand_in: StandIn) -> None:

@@ -19,7 +19,8 @@ from lark_common.errors import (
     SwitchError,
     UnsupportedError,
 )
-from lark_common.worker_rules import from_json
+from lark_common.runs import NetworkType
+from lark_common.worker_rules import WayOut, WaysOut, from_json
 from lark_controller.jobs.job import JobState
 from lark_controller.rest.forwarding.questions import PATHS
 from lark_controller.rest.problems import CONTENT_TYPE
@@ -426,11 +427,12 @@ def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
     assert known["rules"] is None
     sent: dict[str, object] = {"revision": "5f0e12ab.17", "refused": {"0123456789abcdef": "why"}}
     sent |= {"late": ["fedcba9876543210"], "uplinks": {"eth0": 1000, "eth1": None}}
+    sent["ways"] = [{"network_type": "nat", "uplinks": ["eth1"]}]
     answer = api.client.put("/v1/hosts/worker1/rules", json=sent, headers=bearer("hook"))
     assert answer.status_code == 200
-    uplinks = (("eth0", 1000), ("eth1", None))
+    out = WaysOut({"eth0": 1000, "eth1": None}, (WayOut(NetworkType.NAT, frozenset({"eth1"})),))
     assert api.controls.workers.reports == [
-        ("worker1", "5f0e12ab.17", {"0123456789abcdef": "why"}, "fedcba9876543210", *uplinks)
+        ("worker1", "5f0e12ab.17", {"0123456789abcdef": "why"}, "fedcba9876543210", out)
     ]
 
 
@@ -450,6 +452,10 @@ def test_a_worker_gets_its_rules_and_confirms_them(api: Api) -> None:
         '{"revision": "a", "uplinks": {"eth0": "1000"}}',
         '{"revision": "a", "uplinks": {"eth0": 10000001}}',
         json.dumps({"revision": "a", "uplinks": {f"eth{number}": 1 for number in range(65)}}),
+        '{"revision": "a", "ways": [{"network_type": "nat"}]}',
+        '{"revision": "a", "ways": [{"network_type": "ovs_bridge", "uplinks": []}]}',
+        '{"revision": "a", "ways": [{"network_type": "nat", "uplinks": ["eth0/1"]}]}',
+        json.dumps({"revision": "a", "ways": [{"network_type": "nat", "uplinks": []}] * 65}),
         json.dumps({"revision": "a", "refused": {"b": "x" * 1025}}),
         '{"revision": "a", "more": 1}',
         '{"revision": "a", "late": null}',

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lark_common.runs import EndedBy
+from lark_common.worker_rules import UNTOLD
 from lark_worker.controller_link import MAX_REASON, Applied, ControllerLink, Headroom
 from lark_worker.errors import AwayError, RefusedError
 from lark_worker.settings import load
@@ -31,7 +32,7 @@ CALLS: dict[str, Callable[[ControllerLink], object]] = {
     "headroom": lambda link: link.headroom(),
     "external_headroom": lambda link: link.external_headroom(),
     "rules": lambda link: link.rules("host", "", 0.0),
-    "confirmed": lambda link: link.rules_confirmed("host", "1", Applied({}, frozenset(), {})),
+    "confirmed": lambda link: link.rules_confirmed("host", "1", Applied({}, frozenset(), UNTOLD)),
     "counters": lambda link: link.counters("0" * 16, {}),
     "reservation": lambda link: link.passed(lambda client: client.reservation("1")),
     "links": lambda link: link.passed(lambda client: client.watch_links("")),

@@ -18,6 +18,7 @@ import pytest
 
 from lab.run import run
 from lark_common.log import LOGGER
+from lark_common.worker_rules import UNTOLD
 from lark_worker.controller_link import Headroom
 from lark_worker.dhcp import clients
 from lark_worker.dhcp.lease import Cache
@@ -174,7 +175,7 @@ def test_rules_are_asked_for_and_put_in_place(monkeypatch: pytest.MonkeyPatch) -
     firewall = some(
         name="lark-test",
         remove=lambda: None,
-        apply=Fails(lambda _rules, _live, _shaped: some(refused={}, late=(), uplinks={})),
+        apply=Fails(lambda _rules, _live, _shaped: some(refused={}, late=(), out=UNTOLD)),
     )
     link = some(
         rules=Fails(lambda _host, known, _hold: ("r1", None if known else some(jobs=()))),
@@ -187,7 +188,7 @@ def test_rules_are_asked_for_and_put_in_place(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rules_that_are_others_all_the_time_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     revisions = (str(number) for number in range(1, 2_000))
-    applied = some(late=(), uplinks={}, refused={})
+    applied = some(late=(), out=UNTOLD, refused={})
     firewall = some(name="lark", apply=lambda *_: applied, prepare=None)
     shaping = some(apply=lambda _rules, _live: None)
     following = RulesFeed(some(rules_confirmed=lambda *_: None), firewall, shaping, lambda: JOBS)

@@ -135,6 +135,73 @@ def test_open_vswitchs_bridge_outlives_a_restart_and_gets_the_addresses_again(
     assert machine.reaches()
 
 
+# What sites have beside one address and one router: a peer, labels, lifetimes, several routers, tables.
+UNUSUAL = (
+    "address add 10.77.7.7 peer 10.77.7.8/32 dev {card}",
+    "address add 10.77.9.9/24 broadcast 10.77.9.255 noprefixroute dev {card}",
+    "address add 10.77.11.1/24 label {card}:x dev {card}",
+    "address add 2001:db8:79::2/64 preferred_lft 0 nodad dev {card}",
+    "route replace default metric 70 nexthop via 10.77.0.1 dev {card} nexthop via 10.77.0.9 dev {card} weight 2",
+    "route add 198.18.0.0/15 via inet6 2001:db8:77::1 dev {card}",
+    "route add 203.0.113.0/24 via 10.77.0.1 dev {card} proto static metric 7 mtu 1400",
+    "route add 203.0.113.0/24 via 10.77.0.1 dev {card} table 100",
+    "route add 3fff:aa::/32 nexthop via 2001:db8:77::1 dev {card} nexthop via 2001:db8:77::9 dev {card}",
+    "route add 3fff:ab::/32 via 2001:db8:77::1 dev {card} table 100 pref high",
+)
+
+
+def everything(name: str) -> list[str]:
+    """All addresses and routes of a device but its link-local ones, as ip(8) shows them, with ``DEV`` in its place."""
+    found = run(["ip", "-oneline", "address", "show", "dev", name]).stdout.splitlines()
+    shown = [f"{line.partition(' ')[2].partition('valid_lft')[0]}" for line in found if "fe80:" not in line]
+    for family in ("-4", "-6"):
+        listed = run(["ip", family, "-oneline", "route", "show", "table", "all"]).stdout.splitlines()
+        shown += [line for line in listed if f"dev {name} " in line and not line.startswith(("fe80:", "multicast"))]
+    return sorted(line.replace(name, "DEV").strip() for line in shown)
+
+
+def test_unusual_addresses_and_routes_move_and_come_back_too(ovs: OpenVSwitch, machine: Machine) -> None:
+    run(["ip", "-batch", "-"], stdin="".join(f"{line.format(card=machine.card)}\n" for line in UNUSUAL))
+    before = everything(machine.card)
+    assert len([line for line in before if "nexthop" in line or "table 100" in line]) >= 4, before
+    bridges = machine.bridges(ovs)
+    moved = bridges.make(machine.bridge, machine.card, "linux")
+    assert moved.routers == (ROUTER, "10.77.0.9")
+    assert everything(machine.bridge) == before
+    assert everything(machine.card) == []
+    bridges.undo(machine.bridge)
+    assert everything(machine.card) == before
+
+
+def test_a_bridge_is_not_taken_for_that_of_another_interface_and_stays_undoable(
+    ovs: OpenVSwitch, machine: Machine
+) -> None:
+    bridges = machine.bridges(ovs)
+    other = machine.net.host("other").port
+    bridges.make(machine.bridge, machine.card, "linux")
+    for interface, kind in ((other, "linux"), (machine.card, "ovs-userspace")):
+        with pytest.raises(NetworkError, match=f"was made with {machine.card} \\(--kind linux\\)"):
+            bridges.make(machine.bridge, interface, kind)
+    bridges.undo(machine.bridge)
+    assert machine.device(machine.card) == WHOLE
+
+
+@pytest.mark.parametrize("kind", ["linux", "ovs-userspace"])
+def test_what_broke_off_while_addresses_moved_is_made_by_the_next_call(
+    ovs: OpenVSwitch, machine: Machine, kind: str
+) -> None:
+    bridges = machine.bridges(ovs)
+    bridges.make(machine.bridge, machine.card, kind)
+    # As if it had been killed before they came.
+    run(["ip", "address", "flush", "dev", machine.bridge])
+    assert not machine.reaches()
+    bridges.make(machine.bridge, machine.card, kind)
+    assert machine.device(machine.bridge) == WHOLE
+    assert machine.reaches()
+    bridges.undo(machine.bridge)
+    assert machine.device(machine.card) == WHOLE
+
+
 def test_what_is_not_its_own_stays_alone(ovs: OpenVSwitch, machine: Machine) -> None:
     bridges = machine.bridges(ovs)
     with pytest.raises(NetworkError, match="there is no interface absent0"):

@@ -231,6 +231,36 @@ def test_a_kernel_that_cannot_or_queues_of_others_refuse_the_job_and_book_nothin
         enforced(pool, pool.starter(2, "bob", kind), "bob", 2)
 
 
+@contextmanager
+def two_ways(ovs: OpenVSwitch, net: Net) -> Iterator[tuple[Pool, Site, str]]:
+    """A worker whose nat jobs leave by another interface than its Linux bridge, the only one that the policy names."""
+    beyond = net.host("out", addresses=["198.18.0.2/24"])
+    run(["ip", "address", "add", "198.18.0.1/24", "dev", beyond.port])
+    # Every port but that one.
+    text = policy().replace("edge: {", f'edge: {{uplinks: ["{beyond.port[:-1]}[!{beyond.port[-1]}]"], ')
+    with a_site(ovs, net, text, external_interface=beyond.port) as (pool, site):
+        yield pool, site, beyond.port
+
+
+def test_jobs_behind_nat_and_on_a_bridge_have_their_shares_each_on_its_own_way(ovs: OpenVSwitch, net: Net) -> None:
+    with two_ways(ovs, net) as (pool, site, beyond):
+        enforced(pool, pool.starter(1, "alice", BRIDGE), "alice", 1, asks(30))
+        enforced(pool, pool.starter(2, "bob", NAT), "bob", 2, asks(20))
+        assert shares(site.lan.port) == shares(beyond) == [(20, 20), (30, 30)]
+
+
+def test_queues_of_others_on_one_way_are_no_matter_of_jobs_that_leave_by_another(ovs: OpenVSwitch, net: Net) -> None:
+    with two_ways(ovs, net) as (pool, site, beyond):
+        run(["tc", "qdisc", "add", "dev", site.lan.port, "root", "handle", "77:", "pfifo"])
+        said = enforced(pool, pool.starter(1, "alice", NAT), "alice", 1, asks(20))
+        # A neighbour that asks for nothing brings the other way into play, and one that asks is refused.
+        enforced(pool, pool.starter(2, "bob", BRIDGE), "bob", 2)
+        refused = pool.hook(pool.starter(3, "carol", BRIDGE), "start", "carol", 3, asks(10))
+        assert "queueing discipline of its own (pfifo)" in value(refused, "HookStatusMessage")
+        eventually(lambda: pool.client.job(value(said, "LarkJobId"))["state"] == "enforced")
+        assert shares(beyond) == [(20, 20)]
+
+
 def test_a_kernel_without_htb_is_found_out(ovs: OpenVSwitch, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     real = commands.run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from lab.namespaces import Net, temporary_directory
 from lab.openvswitch import OpenVSwitch
+from lark_worker.life.site_program import MAX_OUTPUT, Ended, run_program
 from tests.worker.pool import Pool, a_pool, eventually
 from tests.worker.test_jobs import value
 from tests.worker.test_killed import service
@@ -109,6 +111,36 @@ def test_a_script_that_fails_at_the_start_refuses_the_job(ovs: OpenVSwitch, net:
         eventually(lambda: not pool.leftovers())
         assert (folder / "calls").read_text().startswith("start ")
         assert "end" not in (folder / "calls").read_text()
+
+
+def test_what_a_script_leaves_in_the_background_is_not_waited_for(ovs: OpenVSwitch, net: Net) -> None:
+    """A capture of the job's packets, say, which has the script's output for its own."""
+    with temporary_directory() as name:
+        folder = Path(name)
+        text = f'#!/bin/sh\n[ "$1" = end ] || {{ yes & echo $! >{folder}/pid; }}\n'
+        try:
+            with a_pool(folder, ovs, net, namespace_script=program(folder / "starts", text)) as pool:
+                said = pool.hook(pool.starter(1, "alice"), "start", "alice", 1)
+                assert value(said, "LarkState") == "enforced"
+        finally:
+            # It has ended by itself where its output went to a pipe that is closed.
+            subprocess.run(["kill", (folder / "pid").read_text().strip()], check=False, capture_output=True)
+
+
+def test_a_program_that_fails_is_told_by_its_last_line_and_need_not_read(tmp_path: Path) -> None:
+    lines = "echo first >&2; head -c 300000 /dev/zero >&2; printf 'no\\n  the disk is full \\n' >&2; exit 1"
+    failing = program(tmp_path / "fails", f"#!/bin/sh\n{lines}\n")
+    assert run_program([failing], "ad\n" * 100_000).why == "  the disk is full"
+    silent = program(tmp_path / "silent", "#!/bin/sh\nexit 3\n")
+    assert run_program([silent, "end"], "").why == f"{silent} end ended with status 3"
+    absent = str(tmp_path / "absent")
+    assert run_program([absent], "").why == f"{absent} cannot be run: No such file or directory"
+
+
+def test_of_what_a_program_prints_no_more_is_kept_than_is_read(tmp_path: Path) -> None:
+    for size, kept in ((MAX_OUTPUT, MAX_OUTPUT), (3 * MAX_OUTPUT, MAX_OUTPUT + 1)):
+        prints = program(tmp_path / f"prints{size}", f"#!/bin/sh\nhead -c {size} /dev/zero | tr '\\0' x\n")
+        assert run_program([prints], "") == Ended("", b"x" * kept)
 
 
 @pytest.mark.parametrize(("lives", "calls"), [(True, ["start", "start", "end"]), (False, ["start", "end"])])

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from flask import Response
 
+from lark_common.runs import NetworkType
 from lark_common.scitags import to_json as marks_to_json
 from lark_common.transfers import treatment_of
-from lark_common.worker_rules import to_json
+from lark_common.worker_rules import WayOut, WaysOut, to_json
 from lark_controller.accounting.readings import TransferCounts
 from lark_controller.api.jobs import Renewed
 from lark_controller.api.usage import TransferReport
@@ -81,7 +82,8 @@ def confirm(host: str) -> dict[str, object]:
     context = current()
     require_host(host)
     sent = read_json(context.settings.max_ads_bytes, ConfirmationSchema())
-    report = sent["refused"], sent["late"], sent["uplinks"]
+    ways = (WayOut(NetworkType(each["network_type"]), frozenset(each["uplinks"])) for each in sent["ways"])
+    report = sent["refused"], sent["late"], WaysOut(sent["uplinks"], tuple(ways))
     return _answer(context.controls.workers.confirmed(host, sent["revision"], *report))
 
 

@@ -8,7 +8,7 @@ from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import NetworkType
 from lark_common.transfers import MOST_BITS, MOST_NAME, MOST_SHARED
-from lark_common.worker_rules import UNSLICED
+from lark_common.worker_rules import RULED, UNSLICED
 from lark_controller.rest.schemas.members import Count, Many, a_flag, a_number, a_text, maybe_number, meta, texts
 from lark_controller.rest.schemas.queries import Whole
 from lark_controller.rest.schemas.times import Time
@@ -116,6 +116,22 @@ class Speed(fields.Float):
         return float(value)
 
 
+# As the kernel has them (IFNAMSIZ), so that a log and an audit trail may name them.
+UPLINK: Final = validate.Regexp(r"[^\s/\x00-\x1f\x7f]{1,15}\Z")
+
+
+class WayOutSchema(Schema):
+    """The interfaces by which jobs of one network type leave a worker: of one Linux bridge, or behind NAT."""
+
+    network_type = a_text("The network type", validate=validate.OneOf(sorted(RULED)))
+    uplinks = Many(
+        fields.String(validate=UPLINK),
+        required=True,
+        validate=validate.Length(max=MAX_UPLINKS),
+        metadata=meta("Their names"),
+    )
+
+
 class ConfirmationSchema(Schema):
     """The worker's answer to a revision of its rules."""
 
@@ -132,12 +148,17 @@ class ConfirmationSchema(Schema):
         metadata=meta("Ids of jobs whose networks are still to be made; they wait on"),
     )
     uplinks = fields.Dict(
-        # As the kernel has them (IFNAMSIZ), so that a log and an audit trail may name them.
-        keys=fields.String(validate=validate.Regexp(r"[^\s/\x00-\x1f\x7f]{1,15}\Z")),
+        keys=fields.String(validate=UPLINK),
         values=Speed(allow_none=True),
         load_default=dict,
         validate=validate.Length(max=MAX_UPLINKS),
         metadata=meta("The worker's interfaces that lead away from it: name, speed in Mb/s (null: not known)"),
+    )
+    ways = Many(
+        fields.Nested(WayOutSchema),
+        load_default=list,
+        validate=validate.Length(max=MAX_UPLINKS),
+        metadata=meta("Which of them jobs leave by; none: each by any"),
     )
 
 
