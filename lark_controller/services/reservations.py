@@ -29,6 +29,7 @@ from lark_controller.services.feed import Feed
 from lark_controller.services.link_watch import LinkWatch
 from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBookings
 from lark_controller.services.own_changes import OwnChanges, is_renewal
+from lark_controller.services.past_reservations import PastReservations
 from lark_controller.services.unanswered_reservations import UnansweredReservations
 from lark_controller.store import Store
 
@@ -48,11 +49,6 @@ class Reservations:
     def __init__(self, store: Store, feed: Feed, holds: Callable[[Reservation], bool] = lambda _: False) -> None:
         self._store = store
         self._feed = feed
-        self._holds = holds
-        # Reserved flows past their end whose queues may still stand, by id.
-        self._leaving: dict[str, Reservation] = {}
-        # Those of them whose end has no line.
-        self._quiet: set[str] = set()
         self._find: Finder = feed.find
         self._nodes = NodePatterns(feed.find)
         self._lock = feed.lock
@@ -70,6 +66,7 @@ class Reservations:
         self._hosts: set[str] = set()
         self._watch = LinkWatch(self._links, self._flows_by_host)
         self._own_changes = OwnChanges(store)
+        self._past = PastReservations(store, self._lock, self._own_changes, holds)
         self._unanswered = UnansweredReservations(store, self._lock, self._take, self._over)
 
     def use(self, policy: Policy) -> None:
@@ -201,7 +198,8 @@ class Reservations:
         Raises CapacityError, PathError, NotFoundError, StoreError.
         """
         # One that is asked for again may be there.
-        self._unanswered.look_again(self._feed.clock.earliest())
+        now = self._feed.clock.earliest()
+        self._unanswered.look_again(now)
         with self._lock:
             self._go_over()
             topology, policy = self._topology, self._policy
@@ -215,7 +213,7 @@ class Reservations:
                 raise PathError(f"job {destination.job.called} has no address of its own")
             if wish.duration is None and source.job is None and destination.job is None:
                 raise PathError("a reservation between hosts needs a duration: no job ends it")
-            self._check_new(source, destination)
+            self._check_new(source, destination, now)
             until = None if wish.duration is None else self._feed.clock.latest() + wish.duration
             booking = flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady)
             has_line = self._own_changes.has_line(booking.job, of_job)
@@ -310,25 +308,21 @@ class Reservations:
         self._unanswered.look_again(now)
         with self._lock:
             self._go_over()
-            past = [each for each in self._flows.values() if each.until is not None and each.until <= now]
-            for each in past:
-                self._drop(each.id)
-                self._leaving[each.id] = each
-                if not (has_line := self._own_changes.has_line(each.job)):
-                    self._quiet.add(each.id)
-                self._own_changes.count(each.job, has_line)
-        for each in past:
-            if each.id not in self._quiet:
-                event("reservation over", job=each.job, reservation=each.id)
+            self._end(self._flows.values(), now)
         # Its bandwidth is free for others only when its queue is gone, which the loop sees to meanwhile.
-        self._leaving = {each.id: each for each in self._leaving.values() if self._holds(each)}
-        swept = self._store.reservations.sweep(time.time(), self._leaving, self._quiet, past=now)
-        self._quiet &= self._leaving.keys()
-        if swept or past:
+        swept = self._past.sweep(now)
+        if swept:
             self._watch.bump()
         with self._lock:
             self._own_changes.write(time.time())
         return swept
+
+    def _end(self, flows: Iterable[Reservation], now: float) -> None:
+        """End those of the flows that are past their end; the caller holds the lock."""
+        for each in [each for each in flows if each.until is not None and each.until <= now]:
+            self._drop(each.id)
+            self._past.add(each)
+            self._watch.bump()
 
     def with_flows(self, job: Job, made: Iterable[Reservation] = ()) -> Job:
         """The job with the reserved flows from and to it, those that were ``made`` with it included; the caller holds
@@ -417,11 +411,13 @@ class Reservations:
             for each in channels(link)
         )
 
-    def _check_new(self, source: End, destination: End) -> None:
+    def _check_new(self, source: End, destination: End, now: float) -> None:
         """Check that a flow is not reserved yet (a packet takes one queue), and a job's limit. Raises PathError."""
         job = source.job
         if job is None:
             return
+        # One that is over is shown nowhere, so nobody could change it.
+        self._end([self._flows[each] for each in self._of_job.get(job.id, ())], now)
         sent = [each for of_job in self._of_job.get(job.id, ()) if (each := self._flows[of_job]).job == job.id]
         for each in sent:
             if set(each.target) & set(destination.networks) or each.target == destination.networks:
