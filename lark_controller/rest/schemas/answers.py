@@ -339,7 +339,7 @@ class PolicyTextSchema(Schema):
 
 
 # Two types of one schema (``type: [object, string]``) would do, but generators for Go refuse them.
-AD_SHAPES: Final = ({"type": "object"}, {"type": "string"})
+AD_SHAPES: Final = ({"type": "object", "additionalProperties": True}, {"type": "string"})
 
 
 class BothAdsSchema(Schema):
