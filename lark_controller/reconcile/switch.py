@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from lark_common.limits import Bucket
@@ -102,6 +102,7 @@ class SwitchState:
         self.lacks = {sentence: self.lacks.get(sentence) or SwitchProblem(now, sentence) for sentence in sentences}
         watched = {port.name for port in switch.wan} | self._watched(switch).keys()
         self.down = {name: problem for name, problem in self.down.items() if name in watched}
+        self._renew_down(switch)
 
     def note_wan(self, before: Switch | None, now: Switch) -> list[Happening]:
         """The events of WAN ports that have gone down or come up, each with the port that takes the traffic now."""
@@ -115,8 +116,7 @@ class SwitchState:
             was = name in held and held[name].up
             if was == (name in up) or (before is None and name in up):
                 continue
-            instead = now.wan_or_backup(name)
-            by = "nothing takes its place" if instead is None or instead.name == name else f"{instead.name} is used"
+            by = _instead(now, name)
             if name in up:
                 self._log("WAN port up again", port=name)
                 noted.append(self._happening(LINK_UP, f"WAN port {name} of {now.name} is up again"))
@@ -124,7 +124,15 @@ class SwitchState:
                 self._log("WAN port down", level=WARNING, port=name, instead=by)
                 self.down[name] = SwitchProblem(time.time(), f"WAN port {name} is down; {by}")
                 noted.append(self._happening(LINK_DOWN, f"WAN port {name} of {now.name} is down; {by}"))
+        self._renew_down(now)
         return noted
+
+    def _renew_down(self, now: Switch) -> None:
+        """Say of each WAN port that is down which one takes its traffic by now: others may have come and gone since."""
+        for port in now.wan:
+            said = f"WAN port {port.name} is down; {_instead(now, port.name)}"
+            if not port.up and (problem := self.down.get(port.name)) is not None and problem.problem != said:
+                self.down[port.name] = replace(problem, problem=said)
 
     def note_links(self, link: SwitchLink, now: Switch) -> list[Happening]:
         """Note that an uplink or a LAN port has gone down or come up since it was seen last."""
@@ -204,6 +212,12 @@ class SwitchState:
         switch = desired.switches.get(self.datapath)
         spec = desired.policy.switches.get(self.datapath)
         return spec.name if spec is not None else switch.name if switch is not None else dpid_text(self.datapath)
+
+
+def _instead(switch: Switch, name: str) -> str:
+    """The port by which traffic for a WAN port that is down leaves, in words."""
+    port = switch.wan_or_backup(name)
+    return f"{port.name} is used" if port is not None and port.up and port.name != name else "nothing takes its place"
 
 
 def placed_switch(policy: Policy, link: SwitchLink) -> Switch:

@@ -200,7 +200,8 @@ def _is_done(moved: Moved) -> bool:
 
 def _read(interface: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """The addresses of an interface, its routes in all tables, and the routers of its default routes."""
-    routes, routers = [], []
+    routes: list[str] = []
+    routers: list[str] = []
     for family in ("-4", "-6"):
         for line in run(["ip", family, "-oneline", "route", "show", "table", "all"]).splitlines():
             words = line.replace("\\", " ").split()

@@ -67,3 +67,20 @@ def test_of_a_bridge_it_is_that_of_its_ports(net: Net, worker: Host) -> None:
     ):
         net.exec(worker, ["ip", *line.split()])
     assert said(net, worker, "auto", "50000")[0] == f"DetectedBandwidth = {VETH}"
+
+
+def test_of_open_vswitch_it_is_that_of_its_cards_and_of_what_is_made_of_some(net: Net, worker: Host) -> None:
+    """A bond, say; here a macvlan, which every kernel has. A job's port is no card."""
+    for line in (
+        "link add ovs-system type bridge",
+        "link add lark0 type veth peer name inside0",
+        "link set lark0 master ovs-system",
+        "link set lark0 up",
+        "link set inside0 up",
+    ):
+        net.exec(worker, ["ip", *line.split()])
+    # Of its own bridges no driver reports a speed.
+    assert said(net, worker, "absent0")[0] == "DetectedBandwidth = 0"
+    for line in ("link add bond0 link eth0 type macvlan", "link set bond0 master ovs-system", "link set bond0 up"):
+        net.exec(worker, ["ip", *line.split()])
+    assert said(net, worker, "absent0") == (f"DetectedBandwidth = {VETH}", "")

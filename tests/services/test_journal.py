@@ -97,6 +97,30 @@ def test_links_of_workers_and_cores_that_go_down_and_come_up(tmp_path: Path, net
         ]
 
 
+def told(controller: Controller) -> set[str]:
+    return {each.problem for each in controller.switches.find(CORE).problems}
+
+
+def test_a_wan_port_that_is_down_names_the_port_that_is_used_now(tmp_path: Path, network: FakeNetwork) -> None:
+    mutual = "ports: {lan: 1, wan: {port: 2, backup: wan-fast}, wan-fast: {port: 3, backup: wan}}"
+    policy = POLICY.replace("ports: {lan: 1, wan: 2, wan-fast: 3}", mutual)
+    assert policy != POLICY
+    with running(tmp_path, policy) as controller:
+        core = a_core()
+        connect(network, controller, core)
+        for number, up, problems in (
+            (2, False, {"WAN port wan is down; wan-fast is used"}),
+            (3, False, {f"WAN port {name} is down; nothing takes its place" for name in ("wan", "wan-fast")}),
+            (2, True, {"WAN port wan-fast is down; wan is used"}),
+        ):
+            network.run(partial(core.change_port, replace(core.ports[number], up=up)))
+            until(
+                lambda problems=problems: {each.problem for each in controller.switches.find(CORE).problems} == problems
+            )  # type: ignore[misc]
+        controller.policy.put(policy.replace(", backup: wan}", "}"), "test")
+        until(lambda: "nothing takes its place" in str(controller.switches.find(CORE).problems))
+
+
 def test_a_port_that_is_no_link_any_longer_has_neither_gone_nor_come(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path, POLICY) as controller:
         core = a_core()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from marshmallow import Schema, fields, validate
 
@@ -338,11 +338,15 @@ class PolicyTextSchema(Schema):
     text = a_text("The policy, YAML")
 
 
+# Two types of one schema (``type: [object, string]``) would do, but generators for Go refuse them.
+AD_SHAPES: Final = ({"type": "object", "additionalProperties": True}, {"type": "string"})
+
+
 class BothAdsSchema(Schema):
     """Both ads of a run as JSON: each as text in either ClassAd syntax, or as an object of attributes."""
 
-    job_ad = fields.Raw(required=True, metadata=meta("The job ad", type=["object", "string"]))
-    machine_ad = fields.Raw(required=True, metadata=meta("The machine ad", type=["object", "string"]))
+    job_ad = fields.Raw(required=True, metadata=meta("The job ad", oneOf=AD_SHAPES))
+    machine_ad = fields.Raw(required=True, metadata=meta("The machine ad", oneOf=AD_SHAPES))
 
 
 class ExitAdSchema(Schema):

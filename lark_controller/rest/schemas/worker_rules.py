@@ -117,7 +117,7 @@ class Speed(fields.Float):
 
 
 # As the kernel has them (IFNAMSIZ), so that a log and an audit trail may name them.
-UPLINK: Final = validate.Regexp(r"[^\s/\x00-\x1f\x7f]{1,15}\Z")
+UPLINK: Final = Whole(r"^[^\s/\x00-\x1f\x7f]{1,15}$", error="a name of an interface is accepted")
 
 
 class WayOutSchema(Schema):
