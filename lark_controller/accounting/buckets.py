@@ -6,13 +6,14 @@ since. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from operator import sub
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache, partial
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from lark_controller.accounting.columns import added
 from lark_controller.accounting.entry import Entry
+from lark_controller.accounting.lanes import fraction, is_bounded, packed, share, unpacked
 from lark_controller.accounting.usage import NOTHING, Usage
 
 MINUTE: Final = 60
@@ -45,10 +46,9 @@ class Bucket(NamedTuple):
     usage: Usage
 
 
-# A subject as plain values, the sums of a usage, and those that are still to be added up, by subject and start.
-_Who: TypeAlias = tuple[str, str, str]
-_Sums: TypeAlias = tuple[int, ...]
-_Parts: TypeAlias = dict[tuple[_Who, int], list[_Sums]]
+_bucket: Final[Callable[[Iterable[Any]], Bucket]] = partial(tuple.__new__, Bucket)
+# The new use of subjects by the start of a bucket, as lanes.
+_Starts: TypeAlias = dict[int, int]
 
 
 def buckets(entries: Iterable[Entry]) -> list[Bucket]:
@@ -57,71 +57,92 @@ def buckets(entries: Iterable[Entry]) -> list[Bucket]:
     Use is spread evenly over the time between the readings that it was counted by: what is written once in a minute, at
     any second of it, is then in neither minute alone.
     """
-    users: _Parts = {}
-    minutes: _Parts = {}
+    users: dict[tuple[str, str], _Starts] = {}
+    hosts: dict[str, _Starts] = {}
     for entry in entries:
-        user, host = ("user", entry.user, entry.group), ("host", entry.host, "")
-        for start, new in _by_minute(entry):
-            users.setdefault((user, start), []).append(new)
-            minutes.setdefault((host, start), []).append(new)
+        new = _by_minute(entry)
+        if not new:
+            continue
+        key = entry.user, entry.group
+        if (user := users.get(key)) is None:
+            user = users[key] = {}
+        if (host := hosts.get(entry.host)) is None:
+            host = hosts[entry.host] = {}
+        for start, lanes in new:
+            user[start] = user.get(start, 0) + lanes
+            host[start] = host.get(start, 0) + lanes
     # A user is in a group, so the sums of groups are those of their users.
-    for (user, start), use in added(users).items():
-        minutes.setdefault((("group", user[2], user[2]), start), []).append(use)
-        minutes[user, start] = [use]
-    sums: dict[tuple[_Who, int], _Parts] = {}
-    for (subject, start), use in added(minutes).items():
-        for seconds in WIDTHS:
-            of = sums.setdefault((subject, seconds), {})
-            of.setdefault((subject, start - start % seconds), []).append(use)
+    groups: dict[str, _Starts] = {}
+    for (_, group), some in users.items():
+        of = groups.setdefault(group, {})
+        for start, lanes in some.items():
+            of[start] = of.get(start, 0) + lanes
     # Two writers that change the same rows in the same order cannot lock each other out.
     return [
-        Bucket(Subject(*subject), seconds, start, Usage(*use).kept())
-        for (subject, seconds), of in sorted(sums.items())
-        for (_, start), use in sorted(added(of).items())
+        *chain.from_iterable(_of_widths(Subject("group", name, name), groups[name]) for name in sorted(groups)),
+        *chain.from_iterable(_of_widths(Subject("host", name, ""), hosts[name]) for name in sorted(hosts)),
+        *chain.from_iterable(_of_widths(Subject("user", *key), users[key]) for key in sorted(users)),
     ]
 
 
-def _by_minute(entry: Entry) -> Iterable[tuple[int, _Sums]]:
-    """The new use by the minutes that it was counted in; all of it, whatever is rounded."""
-    if not any(entry.new):
+def _of_widths(subject: Subject, minutes: _Starts) -> Iterator[Bucket]:
+    for seconds in WIDTHS:
+        sums: _Starts = {}
+        for minute, lanes in minutes.items():
+            start = minute - minute % seconds
+            sums[start] = sums.get(start, 0) + lanes
+        for start in sorted(sums):
+            yield _bucket((subject, seconds, start, unpacked(sums[start])))
+
+
+def _by_minute(entry: Entry) -> Sequence[tuple[int, int]]:
+    """The new use, as lanes, by the minutes that it was counted in; all of it, whatever is rounded."""
+    rest = packed(entry.new)
+    if not rest:
         return ()
-    whole, passed, last = _minutes(entry.begun, entry.at)
+    passed, last = _minutes(entry.begun, entry.at)
     if not passed:
-        return ((last, entry.new),)
-    if len(passed) > 1 or not entry.new.is_bounded():
-        return _by_minutes(entry.new, whole, passed, last)
-    # No part of these two is more than its whole: each is rounded the same way as that.
-    (first, millionths), *_ = passed
-    before = tuple([value * millionths // whole for value in entry.new])
-    after = tuple(map(sub, entry.new, before))
-    return [(minute, some) for minute, some in ((first, before), (last, after)) if any(some)]
+        return ((last, rest),)
+    if not is_bounded(rest):
+        return _bounded_by_minute(entry.new, passed, last)
+    whole, counted, found = rest, 0, []
+    for minute, part, _ in passed:
+        until = share(whole, part)
+        if some := until - counted:
+            # Of the first minute no part is more than its whole: each is rounded the same way as that.
+            if counted and not is_bounded(some):
+                return _bounded_by_minute(entry.new, passed, last)
+            found.append((minute, some))
+        counted = until
+    if rest := whole - counted:
+        found.append((last, rest))
+    return found
 
 
-def _by_minutes(new: Usage, whole: int, passed: Iterable[tuple[int, int]], last: int) -> Iterator[tuple[int, Usage]]:
-    counted = NOTHING
-    for minute, millionths in passed:
-        until = Usage(*(value * millionths // whole for value in new))
+def _bounded_by_minute(new: Usage, passed: Iterable[tuple[int, int, Fraction]], last: int) -> list[tuple[int, int]]:
+    """The same, where a part is more than its whole, or becomes more by rounding: that goes to a later minute."""
+    counted, found = NOTHING, []
+    for minute, _, part in passed:
+        until = Usage(*(value * part.numerator // part.denominator for value in new))
         if (some := until.minus(counted).bounded()) != NOTHING:
-            yield minute, some
+            found.append((minute, packed(some)))
         counted = counted.plus(some)
     if (rest := new.minus(counted)) != NOTHING:
-        yield last, rest
+        found.append((last, packed(rest)))
+    return found
 
 
-# All jobs of a switch were read at the same time.
-@lru_cache(maxsize=64)
-def _minutes(begun: float, at: float) -> tuple[int, tuple[tuple[int, int], ...], int]:
-    """The length of a stretch in microseconds, each of its minutes but the last with how much of it has passed by its
-    end, and the last."""
+# All jobs of a switch were read at the same time, and those of some dozen switches are written together.
+@lru_cache(maxsize=256)
+def _minutes(begun: float, at: float) -> tuple[tuple[tuple[int, int, Fraction], ...], int]:
+    """Each minute of a stretch but the last with how much of it has passed by its end, for lanes and as it is, and the
+    last."""
     begun = max(min(begun, at), at - _SPREAD)
     minute, last = (int(each) - int(each) % MINUTE for each in (begun, at))
     # In whole numbers: what is left for the minutes to come then has no part either that is more than its whole.
     whole = max(1, _micros(at - begun))
-    return (
-        whole,
-        tuple((each, min(whole, _micros(each + MINUTE - begun))) for each in range(minute, last, MINUTE)),
-        last,
-    )
+    ends = [(each, min(whole, _micros(each + MINUTE - begun))) for each in range(minute, last, MINUTE)]
+    return tuple((each, fraction(passed, whole), Fraction(passed, whole)) for each, passed in ends), last
 
 
 def _micros(seconds: float) -> int:

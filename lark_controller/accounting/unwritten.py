@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
-from lark_controller.accounting.account import PORT, SUMS, ZEROS, Account
+from lark_controller.accounting.account import PEAK, PORT, STRETCH, SUMS, ZEROS, Account
 from lark_controller.accounting.entry import Entry
 
 
@@ -50,5 +50,10 @@ class Unwritten:
         if entry.final and account.final:
             self.closed.pop(number, None)
             self._anew.discard(number)
-        if same and account.peak == entry.peak and entry.final == account.final and number not in self._anew:
+        if (
+            same
+            and tuple(account.numbers[PEAK:STRETCH]) == entry.peak
+            and entry.final == account.final
+            and number not in self._anew
+        ):
             self.changed.pop(number, None)

@@ -65,11 +65,11 @@ class Turns:
                 self._taken = False
 
 
-def with_rows(connection: Connection, statement: str, rows: Sequence[Row]) -> int:
-    """Run an SQLite statement with ``{rows}`` in the place of its VALUES' rows; returns how many it changed.
-    Raises StatementError for text with NUL."""
+def with_rows(connection: Connection, statement: str, rows: Sequence[Row], places: Sequence[int] | None = None) -> int:
+    """Run an SQLite statement with ``{rows}`` in the place of its VALUES' rows; returns how many it changed. Text is in
+    the columns ``places`` alone (None: not known). Raises StatementError for text with NUL."""
     changed = 0
-    for part, texts in _portions(rows):
+    for part, texts in _portions(rows, places):
         values = tuple(chain.from_iterable(part))
         if "\0" in "".join(texts):
             # As PlainText has it; PostgreSQL cannot hold one.
@@ -114,22 +114,25 @@ def _template(statement: str) -> str | None:
     return None if found is None or _ROWS in statement else f"{found[1]}{_ROWS}{found[3]}"
 
 
-def _portions(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], list[str]]]:
+def _portions(rows: Sequence[Row], places: Sequence[int] | None = None) -> Iterator[tuple[Sequence[Row], list[str]]]:
     """The rows in portions of 256, 128, 64 and so on, each with its texts. The driver keeps the last 128 statements of
     each connection with the values that they had last: with a statement for each number of rows these were hundreds of
     megabytes of ads."""
     start = 0
     while start < len(rows):
         size = min(PORTION, 1 << (len(rows) - start).bit_length() - 1)
-        texts = _texts(rows[start : start + size])
+        texts = _texts(rows[start : start + size], places)
         while size > 1 and sum(map(len, texts)) > MOST_TEXT:
             size //= 2
-            texts = _texts(rows[start : start + size])
+            texts = _texts(rows[start : start + size], places)
         yield rows[start : start + size], texts
         start += size
 
 
-def _texts(rows: Sequence[Row]) -> list[str]:
+def _texts(rows: Sequence[Row], places: Sequence[int] | None) -> list[str]:
+    if places is not None:
+        # Of a row of use a fifth is text, and to look at the numbers as well takes as long as to calculate one.
+        return [row[place] for place in places for row in rows]
     return [value for value in chain.from_iterable(rows) if isinstance(value, str)]
 
 

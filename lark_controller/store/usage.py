@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from itertools import compress
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -67,15 +67,13 @@ def new_use(entries: Sequence[Entry]) -> NewUse:
     """The rows of some entries. They are made before the transaction, so that on SQLite others write meanwhile."""
     jobs = [
         (
-            entry.number, entry.job_id, entry.owner, entry.user, entry.group, entry.host, entry.since,
-            entry.at if entry.final else NOT_ENDED, entry.at, *entry.new, entry.readings, *entry.peak,
+            number, job_id, owner, user, group, host, since, at if final else NOT_ENDED, at, *new, readings, *peak,
         )
-        for entry in sorted(entries, key=lambda entry: entry.number)
+        for number, job_id, owner, user, group, host, since, _, at, _, new, readings, final, peak in sorted(
+            entries, key=itemgetter(0)
+        )
     ]  # fmt: skip
-    sums = [
-        (bucket.subject.kind, bucket.seconds, bucket.start, bucket.subject.name, bucket.subject.group, *bucket.usage)
-        for bucket in buckets(entries)
-    ]
+    sums = [(kind, seconds, start, name, group, *use) for (kind, name, group), seconds, start, use in buckets(entries)]
     return NewUse(jobs, sums)
 
 
@@ -84,19 +82,22 @@ def write(connection: Connection, use: NewUse) -> None:
 
     One transaction: a reading that is kept is counted, once, and one that is not kept is counted by the next.
     """
-    live, others = ([], use.jobs) if connection.dialect.name == "postgresql" else _by_end(connection, use.jobs)
-    bulk.add(connection, usage_jobs, live, USAGE_COLUMNS, _REPLACED)
+    others = use.jobs if connection.dialect.name == "postgresql" else _write_live(connection, use.jobs)
     bulk.add(connection, usage_jobs, others, USAGE_COLUMNS, ("ended_at", *_REPLACED))
     bulk.add(connection, usage, use.sums, USAGE_COLUMNS, ())
 
 
-def _by_end(connection: Connection, jobs: Sequence[bulk.Row]) -> tuple[list[bulk.Row], list[bulk.Row]]:
-    """The rows of jobs that live and lived before, and all others. SQLite writes every index anew that names a column
-    which is set, whatever it is set to; four of them have the time of the end."""
-    numbers = json.dumps([row[_NUMBER] for row in jobs])
+def _write_live(connection: Connection, jobs: Sequence[bulk.Row]) -> Sequence[bulk.Row]:
+    """Write the rows of jobs that live and lived before; returns all others. SQLite writes every index anew that names
+    a column which is set, whatever it is set to; four of them have the time of the end."""
+    live = [row for row in jobs if row[_ENDED_AT] == NOT_ENDED]
+    ended = [row for row in jobs if row[_ENDED_AT] != NOT_ENDED]
+    if bulk.add(connection, usage_jobs, live, USAGE_COLUMNS, _REPLACED, same="ended_at") == len(live):
+        return ended
+    # Jobs whose end was none have been left out.
+    numbers = json.dumps([row[_NUMBER] for row in live])
     over = {number for (number,) in connection.exec_driver_sql(_OVER, (numbers, NOT_ENDED))}
-    lives = [row[_ENDED_AT] == NOT_ENDED and row[_NUMBER] not in over for row in jobs]
-    return list(compress(jobs, lives)), list(compress(jobs, (not each for each in lives)))
+    return [*ended, *(row for row in live if row[_NUMBER] in over)]
 
 
 def unended(connection: Connection) -> Iterator[Readings]:

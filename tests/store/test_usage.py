@@ -6,18 +6,20 @@ import base64
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection, Table
 
 from lark_common.classads.values import MAX_NAME_BYTES
-from lark_common.errors import NotFoundError
+from lark_common.errors import NotFoundError, StoreError
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE, width_for
 from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading
 from lark_controller.accounting.usage import MOST, JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
-from lark_controller.store import Store
+from lark_controller.store import Store, bulk
 from lark_controller.store.database import connect
 from lark_controller.store.schema import metadata
 from lark_controller.store.usage import new_use, write
@@ -102,6 +104,42 @@ def test_on_sqlite_the_use_of_jobs_that_live_on_changes_no_index(tmp_path: Path)
     assert "Insert" in update
     assert "IdxDelete" not in update
     database.engine.dispose()
+
+
+@pytest.mark.parametrize("table", ["usage_jobs", "usage"])
+def test_use_that_breaks_off_in_the_middle_is_written_once_by_the_next_try(
+    store: Store, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.usage.write([entry(), entry(2)])
+    entries = [entry(1, at=DAY_ONE + 90), entry(2, at=DAY_ONE + 90, final=True, readings=""), entry(3)]
+    add = bulk.add
+
+    def breaks_off(connection: Connection, of: Table, *rest: Any, **more: Any) -> int:
+        written = add(connection, of, *rest, **more)
+        if of.name == table:
+            raise OSError("broken off")
+        return written
+
+    monkeypatch.setattr(bulk, "add", breaks_off)
+    with pytest.raises(StoreError):
+        store.usage.write(entries)
+    assert [(each.number, Usage(*each.sums)) for each in store.usage.unended()] == [(1, USE), (2, USE)]
+    monkeypatch.undo()
+    store.usage.write(entries)
+    found = store.usage.of_jobs([1, 2, 3])
+    assert [(found[number].usage, found[number].final) for number in (1, 2, 3)] == [
+        (times(USE, 2), False), (times(USE, 2), True), (USE, False)
+    ]  # fmt: skip
+    (day,) = {each.start: each for each in asked(store, "host", DAY_ONE, DAY_ONE + DAY, host="worker1").rows}.values()
+    assert day.usage == times(USE, 2)
+
+
+def test_names_with_the_signs_of_a_copy_come_back_as_they_are(store: Store) -> None:
+    names = ["a\tb", "a\\tb", "a\nb\r", "\\.", "\\N", "%d %s", ""]
+    store.usage.write([entry(number, user=name, host=f"h{name}") for number, name in enumerate(names)])
+    rows = asked(store, "job", DAY_ONE - DAY, DAY_ONE + DAY).rows
+    assert {(row.user, row.host) for row in rows} == {(name, f"h{name}") for name in names}
+    assert {row.user for row in asked(store, "user", DAY_ONE, DAY_ONE + DAY).rows} == set(names)
 
 
 def test_peaks_are_replaced_and_stay_with_jobs_that_have_ended(store: Store) -> None:
