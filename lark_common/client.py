@@ -160,9 +160,13 @@ class Client(RestRequests):
     ) -> Answer:
         """Confirm a worker's revision of its rules, but for jobs that it refuses (id, reason) and jobs that are late,
         since their networks are still to be made. ``out`` are its interfaces that lead away."""
-        ways = [{"network_type": str(each.network_type), "uplinks": sorted(each.uplinks)} for each in out.ways]
-        report = {"revision": revision, "refused": dict(refused or {}), "late": sorted(late)}
-        body = json.dumps({**report, "uplinks": dict(out.speeds), "ways": ways})
+        report: dict[str, Any] = {"revision": revision, "refused": dict(refused or {}), "late": sorted(late)}
+        report["uplinks"] = dict(out.speeds)
+        # Older controllers refuse what they do not know, so it is left out where it says no more than that.
+        if any(each.uplinks != out.speeds.keys() for each in out.ways):
+            ways = ((str(each.network_type), sorted(each.uplinks)) for each in out.ways)
+            report["ways"] = [{"network_type": kind, "uplinks": uplinks} for kind, uplinks in ways]
+        body = json.dumps(report)
         return self._json("PUT", f"/v1/hosts/{_part(host)}/rules", None, body, "application/json")
 
     def delivered(self, host: str, at: int, queues: Iterable[Mapping[str, str | int]]) -> Answer:

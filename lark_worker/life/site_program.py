@@ -16,7 +16,7 @@ MAX_OUTPUT: Final = 65536
 _MAX_ERRORS: Final = 4096
 _REASON: Final = 200
 _CHUNK: Final = 65536
-# A pipe holds this much at most (/proc/sys/fs/pipe-max-size), so that a program behind it is not read from for ever.
+# The content of a pipe at most (/proc/sys/fs/pipe-max-size), so that a program behind it is not read from for ever.
 _PIPE: Final = 1 << 20
 
 

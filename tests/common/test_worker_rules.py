@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lark_common.classads.ads import parse_post
+from lark_common.client import Client
 from lark_common.errors import NotFoundError, UnsupportedError
 from lark_common.runs import AddressType, NetworkType
 from lark_common.worker_rules import (
     JobRules,
+    WayOut,
+    WaysOut,
     WorkerRules,
     from_json,
     to_json,
@@ -472,3 +476,16 @@ def test_a_job_that_leaves_while_it_is_explained_is_explained_as_it_was(
         assert controller.switches.explain(alice.id, "192.0.2.1", 5).verdict == "forwarded"
         with pytest.raises(NotFoundError):
             controller.switches.explain(alice.id, "192.0.2.1", 5)
+
+
+def test_by_which_interfaces_jobs_leave_is_sent_where_that_says_more_than_their_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A controller of before refuses what it does not know."""
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(Client, "_json", lambda _self, *asked, **_more: sent.append(json.loads(asked[3])))
+    client, nat = Client("http://127.0.0.1:9"), WayOut(NetworkType.NAT, frozenset({"br0"}))
+    client.confirm_rules(HOST, "1", out=WaysOut({"br0": None}, (nat,)))
+    client.confirm_rules(HOST, "1", out=WaysOut({"br0": None, "eth1": 100.0}, (nat,)))
+    assert sent[0] == {"revision": "1", "refused": {}, "late": [], "uplinks": {"br0": None}}
+    assert sent[1]["ways"] == [{"network_type": "nat", "uplinks": ["br0"]}]

@@ -135,7 +135,7 @@ def test_open_vswitchs_bridge_outlives_a_restart_and_gets_the_addresses_again(
     assert machine.reaches()
 
 
-# What sites have beside one address and one router: a peer, labels, lifetimes, several routers, tables.
+# Settings that sites have beside one address and one router: a peer, labels, lifetimes, several routers, tables.
 UNUSUAL = (
     "address add 10.77.7.7 peer 10.77.7.8/32 dev {card}",
     "address add 10.77.9.9/24 broadcast 10.77.9.255 noprefixroute dev {card}",
