@@ -33,6 +33,7 @@ from lark_mpi.patterns import (
     to_jobs,
     together,
     uses_ipv6,
+    within,
 )
 from lark_mpi.service import AWAY, BUSY, PATIENCE, ask, is_id, path, reason
 
@@ -351,7 +352,7 @@ def _sent(comm: MPI.Intracomm, wish: Wish) -> dict[int, float]:
 
 
 def _checked_lease(lease: float) -> float:
-    if not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
+    if not within(lease, SHORTEST_LEASE, LONGEST_LEASE):
         raise ReservationError(f"a lease of {lease} seconds; {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} are accepted")
     return float(lease)
 

@@ -60,18 +60,26 @@ def row(pattern: Pattern, rank: int, size: int, rate: float, neighbours: Iterabl
 
 def table(rank: int, size: int, rates: Mapping[int, float]) -> dict[int, float]:
     """Check the rates that a rank sends: without those to itself and those of 0. Raises ReservationError, and TypeError
-    for a rank or a rate that is no number."""
+    for a rank that is no whole number."""
     found: dict[int, float] = {}
     for each, rate in rates.items():
         receiver = index(each)
         if not 0 <= receiver < size:
             raise ReservationError(f"there is no rank {receiver} to send to; 0 to {size - 1} are accepted")
         # Without math.isfinite, which fails at whole numbers of hundreds of digits.
-        if not 0 <= rate <= MOST:
+        if not within(rate, 0, MOST):
             raise ReservationError(f"a rate of {rate} bytes a second; 0 to {MOST:g} are accepted")
         if receiver != rank and rate > 0:
             found[receiver] = float(rate)
     return found
+
+
+def within(number: object, least: float, most: float) -> bool:
+    """True for a number between two others, of whatever type; False for what is none."""
+    try:
+        return bool(least <= number <= most)  # type: ignore[operator]
+    except TypeError:
+        return False
 
 
 def to_jobs(sent: Mapping[int, float], rank: int, places: Sequence[Place]) -> dict[str, float]:

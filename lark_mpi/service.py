@@ -21,6 +21,8 @@ PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 4.0
 # Bytes of an answer. The links of a large pool are some megabytes.
 MAX_ANSWER: Final = 16 << 20
+# Letters of a reason, which goes to a terminal or a log, and to every rank.
+MAX_REASON: Final = 512
 BUSY: Final = 429
 AWAY: Final = 503
 AGAIN: Final = (BUSY, AWAY)
@@ -67,7 +69,9 @@ def reason(answer: Answer) -> str:
     """The sentence of a problem."""
     status, document = answer
     detail = document.get("detail")
-    return detail if isinstance(detail, str) and detail else f"the worker service answered {status}"
+    if not isinstance(detail, str) or not detail:
+        return f"the worker service answered {status}"
+    return "".join(letter if letter.isprintable() else "?" for letter in detail[:MAX_REASON])
 
 
 def is_id(value: object) -> TypeGuard[str]:

@@ -53,6 +53,8 @@
 /* Bytes of an answer, and levels of JSON in it. */
 #define MAX_ANSWER ((size_t)16 << 20)
 #define MAX_DEPTH 64
+/* Numbers of answers are less. */
+#define LARGEST 1e300
 /* Seconds that one request waits for a change, and between two that are answered at once: first so many, then twice as
  * many each time, and no more than the last figure. */
 #define LONGEST_WAIT 30.0
@@ -269,9 +271,13 @@ static int member_text(json in, const char *name, char *out, size_t size) {
     return member(in, name, &found) && string(&found, out, size);
 }
 
+/* What a document calls infinite, or with hundreds of digits, is no number. */
 static int member_number(json in, const char *name, double *out) {
     json found;
-    return member(in, name, &found) && number(&found, out);
+    double read;
+    if (!member(in, name, &found) || !number(&found, &read) || !(read <= LARGEST && read >= -LARGEST)) return 0;
+    *out = read;
+    return 1;
 }
 
 /* The next of a list's values; `list` is behind its bracket at first. */

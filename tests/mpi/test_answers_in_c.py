@@ -67,6 +67,13 @@ def test_what_json_allows_and_what_not() -> None:
     assert set(read([HEAD + each for each in bad])) == {"its answer is no JSON object"}
 
 
+def test_a_number_without_end_is_none() -> None:
+    rates = [b"1e301", b"-1e999", b"9" * 400, b"1e299"]
+    said = read([HEAD + b'{"rate": ' + each + b"}" for each in rates])
+    assert [line.split()[1] for line in said[:3]] == ["none"] * 3
+    assert said[3].split()[1] != "none"
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(DOCUMENTS, st.booleans()), min_size=20, max_size=60))
 def test_whole_documents_are_read_as_python_reads_them(documents: list[tuple[dict[str, Any], bool]]) -> None:

@@ -58,10 +58,16 @@ def test_a_table_names_ranks_that_are_there(rank: int) -> None:
         table(0, 3, {rank: 1.0})
 
 
-@pytest.mark.parametrize("rates", [{1.0: 1.0}, {"one": 1.0}, {1: "fast"}, {1: None}])
+@pytest.mark.parametrize("rates", [{1.0: 1.0}, {"one": 1.0}])
 def test_a_table_of_anything_else_is_named_before_it_is_used(rates: Any) -> None:
     with pytest.raises(TypeError):
         table(0, 3, rates)
+
+
+@pytest.mark.parametrize("rate", ["fast", None, [1.0], 1j])
+def test_a_rate_that_is_no_number_is_named_with_what_is_accepted(rate: Any) -> None:
+    with pytest.raises(ReservationError, match=r"a rate of .* bytes a second; 0 to 1.25e\+12 are accepted"):
+        table(0, 3, {1: rate})
 
 
 def test_a_large_table_is_checked_as_a_whole() -> None:

@@ -69,6 +69,11 @@ def test_a_job_that_asks_too_often_asks_again(standin: Standin, monkeypatch: pyt
     assert service.reason(ask("GET", "/v1/job", patience=0)) == "no controller"
 
 
+def test_a_reason_is_a_line_for_a_terminal() -> None:
+    assert service.reason((409, {"detail": "link \x1b[31m is full\n\u2026"})) == "link ?[31m is full?\u2026"
+    assert service.reason((409, {"detail": "no " * 10_000})) == ("no " * 200)[:512]
+
+
 def test_a_full_queue_is_waited_for_in_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening, temporary_directory() as folder:
         path = f"{folder}/full.sock"
