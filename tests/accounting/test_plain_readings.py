@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lark_controller.accounting.account import Account
@@ -158,6 +158,28 @@ def play(steps: list[Any], way: str) -> list[Any]:
     return states
 
 
+def reading(counts: tuple[int, int, int, int], *flows: tuple[int, int, int], pause: float = 10.0) -> Any:
+    """Some of the jobs are read: one whose port goes on by so much, and two that go on as most do."""
+    usual = (9, 900, 9, 900, 0, 0), [(CountKind.WAN_IN, 1, 700)]
+    return "read", pause, {4: ((*counts, 0, 0), list(flows)), 7: usual, 10: usual}
+
+
+IDLE: Final = reading((0, 0, 0, 0))
+USUAL: Final = reading((9, 900, 9, 900), (CountKind.WAN_OUT, 1, 700))
+
+
+# Sums that are full, and a highest rate that is none of a network; a counter that goes over its end, by itself and with
+# others that begin anew; a WAN's part that comes before the whole; transfers that are too fast; a job that is idle, and
+# one whose highest rate is known when it is.
+@example([reading((1 << 63, 1 << 63, 1 << 63, 1 << 63)), USUAL, USUAL, ("write",), USUAL])
+@example([USUAL, reading((0, 1 << 56, 0, 1 << 56)), USUAL, USUAL])
+@example([USUAL, reading((0, (1 << 64) - 1000, 0, 0)), reading((9, 2000, 0, 0)), USUAL])
+@example([reading(((1 << 64) - 9,) * 4), reading((20, 20, 20, 20)), USUAL])
+@example([reading((1, 9, 1, 9), (CountKind.WAN_OUT, 8, 7000)), reading((0, 0, 0, 0)), USUAL, reading((9, 9000, 9, 9))])
+@example([IDLE, IDLE, USUAL, IDLE])
+@example([USUAL, ("write",), reading((9, 9000, 9, 9000), pause=3.0), ("write",), reading((0, 0, 0, 0), pause=3.0)])
+@example([USUAL, ("fast", 4), USUAL, ("fast", 7), USUAL])
+@example([USUAL, reading((9, 9, 9, 9), (CountKind.DROP_IN, 5, 9), pause=0.001), reading((1 << 49,) * 4, pause=0.001)])
 @given(st.one_of(steps(COUNTS, SIZES, *EVENTS), steps(FEW, FEW_BYTES, "queues", "moved")))
 def test_readings_together_are_each_by_itself(steps: list[Any]) -> None:
     one_by_one = play(steps, "one by one")
@@ -182,5 +204,7 @@ def test_a_reading_that_goes_on_is_taken_by_columns_and_others_one_by_one() -> N
     assert [accounts[number].usage.bytes_in for number in JOBS[1:]] == [500, 500, 600]
     assert [accounts[number].at - NOW for number in JOBS[1:]] == [80, 70, 80]
     assert accounts[JOBS[3]].rate.inward == 80
+    # The first stretch begins with the job.
+    assert accounts[JOBS[2]].peak.inward == round(8 * 500 / (NOW + 60 - job(JOBS[2]).created))
     # A time that is no later is none that a rate could be of.
     assert switches.take(NOW + 80, switch_reading(counts)) == [0, 1, 2, 3]
