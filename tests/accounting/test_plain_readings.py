@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Final
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lark_controller.accounting.account import Account
+from lark_controller.accounting.account import FLOWS, PORT, Account
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.numeric import np
 from lark_controller.accounting.plain_switches import PlainSwitches
@@ -22,6 +23,7 @@ from lark_controller.accounting.readings import (
 from lark_controller.accounting.shown import Shown
 from lark_controller.accounting.switch_reading import SwitchReading
 from lark_controller.accounting.unwritten import Unwritten
+from lark_controller.accounting.usage import Usage
 from tests.accounting.test_ledger import job
 from tests.fixtures.databases import NOW
 
@@ -208,3 +210,13 @@ def test_a_reading_that_goes_on_is_taken_by_columns_and_others_one_by_one() -> N
     assert accounts[JOBS[2]].peak.inward == round(8 * 500 / (NOW + 60 - job(JOBS[2]).created))
     # A time that is no later is none that a rate could be of.
     assert switches.take(NOW + 80, switch_reading(counts)) == [0, 1, 2, 3]
+
+
+def test_a_counter_that_goes_over_its_end_is_taken_by_itself() -> None:
+    """One whose port is older than the job: its sums are small."""
+    account = Account(job(1), "")
+    account.opened()[PORT:FLOWS] = array("Q", [(1 << 64) - 9] * 6)
+    account.started = True
+    switches = PlainSwitches({1: account}, Shown(), Unwritten())
+    assert switches.take(NOW + 60, switch_reading([(1, (5, 400, 6, 500, 0, 0), [], 99.0)])) == [0]
+    assert account.usage == Usage()

@@ -127,7 +127,7 @@ def test_a_switch_with_many_jobs_is_read_by_columns_to_the_same_effect(
     async def read(few: int) -> tuple[list[str], list[Any]]:
         monkeypatch.setattr(counters, "FEW", few)
         ledger, switch, clock = Ledger(), Switch(jobs), iter(range(100))
-        monkeypatch.setattr(counters.time, "time", lambda: now + 10 * next(clock))
+        monkeypatch.setattr("lark_controller.reconcile.counters.time.time", lambda: now + 10 * next(clock))
         placed = []
         for number in range(1, jobs + 1):
             job = replace(a_run(number), number=number, created=now)
