@@ -27,8 +27,8 @@ from lark_controller.accounting.plain import CHANGED
 from lark_controller.accounting.readings import CountKind, PortReading
 from lark_controller.accounting.usage import MOST
 
-# What a counter may have grown by, and a rate may be: a petabyte, and a petabit a second. Sums of thousands of these
-# fit, and those of rates are exact as floating-point numbers.
+# The most that a counter may have grown by, and that a rate may be: a petabyte, and a petabit a second. Sums of
+# thousands of these fit, and those of rates are exact as floating-point numbers.
 LARGEST: Final = 1 << 50
 # A sum that is not full after readings of two flows that grew by that.
 _NEARLY: Final = MOST - 2 * LARGEST

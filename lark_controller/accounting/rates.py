@@ -56,7 +56,7 @@ class Rates:
         self._sums: dict[str, dict[_Key, list[int]]] = {
             "group": {}, "user": {}, "host": {}, "access_point": {}
         }  # fmt: skip
-        # What is not added up yet, a column for each account: many switches' have few sums.
+        # Differences that are not added up yet, a column for each account: many switches' have few sums.
         self._whose: list[Account] = []
         self._later: list[Numbers] = []
 

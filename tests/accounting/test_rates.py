@@ -29,7 +29,7 @@ def test_what_is_added_up_later_is_not_lost_where_a_job_ends_before() -> None:
 
 
 def test_rates_of_many_switches_are_added_up_without_anybody_asking() -> None:
-    """What waits takes no more memory than that of some thousand jobs."""
+    """Those of some thousand jobs wait, and no more."""
     rates, accounts = Rates(), [Account(job(number), "") for number in (1, 4, 7)]
     for _ in range(3000):
         rates.change_later(accounts, np.array([[1, 1, 1]] * 6 + [[0, 0, 0]]))

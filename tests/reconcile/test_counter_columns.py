@@ -56,7 +56,7 @@ def flow_part(flows: list[tuple[int, int, int]]) -> bytes:
 def test_readings_are_those_one_by_one(
     jobs: dict[int, int], ports: list[Any], flows: list[Any], removed: set[int]
 ) -> None:
-    """Whatever a switch answers: ports and flows of nobody, those that come twice, parts without any."""
+    """Ports and flows of nobody, those that come twice, and parts without any change nothing in that."""
     port_parts, flow_parts = list(map(port_part, ports)), list(map(flow_part, flows))
     records = [record for part in port_parts for record in replies.port_records(part)]
     counts = [count for part in flow_parts for count in replies.flow_counts(part)]

@@ -45,7 +45,7 @@ def flows(lengths: list[int]) -> bytes:
 
 
 def found(decode: Callable[[bytes], Any], message: bytes) -> list[tuple[int, ...]] | str:
-    """What a decoder makes of a message, or why it refuses it."""
+    """The records that a decoder reads in a message, or its words where it refuses that."""
     try:
         return [tuple(map(int, record)) for record in decode(message)]
     except WireError as refused:
