@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import nlargest, nsmallest
+from heapq import nsmallest
 from math import inf
-from operator import itemgetter, lt
+from operator import lt
 from typing import Final
 
 from lark_controller.accounting.account import (
@@ -49,8 +49,9 @@ from lark_controller.accounting.places import (
 )
 from lark_controller.accounting.plain import FlowCounts, PortCounts
 from lark_controller.accounting.plain_readings import JobReading, PlainReadings
+from lark_controller.accounting.plain_switches import PlainSwitches
 from lark_controller.accounting.portions import by_host, parts, portions
-from lark_controller.accounting.rates import Flowing
+from lark_controller.accounting.rates import Flowing, most_moving
 from lark_controller.accounting.readings import (
     CountKind,
     FlowReading,
@@ -60,6 +61,7 @@ from lark_controller.accounting.readings import (
 )
 from lark_controller.accounting.shares.steps import Step, is_sound, set_state, state_of
 from lark_controller.accounting.shown import Shown
+from lark_controller.accounting.switch_reading import SwitchReading
 from lark_controller.accounting.unwritten import Unwritten
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage
 from lark_controller.jobs.job import Job
@@ -78,6 +80,7 @@ class Ledger:
         self._shown = Shown()
         self._departed = Departed()
         self._plain = PlainReadings(self._accounts, self._shown, self._unwritten)
+        self._switches = PlainSwitches(self._accounts, self._shown, self._unwritten)
         # The jobs that are over and whose last counters are on their way, by datapath and port name.
         self._leaving: dict[tuple[int | str | None, str | None], Account] = {}
 
@@ -142,6 +145,13 @@ class Ledger:
         for part in parts(readings):
             with self._lock:
                 for number, port, flows, port_age in self._plain.take(at, part):
+                    self._read(number, at, port, flows, port_age)
+
+    def read_switch(self, at: float, reading: SwitchReading) -> None:
+        """A reading of a switch's jobs, each as :meth:`read` takes it; of each job one at most."""
+        for part in reading.parts():
+            with self._lock:
+                for number, port, flows, port_age in part.jobs(self._switches.take(at, part)):
                     self._read(number, at, port, flows, port_age)
 
     def states(self, numbers: Iterable[int]) -> list[bytes | None]:
@@ -334,13 +344,7 @@ class Ledger:
                 return tuple(self._shown.flowing.most(by, limit))
         with self._lock:
             accounts = list(self._accounts.values())
-        busy = [(rate.moving, rate, account) for account in accounts if (rate := account.rate) is not IDLE]
-        chosen = nlargest(limit, busy, key=itemgetter(0))
-        chosen.sort(key=lambda each: (-each[0], each[2].id))
-        return tuple(
-            Flowing(account.id, rate, 1, account.group, account.user, account.host, account.global_job_id)
-            for _, rate, account in chosen
-        )
+        return most_moving(accounts, limit)
 
     def dropping(self, limit: int, wanted: Callable[[Dropping], bool] | None = None) -> list[Dropping]:
         """The jobs whose packets are dropped now, the ``limit`` with the most (of those that are ``wanted``)."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import add
-from typing import Final, TypeAlias
+from operator import add, attrgetter, itemgetter
+from typing import Any, Final, TypeAlias
 
+from lark_controller.accounting.account import Account
 from lark_controller.accounting.columns import added
-from lark_controller.accounting.usage import Rate
+from lark_controller.accounting.numeric import Numbers, np, sums_by
+from lark_controller.accounting.usage import IDLE, Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,15 @@ class Flowing:
 Subject: TypeAlias = tuple[str, str, str, str]
 _Key = tuple[str, str | None]
 _JOBS: Final = len(Rate._fields)
+# The names in an account that each of the sums is kept by, in their order, and the key of these.
+_BY: Final[tuple[tuple[Callable[[Account], Any], Callable[[Any], _Key]], ...]] = (
+    (attrgetter("group"), lambda group: (group, group)),
+    (attrgetter("user", "group"), lambda names: names),
+    (attrgetter("host"), lambda host: (host, None)),
+    (attrgetter("access_point"), lambda point: (point, None)),
+)
+# Columns that wait to be added up, of 64 bytes each.
+_LATER: Final = 2048
 
 
 class Rates:
@@ -45,6 +56,9 @@ class Rates:
         self._sums: dict[str, dict[_Key, list[int]]] = {
             "group": {}, "user": {}, "host": {}, "access_point": {}
         }  # fmt: skip
+        # Differences that are not added up yet, a column for each account: many switches' have few sums.
+        self._whose: list[Account] = []
+        self._later: list[Numbers] = []
 
     def change(self, group: str, user: str, host: str, access_point: str, delta: Sequence[int]) -> None:
         """Add the difference of one job's rates, and that of the jobs that send or receive something (1, 0 or -1)."""
@@ -64,12 +78,29 @@ class Rates:
             for key, delta in added(rows).items():
                 _change(sums, key, delta)
 
+    def change_later(self, accounts: Sequence[Account], deltas: Numbers) -> None:
+        """Add the differences of accounts' rates, each as :meth:`change` has it, before a sum is asked for."""
+        self._whose += accounts
+        self._later.append(deltas)
+        if len(self._whose) >= _LATER:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        if not self._whose:
+            return
+        whose, deltas, self._whose, self._later = self._whose, np.concatenate(self._later, axis=1), [], []
+        for sums, (names_of, key_of) in zip(self._sums.values(), _BY, strict=True):
+            for names, delta in sums_by(list(map(names_of, whose)), deltas).items():
+                _change(sums, key_of(names), delta)
+
     def of(self, by: str) -> dict[str, Rate]:
         """The rates of all hosts or access points, by name."""
+        self._add_up()
         return {name: Rate(*sums[:_JOBS]) for (name, _), sums in self._sums[by].items()}
 
     def most(self, by: str, limit: int) -> list[Flowing]:
         """The ``limit`` groups, users, hosts or access points whose jobs send and receive most, the most first."""
+        self._add_up()
         chosen = heapq.nsmallest(
             limit, self._sums[by].items(), key=lambda item: (-Rate(*item[1][:_JOBS]).moving, item[0][0])
         )
@@ -89,5 +120,17 @@ def _change(sums: dict[_Key, list[int]], key: _Key, delta: Sequence[int]) -> Non
     else:
         # Called for each busy job and reading: added up in C.
         known[:] = map(add, known, delta)
-    if not known[_JOBS]:
+    # Of no job. Not by their number alone: some of the rates may be among those that are added up later.
+    if not any(known):
         del sums[key]
+
+
+def most_moving(accounts: Iterable[Account], limit: int) -> tuple[Flowing, ...]:
+    """The ``limit`` jobs that send and receive most, the most first."""
+    busy = [(rate.moving, rate, account) for account in accounts if (rate := account.rate) is not IDLE]
+    chosen = heapq.nlargest(limit, busy, key=itemgetter(0))
+    chosen.sort(key=lambda each: (-each[0], each[2].id))
+    return tuple(
+        Flowing(account.id, rate, 1, account.group, account.user, account.host, account.global_job_id)
+        for _, rate, account in chosen
+    )

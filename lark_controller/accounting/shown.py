@@ -11,6 +11,7 @@ from typing import TypeAlias
 from lark_controller.accounting.account import DROPS, PEAK, Account
 from lark_controller.accounting.columns import added
 from lark_controller.accounting.drops import Dropping, DropRate
+from lark_controller.accounting.numeric import Numbers, sums_by
 from lark_controller.accounting.rates import Rates, Subject
 from lark_controller.accounting.recent import Recent
 from lark_controller.accounting.usage import IDLE, NOTHING, Rate, Usage
@@ -55,9 +56,20 @@ class Shown:
             known = self._rates.setdefault(treatment, list(IDLE))
             known[:] = map(add, known, delta)
         self.flowing.change_all((subject, delta) for (_, subject), delta in totals.items())
-        for treatment, new in added(use).items():
+        self.add_use(added(use))
+
+    def add_use(self, use: Mapping[str, Sequence[int]]) -> None:
+        """Add new use by the policy's group, each sum from the first on."""
+        for treatment, new in use.items():
             sums = self._sums.setdefault(treatment, list(NOTHING))
             sums[: len(new)] = map(add, sums, new)
+
+    def add_rates(self, accounts: Sequence[Account], deltas: Numbers) -> None:
+        """Add the differences of accounts' rates, each with that of the jobs that send or receive something."""
+        for treatment, delta in sums_by([account.treatment for account in accounts], deltas).items():
+            known = self._rates.setdefault(treatment, list(IDLE))
+            known[:] = map(add, known, delta)
+        self.flowing.change_later(accounts, deltas)
 
     def rated(self, account: Account, rate: Rate, treatment: str) -> None:
         """Show an account's rate, and that it is treated so from now on."""

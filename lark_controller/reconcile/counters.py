@@ -20,6 +20,7 @@ from lark_common.log import failure
 from lark_common.turns import Elsewhere
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.plain import FlowCounts, PortCounts
+from lark_controller.accounting.plain_readings import JobReading
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, QueueReading
 from lark_controller.accounting.shares.messages import LONGEST_ORDER, OrderedJob, OrderedSwitch
 from lark_controller.accounting.shares.offers import Offers, Taken
@@ -27,6 +28,7 @@ from lark_controller.accounting.shares.steps import SLACK
 from lark_controller.flows.cookies import CATEGORY_MASK, COUNT_BITS, count_cookie, counted_by
 from lark_controller.flows.placement import Placed
 from lark_controller.reconcile.core_ports import CorePorts
+from lark_controller.reconcile.counter_columns import switch_reading
 from lark_controller.reconcile.drop_shares import DropShares
 from lark_controller.reconcile.pair_counters import PairCounters
 from lark_controller.reconcile.switch import SwitchState
@@ -39,6 +41,8 @@ IN_FLIGHT: Final = 16
 # Reading counters takes at most one part in this many of the loop's time, decoding and all: with so many jobs that it
 # would take more, the interval grows.
 SHARE: Final = 4
+# Jobs of a switch that are read one by one, where columns would take longer to be made than they spare.
+FEW: Final = 20
 # Seconds for which a job that has ended waits for its last counters.
 LAST_SECONDS: Final = 5.0
 
@@ -290,25 +294,25 @@ class CounterReader:
             if not ports_read:
                 return
             asked = asyncio.get_running_loop().time()
+            few = len(ports_read) < FEW
             # Flows first: the WAN's part is then no newer than the whole.
-            flows_done = link.flow_counts(count_cookie(0), CATEGORY_MASK)
-            ports_done = link.port_records()
+            counting = count_cookie(0), CATEGORY_MASK
+            flows_done: asyncio.Future[Any] = link.flow_counts(*counting) if few else link.flow_columns(*counting)
+            ports_done: asyncio.Future[Any] = link.port_records() if few else link.port_columns()
             await asyncio.gather(ports_done, flows_done, return_exceptions=True)
         finally:
             self._collected(None, removed)
             self._being_read.discard(datapath)
         self._count("own")
         now = time.time()
-        ports = {record[0]: record for record in ports_done.result()}
-        flows = _by_cookie(flows_done.result(), removed)
+        ports, flows = ports_done.result(), flows_done.result()
         # A port number that went to another job while the answer was under way is about neither.
         same = {port: number for port, number in self._ports_of(datapath).items() if ports_read.get(port) == number}
         self._note_late(asked, same.values())
-        self._ledger.read_all(now, [
-            (number, _port_counts(record), _flows_of(number, flows), port_age(record))
-            for port, number in same.items()
-            if (record := ports.get(port)) is not None
-        ])  # fmt: skip
+        if few:
+            self._ledger.read_all(now, _job_readings(same, ports, flows, removed))
+        else:
+            self._ledger.read_switch(now, switch_reading(same, ports, flows, removed))
         await self._look(datapath, same.values())
 
     # -- internal
@@ -409,6 +413,18 @@ def port_reading(counters: PortCounters) -> PortReading:
         counters.rx_packets, counters.rx_bytes, counters.tx_packets, counters.tx_bytes, counters.rx_dropped,
         counters.tx_dropped,
     )  # fmt: skip
+
+
+def _job_readings(
+    jobs: Mapping[int, int], ports: Iterable[PortRecord], flows: Iterable[FlowCount], removed: set[int]
+) -> list[JobReading]:
+    """The readings of jobs, their numbers by their ports: as :func:`.counter_columns.switch_reading`, one by one."""
+    records, found = {record[0]: record for record in ports}, _by_cookie(flows, removed)
+    return [
+        (number, _port_counts(record), _flows_of(number, found), port_age(record))
+        for port, number in jobs.items()
+        if (record := records.get(port)) is not None
+    ]
 
 
 def _port_counts(record: PortRecord) -> PortCounts:

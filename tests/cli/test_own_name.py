@@ -50,7 +50,8 @@ for command in (
 ):
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
         main(command.split())
-print("loaded", *{name.partition(".")[0] for name in sys.modules} & {"classad2", "htcondor2", "flask", "sqlalchemy"})
+parts = {"classad2", "htcondor2", "flask", "numpy", "sqlalchemy"}
+print("loaded", *{name.partition(".")[0] for name in sys.modules} & parts)
 """
 
 

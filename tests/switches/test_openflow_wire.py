@@ -31,7 +31,7 @@ from lark_controller.flows.model import (
     SetQueue,
     Track,
 )
-from lark_controller.switches.openflow import replies, wire
+from lark_controller.switches.openflow import columns, replies, wire
 from lark_controller.switches.openflow.actions import decode_actions, decode_instructions, encode_actions
 from lark_controller.switches.openflow.oxm import FIELDS, WireError
 
@@ -276,6 +276,7 @@ def test_rubbish_is_refused_and_nothing_else_is_raised(rubbish: bytes) -> None:
         replies.ports, replies.port_status, replies.port_stats, replies.description, replies.meter_features,
         replies.features, replies.error, replies.speaks_1_3, switchside.decode_flow_mod, switchside.decode_meter_mod,
         switchside.decode_packet_out, decode_actions, decode_instructions, partial(replies.flow_packets, chosen=(0, 0)),
+        columns.port_columns, columns.flow_columns,
     ):  # fmt: skip
         with suppress(WireError):
             decode(body)

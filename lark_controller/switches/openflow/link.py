@@ -16,25 +16,23 @@ from lark_common.log import failure
 from lark_common.runs import Address
 from lark_controller.flows import cookies
 from lark_controller.flows.marker import MARKERS, NO_PROGRAM, Marker, read_marker
-from lark_controller.flows.model import PORT_ANY, Action, Changes, FlowData, FlowKey, Meter, Program
+from lark_controller.flows.model import Action, Changes, FlowData, FlowKey, Meter, Program
 from lark_controller.flows.simulation.packet import TCP, UDP
 from lark_controller.switches.openflow import conntrack_flush as connections
 from lark_controller.switches.openflow import replies, roles, wire
 from lark_controller.switches.openflow.applies import Applies, FlowError, Outcome, SharedSteps, Step
 from lark_controller.switches.openflow.budgets import PacketInBudget
+from lark_controller.switches.openflow.counter_requests import CounterRequests
 from lark_controller.switches.openflow.dumps import Dump, FlowDigest, Held
 from lark_controller.switches.openflow.features import SwitchFeatures
 from lark_controller.switches.openflow.newcomer import Newcomer
 from lark_controller.switches.openflow.oxm import WireError
 from lark_controller.switches.openflow.replies import (
-    FlowCount,
     FlowRecord,
     FlowRemoved,
     MeterCounters,
     PacketIn,
-    PortCounters,
     PortInfo,
-    PortRecord,
     QueueCounters,
 )
 from lark_controller.switches.openflow.requests import Bound, Records
@@ -112,7 +110,7 @@ class SwitchHandler(Protocol):
         """Handles an error that no outcome names: of a change whose time was over, or of nothing that is known."""
 
 
-class SwitchLink:
+class SwitchLink(CounterRequests):
     """A connected switch, from the moment in which it was identified. Futures end by their timeout or when the switch
     goes, never later.
 
@@ -298,7 +296,7 @@ class SwitchLink:
         """Read a digest of Lark's own flows and of the meters; None where the switch holds more than is kept of a dump.
         Raises SwitchError."""
         limit, digest, (cookie, mask) = self.connection.options.dump_timeout, FlowDigest(), cookies.OURS
-        build, bound = partial(wire.flow_stats_request, cookie=cookie, mask=mask), replace(self._counted(), cut=True)
+        build, bound = partial(wire.flow_stats_request, cookie=cookie, mask=mask), replace(self.counted(), cut=True)
         flows = self.requests.collect_some("flow digest", ofp.OFPMP_FLOW, build, digest.read, limit, bound)
         meters = self._meters(limit)
         await asyncio.gather(*(each for each in (flows, meters) if each is not None), return_exceptions=True)
@@ -312,43 +310,13 @@ class SwitchLink:
         Raises SwitchError where no complete answer comes.
         """
         limit = self.connection.options.dump_timeout if timeout is None else timeout
-        records = await self._flow_stats("counters", cookie, mask, limit, self._counted())
+        records = await self._flow_stats("counters", cookie, mask, limit, self.counted())
         return {record.key: (record.packets, record.bytes) for record in records}
 
     @property
     def decoding(self) -> float:
         """Seconds that decoding multipart replies has taken since the connection was made."""
         return self.requests.decoding
-
-    def port_counters(self, port: int = PORT_ANY, timeout: float | None = None) -> asyncio.Future[list[PortCounters]]:
-        """The counters of a port, or of all; none for a port that is not there.
-
-        The request is on its way when this returns, before what is sent afterwards. The future ends with SwitchError
-        where no complete answer comes.
-        """
-        limit = self.connection.options.dump_timeout if timeout is None else timeout
-        build = partial(wire.port_stats_request, port=port)
-        return self.requests.collect("port counters", ofp.OFPMP_PORT_STATS, build, replies.port_stats, limit)
-
-    def port_records(self) -> asyncio.Future[list[PortRecord]]:
-        """The counters of all ports, as plain records; sent and ended as :meth:`port_counters`."""
-        limit, build = self.connection.options.dump_timeout, wire.port_stats_request
-        return self.requests.collect("port counters", ofp.OFPMP_PORT_STATS, build, replies.port_records, limit)
-
-    def flow_counts(self, cookie: int, mask: int, timeout: float | None = None) -> asyncio.Future[list[FlowCount]]:
-        """Counters of flows whose cookies agree with ``cookie`` in the bits of ``mask``, as :meth:`port_counters`."""
-        limit = self.connection.options.dump_timeout if timeout is None else timeout
-        build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
-        decode, bound = replies.flow_counts, self._counted()
-        return self.requests.collect("flow counters", ofp.OFPMP_FLOW, build, decode, limit, bound)
-
-    def drop_counts(self, cookie: int, mask: int) -> asyncio.Future[list[tuple[FlowKey, int]]]:
-        """The packets of the flows whose cookie agrees with ``cookie`` in the bits of ``mask``, each with its key: of
-        flows that are alike on many switches. Sent and ended as :meth:`port_counters`."""
-        build = partial(wire.flow_stats_request, cookie=cookie, mask=mask)
-        decode = partial(replies.flow_packets, chosen=(cookie, mask))
-        limit = self.connection.options.dump_timeout
-        return self.requests.collect("drop counters", ofp.OFPMP_FLOW, build, decode, limit, self._counted())
 
     async def meter_stats(self, timeout: float | None = None) -> dict[int, MeterCounters]:
         """The counters of all meters, by number. Raises SwitchError."""
@@ -406,7 +374,8 @@ class SwitchLink:
             decode = digest.beside(decode)
         return self.requests.collect_some(what, ofp.OFPMP_FLOW, build, decode, limit, bound)
 
-    def _counted(self) -> Bound:
+    def counted(self) -> Bound:
+        """The bound on flows of Lark's own in an answer."""
         expected = self.handler.flows_expected(self)
         return Bound(expected, expected + MORE_FLOWS)
 

@@ -292,12 +292,12 @@ def flow_ages(message: bytes) -> list[tuple[int, int, int, float]]:
     there: 0 where the switch does not say."""
     found: list[tuple[int, int, int, float]] = []
     for (cookie, packets, octets), position in zip(flow_counts(message), _positions(message), strict=True):
-        age = _age(*_DURATION.unpack_from(message, position))
+        age = age_of(*_DURATION.unpack_from(message, position))
         found.append((cookie, packets, octets, 0.0 if age is None else age))
     return found
 
 
-def _age(seconds: int, nanoseconds: int) -> float | None:
+def age_of(seconds: int, nanoseconds: int) -> float | None:
     """A duration in seconds; all ones are none, and more nanoseconds than a second has are no part of one."""
     if seconds == _NO_DURATION:
         return None
@@ -413,7 +413,7 @@ def port_stats(message: bytes) -> list[PortCounters]:
 
 def port_age(record: PortRecord) -> float | None:
     """The seconds for which the switch has had the port; None where it does not say."""
-    return _age(record[7], record[8])
+    return age_of(record[7], record[8])
 
 
 def queue_stats(message: bytes) -> list[QueueCounters]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -43,13 +43,14 @@ class Bound:
     """The records of a multipart reply that are to be expected, and how many are kept at most, by :data:`RECORD_BYTES`.
 
     A reply of more is garbage, unless ``cut``: the rest is then not read. ``key`` names a record; of those with one
-    name the last is kept.
+    name the last is kept. With ``parts`` the records of a part of the reply are kept together, as they were decoded.
     """
 
     expected: int = _EXPECTED
     most: int = _MOST
     cut: bool = False
     key: Callable[[Any], Hashable] | None = None
+    parts: bool = False
 
 
 @dataclass(slots=True)
@@ -147,6 +148,18 @@ class Requests:
         """As :meth:`collect`, where the reply may be cut."""
         return self._send(what, build, decode, timeout, kind, bound)
 
+    def collect_parts(
+        self,
+        what: str,
+        kind: int,
+        build: Callable[[int], bytes],
+        decode: Callable[[bytes], T],
+        timeout: float,
+        bound: Bound,
+    ) -> asyncio.Future[list[T]]:
+        """As :meth:`collect`, with the records of each part together."""
+        return self._send(what, build, decode, timeout, kind, replace(bound, parts=True))
+
     def _send(
         self,
         what: str,
@@ -198,7 +211,7 @@ class Requests:
         self.decoding += time.perf_counter() - began
         # Those that come again count as well: no switch has a flow twice.
         room = bound.most - waiting.read
-        weight = max(len(records), len(message) // RECORD_BYTES) if records else 0
+        weight = max(len(records), len(message) // RECORD_BYTES) if len(records) else 0
         waiting.read += weight
         some = records
         if weight > room:
@@ -206,15 +219,17 @@ class Requests:
                 raise WireError(f"{waiting.what} answered by more than {bound.most} records")
             waiting.whole = False
             some = records[: max(0, room) * len(records) // weight]
+        if bound.parts:
+            some = [records]
         before = len(kept)
         names = count(before) if bound.key is None else map(bound.key, some)
         kept.update(zip(names, some, strict=False))
-        waiting.weight += weight * (len(kept) - before) // max(1, len(records))
+        waiting.weight += weight if bound.parts else weight * (len(kept) - before) // max(1, len(records))
         beyond = max(0, waiting.weight - bound.expected)
         if beyond > waiting.held:
             more, waiting.held = beyond - waiting.held, beyond
             self._room.take(self._connection, more)
-        return bool(records)
+        return len(records) > 0
 
     def error(self, xid: int, error: ErrorMessage) -> bool:
         """An error message; True if it answered a request."""
