@@ -97,8 +97,8 @@ def test_links_of_workers_and_cores_that_go_down_and_come_up(tmp_path: Path, net
         ]
 
 
-def told(controller: Controller) -> set[str]:
-    return {each.problem for each in controller.switches.find(CORE).problems}
+def are_told(controller: Controller, problems: set[str]) -> bool:
+    return {each.problem for each in controller.switches.find(CORE).problems} == problems
 
 
 def test_a_wan_port_that_is_down_names_the_port_that_is_used_now(tmp_path: Path, network: FakeNetwork) -> None:
@@ -114,9 +114,7 @@ def test_a_wan_port_that_is_down_names_the_port_that_is_used_now(tmp_path: Path,
             (2, True, {"WAN port wan-fast is down; wan is used"}),
         ):
             network.run(partial(core.change_port, replace(core.ports[number], up=up)))
-            until(
-                lambda problems=problems: {each.problem for each in controller.switches.find(CORE).problems} == problems
-            )  # type: ignore[misc]
+            until(partial(are_told, controller, problems))
         controller.policy.put(policy.replace(", backup: wan}", "}"), "test")
         until(lambda: "nothing takes its place" in str(controller.switches.find(CORE).problems))
 
