@@ -97,8 +97,8 @@ def test_links_of_workers_and_cores_that_go_down_and_come_up(tmp_path: Path, net
         ]
 
 
-def told(controller: Controller) -> set[str]:
-    return {each.problem for each in controller.switches.find(CORE).problems}
+def are_told(controller: Controller, problems: set[str]) -> bool:
+    return {each.problem for each in controller.switches.find(CORE).problems} == problems
 
 
 def test_a_wan_port_that_is_down_names_the_port_that_is_used_now(tmp_path: Path, network: FakeNetwork) -> None:
@@ -108,17 +108,13 @@ def test_a_wan_port_that_is_down_names_the_port_that_is_used_now(tmp_path: Path,
     with running(tmp_path, policy) as controller:
         core = a_core()
         connect(network, controller, core)
-
-        def told() -> set[str]:
-            return {each.problem for each in controller.switches.find(CORE).problems}
-
         for number, up, problems in (
             (2, False, {"WAN port wan is down; wan-fast is used"}),
             (3, False, {f"WAN port {name} is down; nothing takes its place" for name in ("wan", "wan-fast")}),
             (2, True, {"WAN port wan-fast is down; wan is used"}),
         ):
             network.run(partial(core.change_port, replace(core.ports[number], up=up)))
-            until(lambda: told() == problems)  # noqa: B023  # it is over before the next
+            until(partial(are_told, controller, problems))
         controller.policy.put(policy.replace(", backup: wan}", "}"), "test")
         until(lambda: "nothing takes its place" in str(controller.switches.find(CORE).problems))
 
