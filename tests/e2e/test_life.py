@@ -329,7 +329,7 @@ def test_a_killed_switch_without_a_controller_passes_nothing_for_jobs(own_ovs: O
 class Process:
     """``lark run`` as a process of its own, that may be killed."""
 
-    def __init__(self, lark: Lark, port: int, rest: int, patience: float = 30) -> None:
+    def __init__(self, lark: Lark, port: int, rest: int, patience: float = 120) -> None:
         self.rest = rest
         environ = {
             **os.environ,
@@ -345,7 +345,7 @@ class Process:
     def answers(self) -> bool:
         assert self.process.poll() is None, "lark run has ended"
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.rest}/readyz", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.rest}/readyz", timeout=10) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
