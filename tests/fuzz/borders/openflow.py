@@ -14,12 +14,12 @@ from lark_controller.flows.placement import place_switch
 from lark_controller.policies.file import load
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.state import LoopState
-from lark_controller.switches.openflow import replies, wire
+from lark_controller.switches.openflow import columns, replies, wire
 from lark_controller.switches.openflow.connection import Connection, OpenFlowOptions
 from lark_controller.switches.openflow.features import SwitchFeatures
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.newcomer import Newcomer, identify
-from lark_controller.switches.openflow.requests import ReplyRoom
+from lark_controller.switches.openflow.requests import Bound, ReplyRoom
 from tests.flows.test_pipeline import a_job
 
 MAX_BYTES: Final = 4096
@@ -36,9 +36,10 @@ REQUESTS: Final = (
     (ofp.OFPMP_METER, replies.meter_stats), (ofp.OFPMP_QUEUE, replies.queue_stats),
     (ofp.OFPMP_DESC, replies.description), (ofp.OFPMP_METER_FEATURES, replies.meter_features),
 )  # fmt: skip
+IN_PARTS: Final = ((ofp.OFPMP_PORT_STATS, columns.port_columns), (ofp.OFPMP_FLOW, columns.flow_columns))
 DICTIONARY: Final = (
     *(bytes((4, kind)) for kind in range(30)), *(kind.to_bytes(2) for kind, _ in REQUESTS),
-    *(xid.to_bytes(4) for xid in range(2, 12)), b"\x00\x01\x00\x04\x00\x00\x00\x00", b"\x00\x04\x00\x18",
+    *(xid.to_bytes(4) for xid in range(2, 14)), b"\x00\x01\x00\x04\x00\x00\x00\x00", b"\x00\x04\x00\x18",
     b"\x80\x00\x00\x04\x00\x00\x00\x0b", b"\x80\x00\x0a\x02\x08\x00", b"\x80\x00\x0a\x02\x86\xdd", b"\x00\x00\x00\x10",
     b"ONF\x00\x00\x00\x07\x77", b"\x00\x00\x00\x03", b"\x00\x01\x00\x0a", b"\x00\x0b\x00\x00",
 )  # fmt: skip
@@ -134,6 +135,10 @@ async def _play_link(data: bytes) -> None:
     link.features = SwitchFeatures(254, 0, 0, False, True, False, {}, "", "", "", "")
     waiting = [
         link.requests.collect("fuzz", kind, wire.flow_stats_request, cast(Any, read), 60.0) for kind, read in REQUESTS
+    ]
+    waiting += [
+        link.requests.collect_parts("fuzz", kind, wire.flow_stats_request, cast(Any, read), 60.0, Bound())
+        for kind, read in IN_PARTS
     ]
     role = link.mastership.ask(7)
     assert role is not None
