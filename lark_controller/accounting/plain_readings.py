@@ -6,24 +6,20 @@ What is the same for all, such as the sums that they are added up in, is changed
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import sub, truediv
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from lark_controller.accounting.account import SUMS, Account, millis
-from lark_controller.accounting.drops import Dropping, DropRate
+from lark_controller.accounting.drops import Dropping, drop_rate_of
 from lark_controller.accounting.plain import FlowCounts, PortCounts, go_on
 from lark_controller.accounting.shown import Rated, Shown
 from lark_controller.accounting.unwritten import Unwritten
-from lark_controller.accounting.usage import IDLE, Rate
+from lark_controller.accounting.usage import IDLE, rate_of
 
 # A job's number, its port, its counting flows, and the seconds for which the port has been there (None: not known).
 JobReading: TypeAlias = tuple[int, PortCounts, Sequence[FlowCounts], float | None]
-# As the classes themselves, without a call of Python for each.
-_rate: Final[Callable[[Iterable[int]], Rate]] = partial(tuple.__new__, Rate)
-_drop_rate: Final[Callable[[Iterable[float]], DropRate]] = partial(tuple.__new__, DropRate)
 
 
 class PlainReadings:
@@ -58,7 +54,7 @@ class PlainReadings:
                 continue
             rate, new, known_drops, drops, rose = growth
             account.at, before = at, account.rate
-            now = _rate((*rate, before.transfer_inward, before.transfer_outward))
+            now = rate_of((*rate, before.transfer_inward, before.transfer_outward))
             if not any(now):
                 now = IDLE
             if now is not before:
@@ -69,7 +65,7 @@ class PlainReadings:
                     rates[account.treatment, subject].append(delta)
             keep(number, at, now, False)
             if drops != known_drops:
-                dropped = _drop_rate(map(truediv, map(sub, drops, known_drops), repeat(at - last)))
+                dropped = drop_rate_of(map(truediv, map(sub, drops, known_drops), repeat(at - last)))
                 dropping[number] = Dropping(number, account.id, account.treatment, dropped, at)
             elif number in dropping:
                 del dropping[number]

@@ -6,28 +6,24 @@ What is left for each job by itself is what it is shown with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain, compress
 from operator import attrgetter
 from struct import Struct
 from typing import Final, cast
 
 from lark_controller.accounting.account import PORT, SIZE, SUMS, Account, millis
-from lark_controller.accounting.drops import Dropping, DropRate
+from lark_controller.accounting.drops import Dropping, drop_rate_of
 from lark_controller.accounting.numeric import Bools, Counts, Floats, Numbers, any_of, np, sums_by
 from lark_controller.accounting.plain_matrix import LARGEST, Grown, go_on_all
 from lark_controller.accounting.shown import Shown
 from lark_controller.accounting.switch_reading import SwitchReading
 from lark_controller.accounting.unwritten import Unwritten
-from lark_controller.accounting.usage import IDLE, Rate
+from lark_controller.accounting.usage import IDLE, Rate, rate_of
 
 _number: Final[Callable[[Account], int]] = attrgetter("number")
 _treatment: Final[Callable[[Account], str]] = attrgetter("treatment")
 _ROW: Final = Struct(f"{8 * SIZE}s")
 _RATES: Final = len(Rate._fields)
-# As the classes themselves, without a call of Python for each.
-_rate: Final[Callable[[Iterable[int]], Rate]] = partial(tuple.__new__, Rate)
-_drop_rate: Final[Callable[[Iterable[float]], DropRate]] = partial(tuple.__new__, DropRate)
 
 
 class PlainSwitches:
@@ -119,7 +115,7 @@ class PlainSwitches:
             if count < len(accounts):
                 changed = list(compress(accounts, others.tolist()))
                 now, delta, moving = now[:, others], delta[:, others], moving[others]
-            for account, rate in zip(changed, map(_rate, now.T.tolist()), strict=True):
+            for account, rate in zip(changed, map(rate_of, now.T.tolist()), strict=True):
                 account.rate = rate
             if np.count_nonzero(moving) < len(changed):
                 for place in np.flatnonzero(~moving).tolist():
@@ -136,7 +132,7 @@ class PlainSwitches:
             return
         some = np.flatnonzero(any_of(drops))
         rates = drops[:, some] / (at - last[some])
-        for place, rate in zip(some.tolist(), map(_drop_rate, rates.T.tolist()), strict=True):
+        for place, rate in zip(some.tolist(), map(drop_rate_of, rates.T.tolist()), strict=True):
             account = accounts[place]
             dropping[account.number] = Dropping(account.number, account.id, account.treatment, rate, at)
 

@@ -114,6 +114,8 @@ class Rate(NamedTuple):
 
 
 IDLE: Final = Rate()
+# A rate of all its members in their order, as :data:`usage_of`.
+rate_of: Final[Callable[[Iterable[int]], Rate]] = partial(tuple.__new__, Rate)
 
 
 class Peak(NamedTuple):
