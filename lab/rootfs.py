@@ -177,10 +177,13 @@ def constraints(lock: str) -> str:
     """The versions of a lock without its hashes, as pip's constraints.
 
     The lock is made for one Python. Another one, such as the root file system's, may need a distribution that the lock
-    has no hash for, and pip checks either all hashes or none.
+    has no hash for, and pip checks either all hashes or none. The markers stay: a distribution may have one version
+    for older Pythons and one for newer.
     """
-    pinned = re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^\s;\\]+)", lock, flags=re.MULTILINE)
-    return "".join(f"{name}=={version}\n" for name, version in pinned)
+    pinned = re.findall(
+        r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^\s;\\]+)[ \t]*(;[^\\\n]*[^\\\s])?", lock, flags=re.MULTILINE
+    )
+    return "".join(f"{name}=={version}{' ' if marker else ''}{marker}\n" for name, version, marker in pinned)
 
 
 def _requirements(settings: LabSettings, system: Path) -> Path:

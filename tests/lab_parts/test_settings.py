@@ -54,7 +54,12 @@ def test_a_lock_becomes_constraints_without_hashes() -> None:
     lock = (
         'psycopg[binary]==3.3.9 ; python_version >= "3.11" \\\n  --hash=sha256:0\nos-ken==4.2.2 \\\n  --hash=sha256:1\n'
     )
-    assert rootfs.constraints(lock) == "psycopg==3.3.9\nos-ken==4.2.2\n"
+    assert rootfs.constraints(lock) == 'psycopg==3.3.9 ; python_version >= "3.11"\nos-ken==4.2.2\n'
+
+
+def test_each_python_has_its_version_of_a_distribution_in_the_constraints() -> None:
+    older, newer = "numpy==2.4.6 ; python_full_version < '3.12'", "numpy==2.5.5 ; python_full_version >= '3.12'"
+    assert rootfs.constraints(f"{older} \\\n  --hash=sha256:0\n{newer}\n") == f"{older}\n{newer}\n"
 
 
 def test_only_the_fetching_of_packages_is_taken_from_apts_settings() -> None:
