@@ -33,25 +33,34 @@ class Client:
 
     async def request(self, method: str, path: str, body: bytes = b"", kind: str = "text/plain") -> Answer:
         """Send a request and read the answer."""
-        while self._idle and self._idle[-1][0].at_eof():
-            # The server closes a connection on which nothing was asked for a while.
-            self._idle.pop()[1].close()
-        if self._idle:
-            reader, writer = self._idle.pop()
-        else:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        writer.write(
+        message = (
             f"{method} {path} HTTP/1.1\r\nHost: lark\r\nAuthorization: Bearer {self._token}\r\n"
             f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
             + body
         )
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                # The server closes a connection on which nothing was asked for a while.
+                if not connection[0].at_eof():
+                    return await self._answer(connection, message)
+            except (ConnectionError, asyncio.IncompleteReadError) as error:
+                # It may do so while a request is on its way. One of which something came back is not repeated.
+                if isinstance(error, asyncio.IncompleteReadError) and error.partial:
+                    raise
+            connection[1].close()
+        return await self._answer(await asyncio.open_connection("127.0.0.1", self._port), message)
+
+    async def _answer(self, connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], message: bytes) -> Answer:
+        reader, writer = connection
+        writer.write(message)
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(head.split("content-length:", 1)[1].split("\r\n", 1)[0])
         answer = Answer(int(head.split(" ", 2)[1]), await reader.readexactly(length))
         if "connection: close" in head:
             writer.close()
         else:
-            self._idle.append((reader, writer))
+            self._idle.append(connection)
         return answer
 
     def close(self) -> None:
