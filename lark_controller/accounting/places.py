@@ -160,6 +160,9 @@ def rate_between(before: array[int], now: array[int], elapsed: float, last: Rate
 def restore(account: Account, readings: str, usage: Sequence[int]) -> None:
     """Have an account go on from the readings and the use that were written, before a start of the controller."""
     stored, _ = _decoded(readings)
+    if max(usage) > MOST:
+        # The first versions wrote larger ones. A sum that stays is never less than what is written of it.
+        usage = [min(each, MOST) for each in usage]
     # Earlier versions wrote the stretch, too.
     numbers = [*usage, *usage, *stored["counters"]][:STRETCH]
     numbers += ZEROS[len(numbers) :]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import compress
 from typing import Final
 
@@ -20,7 +21,7 @@ _BITS: Final = np.uint64(COUNT_BITS)
 
 
 def switch_reading(
-    jobs: Mapping[int, int], ports: Sequence[Words], flows: Sequence[Counts], removed: Collection[int] = ()
+    jobs: Mapping[int, int], ports: Sequence[Words], flows: Sequence[Counts], removed: AbstractSet[int] = frozenset()
 ) -> SwitchReading:
     """The readings of ``jobs``, their numbers by their ports, as far as the switch has these.
 
@@ -43,7 +44,7 @@ def switch_reading(
     return SwitchReading(numbers, counters, counted, lambda row: port_age(records, int(places[row])))
 
 
-def _set_flows(numbers: Numbers, counters: Counts, counted: Bools, found: Counts, removed: Collection[int]) -> None:
+def _set_flows(numbers: Numbers, counters: Counts, counted: Bools, found: Counts, removed: AbstractSet[int]) -> None:
     """Set the counters of the flows that count for jobs with these numbers."""
     cookies, kinds = found[0], (found[0] & _KIND).astype(np.intp)
     # Of a flow that counts for no job it is no number of a job.
@@ -51,8 +52,9 @@ def _set_flows(numbers: Numbers, counters: Counts, counted: Bools, found: Counts
     order = numbers.argsort(kind="stable")
     rows = order[np.minimum(numbers.searchsorted(whose, sorter=order), len(numbers) - 1)]
     fit = (numbers[rows] == whose) & (kinds < len(CountKind))
-    for cookie in removed:
-        fit &= cookies != cookie
+    if removed:
+        # By what has come and not by what went: that is of all switches, and may be far more.
+        fit &= [cookie not in removed for cookie in cookies.tolist()]
     if np.count_nonzero(fit) < len(rows):
         rows, kinds, found = rows[fit], kinds[fit], found[:, fit]
     # The places of packets in all the counters, with those of bytes a row behind. Of two with one cookie the last

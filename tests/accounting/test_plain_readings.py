@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from operator import add
 from typing import Any, Final
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lark_controller.accounting.account import FLOWS, PORT, Account
+from lark_controller.accounting.account import FLOWS, PORT, SUMS, Account
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.numeric import np
 from lark_controller.accounting.plain_switches import PlainSwitches
@@ -57,11 +58,17 @@ def begin(ledger: Ledger, number: int) -> None:
 
 def seen(ledger: Ledger) -> list[Any]:
     """All that a ledger shows of its jobs."""
+    entries = sorted(ledger.entries(JOBS), key=lambda entry: entry.number)
+    for entry in entries:
+        # No sum falls below what is written of it, which entries rely on.
+        written = ledger._accounts[entry.number].numbers[SUMS:PORT]
+        assert entry.usage == Usage(*map(add, written, entry.new))
+        assert min(entry.new) >= 0
     return [
         [ledger.usage(number) for number in JOBS], [ledger.recent(number) for number in JOBS], ledger.states(JOBS),
         dict(ledger.rates()), dict(ledger.sums()), dict(ledger.access_points()), ledger.dropping(9),
         *(ledger.flowing(by, 9) for by in ("group", "user", "host", "access_point", "job")),
-        ledger.changed(), ledger.ended(), sorted(ledger.entries(JOBS), key=lambda entry: entry.number),
+        ledger.changed(), ledger.ended(), entries,
     ]  # fmt: skip
 
 

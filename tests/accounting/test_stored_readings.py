@@ -7,8 +7,8 @@ import json
 import pytest
 
 from lark_controller.accounting.ledger import Ledger
-from lark_controller.accounting.readings import PortReading, WorkerCounts
-from lark_controller.accounting.usage import Usage
+from lark_controller.accounting.readings import PortReading, TransferCounts, WorkerCounts
+from lark_controller.accounting.usage import MOST, Usage
 from tests.accounting.test_ledger import job, opened, used
 from tests.fixtures.databases import NOW
 
@@ -38,3 +38,22 @@ def test_stored_readings_have_these_members() -> None:
     assert stored.keys() == {"at", "started", "reported", "counters"}
     assert (stored["at"], stored["started"], stored["reported"]) == (NOW + 10, True, False)
     assert stored["counters"][:4] == [5, 500, 7, 700]
+
+
+@pytest.mark.parametrize("place", range(len(Usage._fields)))
+def test_a_sum_that_is_too_large_is_stored_as_the_largest_and_changes_no_other(place: int) -> None:
+    """The first versions wrote such sums. What is new is the difference to what is written, never less than none."""
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=10.0)
+    (entry,) = ledger.entries([1])
+    written = [*entry.usage]
+    written[place] = (1 << 63) - 1
+    again = Ledger()
+    again.begin(job(), "group_cms", entry.readings, written)
+    again.read(1, NOW + 20, PortReading(9, 900, 6, 600))
+    again.transferred(1, NOW + 20, TransferCounts(*[10**6] * 5), None)
+    (after,) = again.entries([1])
+    expected = [100, 400, 1, 4, *[0] * 9, *[10**6] * 5]
+    expected[place] = 0
+    assert after.new == Usage(*expected)
+    assert after.usage == Usage(*(min(old, MOST) + new for old, new in zip(written, expected, strict=True)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, cast
 
@@ -65,6 +67,34 @@ def test_readings_are_those_one_by_one(
         jobs, list(map(columns.port_columns, port_parts)), list(map(columns.flow_columns, flow_parts)), removed
     )
     assert list(reading.jobs(range(len(reading.numbers)))) == one_by_one
+
+
+class Gone(AbstractSet[int]):
+    """Cookies of flows that went at all switches together: very many, of which each look is counted."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __contains__(self, cookie: object) -> bool:
+        self.looks += 1
+        return cookie != count_cookie(2, 1)
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("gone through one by one")
+
+
+def test_flows_that_went_elsewhere_cost_nothing() -> None:
+    """While one switch answers, the jobs of all others may end: the cost is that of what came from this one."""
+    ports = columns.port_columns(port_part([(port, *[5] * 6) for port in (1, 2, 3)]))
+    flows = columns.flow_columns(flow_part([(count_cookie(n, kind), n, kind) for n in (1, 2, 3) for kind in range(5)]))
+    gone = Gone()
+    reading = switch_reading({1: 1, 2: 2, 3: 3}, [ports], [flows], gone)
+    assert gone.looks == len(flows)
+    found = {number: counted for number, _, counted, _ in reading.jobs(range(3))}
+    assert found == {1: [], 2: [(1, 2, 1)], 3: []}
 
 
 def test_a_reading_of_very_many_jobs_is_taken_in_parts() -> None:

@@ -220,7 +220,8 @@ class Requests:
             waiting.whole = False
             some = records[: max(0, room) * len(records) // weight]
         if bound.parts:
-            some = [records]
+            # Parts without a record are no part of what is kept: of these a switch may send any number.
+            some = [records] if len(records) else []
         before = len(kept)
         names = count(before) if bound.key is None else map(bound.key, some)
         kept.update(zip(names, some, strict=False))
