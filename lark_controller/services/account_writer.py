@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from operator import ge
 from typing import Final
 
 from lark_common.threads import StoppableThread
@@ -181,7 +182,9 @@ class AccountWriter:
             entry
             for entry in entries
             if (known := there.get(entry.number)) is not None
-            and (known.usage, known.final, known.at) == (entry.usage, entry.final, entry.at)
+            and (known.final, known.at) == (entry.final, entry.at)
+            # More than the account has is there of a job that came back: what it used in its life before.
+            and all(map(ge, known.usage, entry.usage))
         ]
 
     def of_jobs(self, jobs: Sequence[Job]) -> Mapping[int, JobUsage]:

@@ -134,6 +134,36 @@ def test_what_is_not_written_when_the_writer_is_stopped_is_written_at_its_end(tm
     store.close()
 
 
+def test_what_a_job_used_before_it_came_back_hides_no_commit_whose_answer_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'lark.db'}")
+    store.migrate()
+    ledger, job = Ledger(), replace(a_run(1), number=1)
+    writer = AccountWriter(store, ledger, PairLedger(), KEPT)
+    ledger.begin(job, "default")
+    ledger.read(1, NOW + 1, PortReading(1, 100, 1, 100), [], 0.0)
+    ledger.close(1, NOW + 2)
+    writer.write()
+    assert ledger.usage(1) is None
+    ledger.begin(job, "default")
+    ledger.read(1, NOW + 3, PortReading(2, 150, 2, 150), [], 0.0)
+    write = store.usage.write
+
+    def lost(entries: Sequence[Entry]) -> None:
+        write(entries)
+        raise StoreError("its answer is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.usage, "write", lost)
+        with pytest.raises(StoreError):
+            writer.write()
+    writer.write()
+    assert ledger.changed() == []
+    assert store.usage.of_jobs([1])[1].usage[:4] == (150, 150, 2, 2)
+    store.close()
+
+
 @pytest.mark.postgres
 def test_a_commit_that_comes_after_its_answer_was_lost_counts_once(
     postgres_server: Any, monkeypatch: pytest.MonkeyPatch
