@@ -230,9 +230,9 @@ class Client(RestRequests):
         """All valid reservations, of all or of one job, page by page."""
         return self._pages("/v1/reservations", "reservations", {"job": job})
 
-    def reservation(self, reservation_id: str) -> Answer:
-        """A reservation."""
-        return self._json("GET", f"/v1/reservations/{_part(reservation_id)}")
+    def reservation(self, reservation_id: str, wait: float = 0.0) -> Answer:
+        """A reservation, once its sender enforces it, or after ``wait`` seconds without."""
+        return self._json("GET", f"/v1/reservations/{_part(reservation_id)}", wait=wait or None)
 
     def change_reservation(self, reservation_id: str, **change: float | None) -> Answer:
         """Give a reservation another ``rate`` (Mb/s), another ``duration`` (seconds from now, None: until its jobs

@@ -292,6 +292,8 @@ class Controller:
 
     def _state_changed(self, job: Job) -> None:
         self._upkeep.state_changed(job)
+        if job.reserved:
+            self.reservations.state_changed()
 
     def _queues_reported(self, report: Report) -> None:
         self._queue_reports.put(report)

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from mpi4py import MPI
 
 from lark_mpi.errors import AwayError, ReservationError
-from lark_mpi.held import LEASE, LONGEST_LEASE, SHORTEST_LEASE, Flow, Flows
+from lark_mpi.held import LEASE, LONGEST_LEASE, SHARE, SHORTEST_LEASE, Flow, Flows
 from lark_mpi.patterns import (
     MTU,
     Pattern,
@@ -35,14 +35,12 @@ from lark_mpi.patterns import (
     uses_ipv6,
     within,
 )
-from lark_mpi.service import AWAY, BUSY, PATIENCE, ask, is_id, path, reason
+from lark_mpi.service import AWAY, BUSY, PATIENCE, ask, is_id, path, printable, reason
 
 # Linux's numbers; Python has no names for them.
 _IP_MTU, _IPV6_MTU = 14, 24
 # Any port: nothing is sent.
 _PORT: Final = 9
-# Between a reservation's id and the number of a share of it.
-SHARE: Final = "s"
 # Seconds that one request waits for a change, and between two that are answered at once: first so many, then twice as
 # many each time, and no more than the last figure.
 LONGEST_WAIT: Final = 30.0
@@ -73,9 +71,9 @@ class Path:
     """The path from one job to another, as :meth:`Reservation.paths` reads it; bytes a second of the application.
 
     ``free`` is the best effort of the path's narrowest link, None where no link is shared. ``lost``: why it is not
-    promised any more. ``delivered`` is what the job has sent there (whichever communicator) a second in about the last
-    second, ``total`` the bytes since the reservation's queue was made, ``age`` how many seconds ago both were counted;
-    None where the worker counts nothing.
+    promised any more. ``pending``: why the promise is not enforced at present, though it was. ``delivered`` is what the
+    job has sent there (whichever communicator) a second in about the last second, ``total`` the bytes since the
+    reservation's queue was made, ``age`` how many seconds ago both were counted; None where the worker counts nothing.
     """
 
     job: str
@@ -86,11 +84,12 @@ class Path:
     delivered: float | None = None
     total: float | None = None
     age: float | None = None
+    pending: str = ""
 
 
 class Reservation:
-    """A communicator's reservation. ``admitted``: all of it is promised; else nothing more than before this request,
-    and ``reason`` has the cause, the same on every rank."""
+    """A communicator's reservation. ``admitted``: all of it is promised and was enforced; else nothing more than before
+    this request, and ``reason`` has the cause, the same on every rank."""
 
     def __init__(self, places: Sequence[Place], rank: int, lease: float) -> None:
         self.admitted = False
@@ -100,8 +99,11 @@ class Reservation:
         # The flows of this job: its own where this rank makes the requests, else as that rank reported them.
         self._flows = Flows(lease)
         self._told: dict[str, Flow] = {}
-        # Of the paths as they were read last, and the time of the last answer.
-        self._version, self._heard = "", time.monotonic()
+        # Of the paths as they were read last.
+        self._version = ""
+        # The first of the questions in a row that had no answer, and the last one; none where there was one since.
+        self._silent: float | None = None
+        self._unanswered = 0.0
         self._over = False
 
     def paths(self) -> tuple[Path, ...]:
@@ -116,6 +118,9 @@ class Reservation:
         # NaN is no time.
         end = time.monotonic() + (timeout if timeout > 0 else 0.0)
         was_over = self._over
+        if time.monotonic() - self._unanswered > self._flows.lease:
+            # There may have been an answer since, for which nobody has asked.
+            self._silent = None
         if not (self._flows.made() or self._told):
             while self._over == was_over and (left := end - time.monotonic()) > 0:
                 time.sleep(min(left, LONGEST_WAIT))
@@ -145,10 +150,17 @@ class Reservation:
         except _BusyError:
             return False
         except AwayError:
-            if time.monotonic() - self._heard > self._flows.lease:
+            if self._is_silent():
                 raise
             return False
         return True
+
+    def _is_silent(self) -> bool:
+        """Note a question without an answer; True where there was none for a lease."""
+        self._unanswered = now = time.monotonic()
+        if self._silent is None:
+            self._silent = now
+        return now - self._silent > self._flows.lease
 
     def _paths(self, after: str, wait: float, patience: float = PATIENCE) -> tuple[Path, ...]:
         flows = self._flows.made() or self._told
@@ -157,7 +169,7 @@ class Reservation:
         answer = ask("GET", f"/v1/paths?after={after}&wait={wait:g}", wait=wait, patience=patience)
         if answer[0] == AWAY:
             raise AwayError(reason(answer))
-        self._heard = time.monotonic()
+        self._silent = None
         if answer[0] == BUSY:
             raise _BusyError(reason(answer))
         version, listed = answer[1].get("version"), answer[1].get("paths")
@@ -188,6 +200,7 @@ class Reservation:
             delivered=None if sent is None else application_rate(sent, mtu, ipv6),
             total=None if total is None else total / headers(mtu, ipv6),
             age=age,
+            pending=printable(found.get("pending")),
         )
 
     def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], makes: bool, lease: float, steady: bool) -> None:

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from lark_mpi.errors import ReservationError
-from lark_mpi.service import AGAIN, AWAY, ask, is_id, reason
+from lark_mpi.service import AGAIN, AWAY, LONGEST_PAUSE, PAUSE, ask, is_id, printable, reason
 
 # Seconds for which a flow stays reserved when nobody renews it.
 LEASE: Final = 300.0
@@ -25,11 +25,17 @@ SHORTEST_LEASE, LONGEST_LEASE = 3.0, 86400.0
 # Seconds of a lease for each flow: a worker accepts five requests a second of a job, of which three in each lease are
 # renewals.
 SECONDS_FOR_EACH: Final = 1.0
+# Between a reservation's id and the number of a share of it.
+SHARE: Final = "s"
 # Numbers of shares, from 1 on.
 NUMBERS: Final = 999_999_999_999
 NOT_FOUND: Final = 404
-# Seconds that the answer to the last request of several waits for the queues.
+# Seconds to wait for the queues: while something stands in their way, and while they are being made.
 WAIT: Final = 10.0
+LONGEST_WAIT: Final = 30.0
+# The states of a reservation that is not enforced: the queue is being made, or cannot be.
+_UNDER_WAY: Final = "registering"
+_IN_THE_WAY: Final = ("pending", "quarantined")
 # A renewal's patience in seconds: the next one has its turn as well. Those without an answer are asked for again, as
 # often in a lease as the second figure.
 RENEWAL_PATIENCE: Final = 2.0
@@ -79,6 +85,7 @@ class Flows:
         """Take new flows, and the higher rates of others, Mb/s by job. Raises ReservationError."""
         self.lease = max(self.lease, len(wanted) * SECONDS_FOR_EACH)
         self._wanted, self._taken = dict(wanted), []
+        self._look_for(wanted)
         before = self.made()
         if wanted:
             # First: where the service takes its time, one is to be renewed before the last one is there. With a longer
@@ -90,8 +97,11 @@ class Flows:
             for job, rate in wanted.items()
             if job not in before or before[job].lost or rate > before[job].rate
         ]
-        for number, (job, rate) in enumerate(more, 1):
-            self._take(job, rate, min(WAIT, self.lease / 3) if number == len(more) else 0.0)
+        for job, rate in more:
+            self._take(job, rate)
+        if more:
+            # The queues of all flows of the job are asked for together.
+            self._confirm(more[-1][0])
 
     def commit(self) -> None:
         """Keep what was prepared, and give back the rest."""
@@ -150,23 +160,61 @@ class Flows:
                 self._lose(job, flow, reason(answer))
             return answer[0] not in AGAIN
 
-    def _take(self, job: str, rate: float, wait: float) -> None:
+    def _look_for(self, wanted: Mapping[str, float]) -> None:
+        """Lose those of the flows that are wanted again and are over: an operator may have released them since the last
+        renewal, and what is reserved already would not be asked for. Where nobody answers, they are as before."""
+        before = {job: flow for job, flow in self.made().items() if job in wanted and not flow.lost}
+        if not before:
+            return
+        try:
+            status, document = ask("GET", "/v1/paths", patience=RENEWAL_PATIENCE)
+        except ReservationError:
+            return
+        paths = document.get("paths")
+        if status != 200 or not isinstance(paths, list):
+            return
+        there = {each.get("reservation") for each in paths if isinstance(each, dict)}
+        for job, flow in before.items():
+            if flow.id.partition(SHARE)[0] not in there:
+                self._lose(job, flow, f"the reservation {flow.id} is over")
+
+    def _confirm(self, job: str) -> None:
+        """Wait until what was taken is enforced. Raises ReservationError with the reason where it is not."""
+        flow, began, pause = self.made().get(job), time.monotonic(), PAUSE
+        # Another thread may have released it meanwhile.
+        while flow is not None:
+            answer = ask("GET", f"{_target(flow)}?wait={WAIT:g}", wait=WAIT)
+            if answer[0] != 200:
+                raise ReservationError(reason(answer))
+            state, waited = answer[1].get("state"), time.monotonic() - began
+            # A worker service of before tells no state.
+            if state != _UNDER_WAY and state not in _IN_THE_WAY:
+                return
+            if waited >= (LONGEST_WAIT if state == _UNDER_WAY else WAIT):
+                raise ReservationError(f"what is reserved is not enforced: {_why(answer[1])}")
+            # Where too many wait already, the answer comes at once.
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _take(self, job: str, rate: float) -> None:
         with self._turn(job):
-            before = self.made().get(job)
-            if before is None or before.lost:
+            before, answer = self.made().get(job), None
+            if before is not None and before.lost:
+                before = None
+            if before is not None:
+                answer = ask("PATCH", _target(before), self._terms(rate, self.steady))
+            if answer is None or answer[0] == NOT_FOUND:
                 # A share: another communicator of the same jobs may have its own. By its number the worker service
                 # finds that a request is the one of before, whose answer was lost.
                 number = 1 + secrets.randbelow(NUMBERS)
                 wish = {"destination": job, "share": number, **self._terms(rate, self.steady)}
-                answer = ask("POST", f"/v1/reservations?wait={wait:g}", wish, wait)
-            else:
-                answer = ask("PATCH", _target(before), self._terms(rate, self.steady))
+                answer = ask("POST", "/v1/reservations", wish)
             status, document = answer
             if status not in (200, 201) or not is_id(document.get("id")):
                 raise ReservationError(reason(answer))
             with self._lock:
                 self._made[job] = Flow(document["id"], rate, steady=self.steady)
-        self._taken.append((job, None if before is None or before.lost else before))
+        self._taken.append((job, before))
 
     def _turn(self, job: str) -> threading.Lock:
         with self._lock:
@@ -208,6 +256,10 @@ class Flows:
 
 def _target(flow: Flow) -> str:
     return f"/v1/reservations/{flow.id}"
+
+
+def _why(document: Mapping[str, Any]) -> str:
+    return printable(document.get("reason")) or "its queues are being made"
 
 
 class _Renewal:

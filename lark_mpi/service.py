@@ -68,10 +68,14 @@ def ask(method: str, target: str, body: object = None, wait: float = 0.0, patien
 def reason(answer: Answer) -> str:
     """The sentence of a problem."""
     status, document = answer
-    detail = document.get("detail")
-    if not isinstance(detail, str) or not detail:
-        return f"the worker service answered {status}"
-    return "".join(letter if letter.isprintable() else "?" for letter in detail[:MAX_REASON])
+    return printable(document.get("detail")) or f"the worker service answered {status}"
+
+
+def printable(text: object) -> str:
+    """A text of an answer as a line for a terminal; "" for anything else."""
+    if not isinstance(text, str):
+        return ""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:MAX_REASON])
 
 
 def is_id(value: object) -> TypeGuard[str]:

@@ -11,14 +11,15 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from lark_common import log
 from lark_common.errors import AdError, LarkError, SettingError
@@ -27,6 +28,7 @@ from lark_common.limits import Buckets, InTime, Places, WaitedPlaces
 from lark_worker.errors import CallerError, ForgedError, RefusedError
 from lark_worker.identity.processes import Peer, Process, Programs, find_starter, held, peer_of
 from lark_worker.identity.trusted_ad import MAX_AD
+from lark_worker.life.asked_waits import LONGEST_WAIT, change_in, wait_in
 from lark_worker.life.own_reservations import ControllerAnswer
 from lark_worker.network.job_network import resolv_conf
 from lark_worker.records.records import Record
@@ -51,14 +53,11 @@ ACCEPTED_AT_ONCE: Final = 256
 # Requests of a job: many of them go on to the controller, with a token that all jobs of the worker share.
 REQUESTS_A_SECOND: Final = 5.0
 REQUESTS_AT_ONCE: Final = 50
-# Connections that wait for a change, for as many seconds at most: of a job, of a user, of all. The others are left for
+# Connections that wait for a change: of a job, of a user, of all. The others are left for
 # requests that do not wait; whoever has no place is answered at once.
 WAITING_PER_JOB: Final = 4
 WAITING_PER_USER: Final = 96
 WAITING: Final = 256
-LONGEST_WAIT: Final = 60.0
-# Letters of a version.
-MAX_VERSION: Final = 64
 # Seconds until a connection is accepted again where no descriptor was left.
 EXHAUSTED_SECONDS: Final = 0.5
 # Seconds without a byte after which a caller is no longer waited for, and until it must have sent its whole request:
@@ -263,17 +262,17 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         words = parts.path.strip("/").split("/")
         if words == ["v1", "jobs"]:
-            self._answer(lambda: self.server.worker.register(self._caller(), self._body(), _wait(parts.query)))
+            self._answer(lambda: self.server.worker.register(self._caller(), self._body(), wait_in(parts.query)))
         elif len(words) == 4 and words[:2] == ["v1", "jobs"] and words[3] == "renew":
             self._answer(lambda: self.server.worker.renew(self._caller(), words[2]), missing=True)
         elif words == ["v1", "usage"]:
             self._answer(lambda: self.server.worker.usage(self._caller()))
         elif words == ["v1", "reservations"]:
             reservations = self.server.worker.reservations
-            self._pass(lambda: reservations.reserve(self._own(), self._body(), _wait(parts.query)))
+            self._pass(lambda: reservations.reserve(self._own(), self._body(), wait_in(parts.query)))
         elif words == ["v1", "external-addresses"]:
             external = self.server.worker.external
-            self._pass(lambda: external.associate(self._own(), self._body(), _wait(parts.query)))
+            self._pass(lambda: external.associate(self._own(), self._body(), wait_in(parts.query)))
         else:
             self._problem(HTTPStatus.NOT_FOUND, "There is no such route.")
 
@@ -306,7 +305,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         words = path.strip("/").split("/")
         if len(words) == 3 and words[:2] == ["v1", "reservations"]:
-            self._pass(lambda: self.server.worker.reservations.show(self._own(), words[2]))
+            self._pass(lambda: self._reservation(words[2], urlsplit(self.path).query))
         elif len(words) == 3 and words[:2] == ["v1", "external-addresses"]:
             self._pass(lambda: self.server.worker.external.show(self._own(), words[2]))
         elif path == "/v1/external-pools":
@@ -333,17 +332,31 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _watched(self, path: str, query: str) -> ControllerAnswer:
         """Links, or the job's own paths or deliveries, once others; where too many wait already, as they are."""
-        record, (after, wait) = self._own(), _change(query)
-        paths, places = self.server.worker.paths, self.server.places
+        record, (after, asked) = self._own(), change_in(query)
+        paths = self.server.worker.paths
+        with self._waiting(record, asked) as wait:
+            if path == "/v1/links":
+                return paths.links(after, wait)
+            return (paths.paths if path == "/v1/paths" else paths.delivered)(record, after, wait)
+
+    def _reservation(self, reservation_id: str, query: str) -> ControllerAnswer:
+        """A reservation of the job, once it is enforced; where too many wait already, as it is."""
+        record, asked = self._own(), min(wait_in(query), LONGEST_WAIT)
+        if not asked:
+            return self.server.worker.reservations.show(record, reservation_id)
+        with self._waiting(record, asked) as wait:
+            return self.server.worker.reservations.show(record, reservation_id, wait)
+
+    @contextmanager
+    def _waiting(self, record: Record, seconds: float) -> Iterator[float]:
+        """Hold a place of those that wait; yields for how many seconds: 0 where none is free."""
+        places = self.server.places
         with (
             places.place(("waiting", record.id), WAITING_PER_JOB) as job,
             places.place(("waiting user", self._peer.uid), WAITING_PER_USER) as user,
             places.place("waiting", WAITING) as free,
         ):
-            wait = wait if job and user and free else 0.0
-            if path == "/v1/links":
-                return paths.links(after, wait)
-            return (paths.paths if path == "/v1/paths" else paths.delivered)(record, after, wait)
+            yield seconds if job and user and free else 0.0
 
     def _namespace(self) -> str:
         record = self.server.worker.namespace(self._caller())
@@ -479,22 +492,3 @@ def _shown(record: Record) -> dict[str, Any]:
         "external_open": list(record.opened),
         "external_name": record.external_name,
     }
-
-
-def _wait(query: str) -> float:
-    try:
-        wait = float(parse_qs(query).get("wait", ["0"])[-1])
-    except ValueError:
-        wait = -1.0
-    if not 0 <= wait <= 600:
-        raise AdError("", "wait: a number of seconds is accepted")
-    return wait
-
-
-def _change(query: str) -> tuple[str, float]:
-    """The version that a caller has, and how long it waits for another."""
-    given = parse_qs(query)
-    after, wait = given.get("after", [""])[-1], _wait(query)
-    if not (len(after) <= MAX_VERSION and after.isascii() and after.isprintable() and wait <= LONGEST_WAIT):
-        raise AdError("", f"after: the version of an answer, and wait: at most {LONGEST_WAIT:g} seconds, are accepted")
-    return after, wait

@@ -10,7 +10,7 @@ from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.runs import EndedBy
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.described import Dpid
-from lark_controller.jobs.job import Job, JobState
+from lark_controller.jobs.job import Job, JobState, Standing
 from lark_controller.policies.model import Decision
 
 
@@ -105,6 +105,10 @@ class JobControls(Protocol):
 
     def confirm(self, job_id: str, timeout: float) -> Confirmation:
         """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
+
+    def reserved(self, job_id: str) -> Standing | None:
+        """Tell how far the reserved flows that a live job sends are enforced, as it was seen last; None where no such
+        job lives."""
 
     def renew(self, job_id: str) -> Job:
         """Renew a live job's lease. Raises NotFoundError where no such job lives."""

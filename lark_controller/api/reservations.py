@@ -46,6 +46,7 @@ class PathStatus:
     destination: Annotated[str, "The receiver's node in the topology"]
     rate: Annotated[float, "The reserved rate, Mb/s of L2 bytes"]
     free: Annotated[float | None, "Best effort of its narrowest link, Mb/s; null where it takes none"]
+    pending: Annotated[str, "Why it is not enforced; empty where it is, and while its queue is being made"] = ""
 
 
 @dataclass(frozen=True, slots=True)

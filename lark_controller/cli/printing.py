@@ -330,6 +330,8 @@ def reservation(found: Answer) -> None:
         ("until", found["until"] or "its jobs end"),
         ("made", f"{found['created']} by {found['actor']}"),
     ]
+    if found.get("state"):
+        pairs.append(("state", found["state"] + (f": {found['reason']}" if found["reason"] else "")))
     _pairs(pairs + [("takes", f"{each['rate']:g} Mb/s of {each['channel']}") for each in found["holds"]])
 
 

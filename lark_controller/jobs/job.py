@@ -212,6 +212,9 @@ _NEW: Final = Standing(JobState.REGISTERING)
 _SHARED: Final = 4_096
 
 
+QUARANTINED: Final = "the job is in quarantine, and nothing of it passes"
+
+
 class Directory:
     """The live jobs, each once, and how far each is.
 
@@ -226,6 +229,8 @@ class Directory:
         self.standings: dict[int, Standing] = {}
         # By job, its external addresses that a switch lacks, each with the reason.
         self.closed: dict[int, dict[Address, str]] = {}
+        # By job, how far the reserved flows that it sends are enforced, where that is another than its own standing.
+        self.reserving: dict[int, Standing] = {}
         # Grows with each change of jobs' external addresses, and of whether they are closed.
         self.external_changes = 0
         self.states: Counter[JobState] = Counter()
@@ -297,6 +302,29 @@ class Directory:
         self.standings[number] = self._shared.setdefault(standing, standing)
         self.states[state] += 1
 
+    def set_reserving(self, number: int, standing: Standing | None) -> bool:
+        """Set how far the reserved flows that a job sends are enforced (None: as far as the job); returns whether that
+        is another than before."""
+        before = self.reserving.pop(number, None)
+        if standing is not None:
+            self.reserving[number] = standing
+        return standing != before
+
+    def reserved(self, job_id: str) -> Standing | None:
+        """Tell how far the reserved flows that a live job sends are enforced; None where no such job lives."""
+        job = self.by_id.get(job_id)
+        if job is None:
+            return None
+        state, reason = self.reserving.get(job.number) or self.standing(job.number)
+        # Why a job is in quarantine may name other jobs, and programs of this one are told.
+        return Standing(state, QUARANTINED if state is JobState.QUARANTINED else reason)
+
+    def unenforced(self, job_id: str) -> str:
+        """The reason why the reserved flows of a live job are not enforced; "" where they are, and while that is under
+        way."""
+        found = self.reserved(job_id)
+        return "" if found is None or found.state not in (JobState.PENDING, JobState.QUARANTINED) else found.reason
+
     def begin(self, number: int, standing: Standing) -> None:
         """Take the standing of a job that is loaded."""
         if number in self.standings or standing.state is JobState.QUARANTINED:
@@ -308,6 +336,7 @@ class Directory:
     def forget(self, number: int) -> None:
         """Removes the standing of a job that is over."""
         self.closed.pop(number, None)
+        self.reserving.pop(number, None)
         self._forget_standing(number)
 
     def _forget_standing(self, number: int) -> None:

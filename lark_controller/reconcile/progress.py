@@ -12,7 +12,7 @@ from lark_common.runs import Address, NetworkType
 from lark_controller.api.audit import Happening
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.external import closed_sentence
-from lark_controller.jobs.job import Job, JobState, in_state
+from lark_controller.jobs.job import Job, JobState, Standing, in_state
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.confirmations import (
     NO_SWITCH,
@@ -35,7 +35,8 @@ _AT_ONCE: Final = 100
 
 
 class Progress:
-    """All live jobs' progress. ``on_state`` is called with every job whose state changed."""
+    """All live jobs' progress. ``on_state`` is called with every job whose state changed, or that of its reserved
+    flows."""
 
     def __init__(self, loop: LoopState, queues: Queues, gateways: Gateways, on_state: Callable[[Job], None]) -> None:
         self._loop = loop
@@ -118,9 +119,28 @@ class Progress:
             reason = closed_sentence(closed)
         if job.external or number in self._noted:
             self._note_away(placed, waiting if state is JobState.PENDING else {})
-        if self._note_closed(job, closed) or (state, reason) != directory.standing(number):
+        flows = self._of_flows(placed, waiting)
+        another = directory.set_reserving(number, None if flows == (state, reason) else flows)
+        if self._note_closed(job, closed) or another or (state, reason) != directory.standing(number):
             directory.set_standing(number, state, reason)
             self._on_state(directory.now(job))
+
+    def _of_flows(self, placed: Placed, waiting: Mapping[Awaited, str]) -> Standing | None:
+        """Tell how far the reserved flows that a job sends are enforced, None where it sends none: its worker's doing
+        alone, whatever cores and gateways lack, and the job's own RequestBandwidth."""
+        job, own = placed.job, dict[Awaited, str]()
+        if all(each.incoming for each in job.reserved):
+            return None
+        for what, why in waiting.items():
+            lacks = self._queues.why_no_flow(placed) if isinstance(what, QueuesAt) else why
+            if lacks and not self._is_elsewhere(what, placed):
+                own[what] = lacks
+        moving = all(self._moves(what, why) for what, why in own.items()) and not self._blocked(job.number)
+        return Standing(*state_of(job, own, moving=moving, label=self._label))
+
+    @staticmethod
+    def _is_elsewhere(what: Awaited, placed: Placed) -> bool:
+        return what == TRANSLATED or (isinstance(what, FlowsAt) and what.datapath != placed.datapath)
 
     def _note_closed(self, job: Job, closed: Mapping[Address, str]) -> bool:
         """Note the external addresses of a job that are closed; returns whether they are others than before."""

@@ -154,6 +154,9 @@ class Queues:
         state.demands = demands
         for claim, each in gone.items():
             state.leaving[claim] = replace(each, port=None)
+            if each.job is not None:
+                # One that stays inside the worker since its receiver is known here waits for nothing any more.
+                self._loop.dirty.job(each.job)
         plan = self._plan(datapath, state)
         if plan.ports != state.plan.ports or not state.requested:
             state.plan = plan
@@ -411,14 +414,19 @@ class Queues:
         if state is None or datapath is None:
             return
         seen, queues = self._loop.confirmations, QueuesAt(datapath)
-        why = self._why_not(placed, state)
+        why = self._why_not(_claims(placed.job), state)
         if not why:
             seen.confirmed(number, queues)
         elif seen.awaits(number, queues) != why:
             seen.blocked(number, queues, why)
 
-    def _why_not(self, placed: Placed, state: _State) -> str:
-        demands = [state.demands[claim] for claim in _claims(placed.job) if claim in state.demands]
+    def why_no_flow(self, placed: Placed) -> str:
+        """The reason why a reserved flow that a job sends lacks its queue; ``""`` where none does."""
+        state = None if placed.datapath is None else self._states.get(placed.datapath)
+        return "" if state is None else self._why_not([each for each in _claims(placed.job) if not each.is_job], state)
+
+    def _why_not(self, claims: Iterable[Claim], state: _State) -> str:
+        demands = [state.demands[claim] for claim in claims if claim in state.demands]
         return next((why for each in demands if (why := self._why_not_this(each, state))), "")
 
     @staticmethod

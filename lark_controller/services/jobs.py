@@ -14,7 +14,7 @@ from lark_common.log import WARNING, event
 from lark_common.runs import Address, EndedBy
 from lark_common.turns import by_portions
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Registered, Renewed, Waiting
-from lark_controller.jobs.job import Job, JobState
+from lark_controller.jobs.job import Job, JobState, Standing
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.policies.model import Decision
 from lark_controller.reconcile.calls import LoopCalls
@@ -134,6 +134,10 @@ class Jobs:
         if job is None:
             raise NotFoundError(f"no job has the id {job_id}")
         return job.host
+
+    def reserved(self, job_id: str) -> Standing | None:
+        """Tell how far the reserved flows that a live job sends are enforced; None where no such job lives."""
+        return self._reconciler.directory.reserved(job_id)
 
     def live(self, job_id: str) -> Job | None:
         """The live job of that id, in the state of the loop."""

@@ -39,16 +39,17 @@ class LinkWatch:
     """Readings of links and paths, and those who wait for others; thread-safe.
 
     ``links`` reads the links; ``flows`` the reserved flows that live jobs send, by the job's host. Both may raise
-    StoreError, and so does every reading here.
+    StoreError, and so does every reading here. ``unenforced`` is the reason why a job's flows are not enforced.
     """
 
     def __init__(
         self,
         links: Callable[[], tuple[LinkStatus, ...]],
         flows: Callable[[], Mapping[str, Iterable[Reservation]]],
+        unenforced: Callable[[str], str],
         settle: float = SETTLE,
     ) -> None:
-        self._links, self._flows, self._settle = links, flows, settle
+        self._links, self._flows, self._unenforced, self._settle = links, flows, unenforced, settle
         self._changed = threading.Condition()
         self._changes = 0
         self._open = True
@@ -111,27 +112,27 @@ class LinkWatch:
                 return known
             links = self._links()
             left = {_key(each): each.best_effort for each in links}
-            paths = {host: _paths(flows, left) for host, flows in self._flows().items()}
+            paths = {host: self._shown(flows, left) for host, flows in self._flows().items()}
             self._reading = _Reading(changes, now, Seen(_version(links), links), MappingProxyType(paths))
             return self._reading
         finally:
             self._one.release()
 
-
-def _paths(flows: Iterable[Reservation], left: Mapping[str, float]) -> Seen[PathStatus]:
-    found = tuple(
-        PathStatus(
-            each.id,
-            each.number,
-            each.job or "",
-            each.peer,
-            each.destination,
-            each.kbps / KILO,
-            min((max(left[key], 0.0) for key in each.holds if key in left), default=None),
+    def _shown(self, flows: Iterable[Reservation], left: Mapping[str, float]) -> Seen[PathStatus]:
+        found = tuple(
+            PathStatus(
+                each.id,
+                each.number,
+                each.job or "",
+                each.peer,
+                each.destination,
+                each.kbps / KILO,
+                min((max(left[key], 0.0) for key in each.holds if key in left), default=None),
+                self._unenforced(each.job or ""),
+            )
+            for each in sorted(flows, key=lambda each: each.number)
         )
-        for each in sorted(flows, key=lambda each: each.number)
-    )
-    return Seen(_version(found), found)
+        return Seen(_version(found), found)
 
 
 def _key(link: LinkStatus) -> str:

@@ -64,7 +64,7 @@ class Reservations:
         # Those of them that the store does not have yet: they are written with the next post of that worker.
         self.new_links: dict[str, float] = {}
         self._hosts: set[str] = set()
-        self._watch = LinkWatch(self._links, self._flows_by_host)
+        self._watch = LinkWatch(self._links, self._flows_by_host, feed.directory.unenforced)
         self._own_changes = OwnChanges(store)
         self._past = PastReservations(store, self._lock, self._own_changes, holds)
         self._unanswered = UnansweredReservations(store, self._lock, self._take, self._over)
@@ -378,6 +378,10 @@ class Reservations:
         with self._lock:
             found = [self._flows[each] for each in self._of_job.get(job_id, ())]
         return tuple(sorted((each for each in found if each.peer == job_id), key=lambda each: each.number))
+
+    def state_changed(self) -> None:
+        """Tell those who wait for paths that what a job has reserved may be enforced, or not any more."""
+        self._watch.bump()
 
     def stop_waiting(self) -> None:
         """Answer all who wait for changes."""

@@ -37,10 +37,12 @@
 #define LONGEST_PAUSE 4.0
 #define BUSY 429
 #define AWAY 503
+#define NOT_FOUND 404
 /* A renewal without an answer is tried again, as often in a lease. */
 #define AGAIN_IN_A_LEASE 12
-/* Seconds that the answer to the last request of several waits for the queues. */
+/* Seconds to wait for the queues: while something stands in their way, and while they are being made. */
 #define WAIT 10
+#define LONGEST_QUEUES 30
 #define LEASE 300.0
 #define SHORTEST_LEASE 3.0
 #define LONGEST_LEASE 86400.0
@@ -524,7 +526,7 @@ typedef struct {
 typedef struct reservation {
     lark_mpi_status status; /* first: what the attribute shows */
     double lease, due, all_due; /* the next renewal, and the next one of all flows */
-    double heard;               /* the last answer about paths */
+    double silent, unanswered; /* the first question about paths in a row without an answer, and the last one; 0: none */
     int makes, jobs, own, steady;
     char version[VERSION]; /* of the paths as they were read last */
     place *places; /* of each job */
@@ -630,7 +632,7 @@ static void renew(const char *id) {
         double again = now() + of->lease / AGAIN_IN_A_LEASE;
         made->late = !answered || found.status == BUSY || found.status == AWAY;
         if (made->late && again < of->due) of->due = again;
-        if (answered && found.status == 404) memcpy(made->lost, reason, TEXT);
+        if (answered && found.status == NOT_FOUND) memcpy(made->lost, reason, TEXT);
     }
     forget(&found);
 }
@@ -730,23 +732,25 @@ static unsigned long long new_number(void) {
     return 1 + found % NUMBERS;
 }
 
-/* Sets a flow's rate, or makes one where there is none. The answer to the last one waits for the queues, but not as long
- * as the lease. */
-static int take(reservation *of, int job, long long kbps, int steady, int last, char *reason) {
+/* Sets a flow's rate, or makes one where there is none; with `anew` also where it is over. */
+static int take(reservation *of, int job, long long kbps, int steady, int anew, char *reason) {
     char target[96], body[256];
     answer found;
     flow made = begin_change(of, job);
-    int is_new = !made.id[0] || made.lost[0], wait = !last ? 0 : of->lease < 3 * WAIT ? (int)(of->lease / 3) : WAIT;
+    int is_new = !made.id[0] || made.lost[0], good = 1;
+    int length = terms(body, sizeof body, kbps, of->lease, steady) - 1;
+    if (!is_new) {
+        snprintf(target, sizeof target, "/v1/reservations/%s", made.id);
+        good = ask("PATCH", target, body, 0, PATIENCE, &found, reason);
+        /* It is over: another one in its place. */
+        is_new = good && found.status == NOT_FOUND && anew;
+        if (is_new) forget(&found);
+    }
     if (is_new) {
-        snprintf(target, sizeof target, "/v1/reservations?wait=%d", wait);
-        int length = terms(body, sizeof body, kbps, of->lease, steady) - 1;
         snprintf(body + length, sizeof body - (size_t)length, ", \"destination\": \"%s\", \"share\": %llu}",
                  of->places[job].job, new_number());
-    } else {
-        snprintf(target, sizeof target, "/v1/reservations/%s", made.id);
-        terms(body, sizeof body, kbps, of->lease, steady);
+        good = ask("POST", "/v1/reservations", body, 0, PATIENCE, &found, reason);
     }
-    int good = ask(is_new ? "POST" : "PATCH", target, body, wait, PATIENCE, &found, reason);
     if (good) {
         made = (flow){.kbps = kbps, .steady = steady};
         good = (found.status == 200 || found.status == 201) && member_text(found.body, "id", made.id, ID) && is_id(made.id);
@@ -757,9 +761,68 @@ static int take(reservation *of, int job, long long kbps, int steady, int last, 
     return good;
 }
 
+/* Waits until what was taken is enforced; 0 where it is not, and `reason` says why. */
+static int confirm(const reservation *of, int job, char *reason) {
+    char target[96], state[16], why[TEXT];
+    answer found;
+    double began = now(), pause = PAUSE;
+    flow made = flow_of(of, job);
+    if (!made.id[0]) return 1;
+    snprintf(target, sizeof target, "/v1/reservations/%s?wait=%d", made.id, WAIT);
+    for (;;) {
+        if (!ask("GET", target, "", WAIT, PATIENCE, &found, reason)) return 0;
+        int good = found.status == 200;
+        if (!good) say(&found, reason);
+        (void)member_text(found.body, "state", state, sizeof state);
+        if (!member_text(found.body, "reason", why, sizeof why) || !*why) snprintf(why, sizeof why, "its queues are being made");
+        forget(&found);
+        if (!good) return 0;
+        int under_way = !strcmp(state, "registering");
+        /* A worker service of before tells no state. */
+        if (!under_way && strcmp(state, "pending") && strcmp(state, "quarantined")) return 1;
+        if (now() - began >= (under_way ? LONGEST_QUEUES : WAIT)) {
+            snprintf(reason, TEXT, "what is reserved is not enforced: %.440s", why);
+            return 0;
+        }
+        /* Where too many wait already, the answer comes at once. */
+        rest(pause);
+        if ((pause *= 2) > LONGEST_PAUSE) pause = LONGEST_PAUSE;
+    }
+}
+
+/* Loses those of the flows that are wanted again and are over: an operator may have released them since the last renewal,
+ * and what is reserved already would not be asked for. Where nobody answers, they are as before. */
+static void look_for(reservation *of, const long long *wanted) {
+    char ignored[TEXT], id[ID];
+    answer found;
+    json list, each;
+    int any = 0;
+    for (int job = 0; job < of->jobs; job++) {
+        flow made = flow_of(of, job);
+        any |= wanted[job] && made.id[0] && !made.lost[0];
+    }
+    if (!any || !ask("GET", "/v1/paths", "", 0, RENEWAL_PATIENCE, &found, ignored)) return;
+    if (found.status == 200 && member_list(found.body, "paths", &list)) {
+        for (int job = 0; job < of->jobs; job++) {
+            flow made = flow_of(of, job);
+            size_t length = strcspn(made.id, (char[]){SHARE, 0});
+            int there = 0;
+            if (!wanted[job] || !made.id[0] || made.lost[0]) continue;
+            for (json rest = list; !there && element(&rest, &each);)
+                there = member_text(each, "reservation", id, sizeof id) && strlen(id) == length && !memcmp(id, made.id, length);
+            if (there) continue;
+            pthread_mutex_lock(&lock);
+            if (!strcmp(of->flows[job].id, made.id)) snprintf(of->flows[job].lost, TEXT, "the reservation %s is over", made.id);
+            pthread_mutex_unlock(&lock);
+        }
+    }
+    forget(&found);
+}
+
 /* Takes what is more than before; the flows of before are kept for undo. */
 static int prepare(reservation *of, const long long *wanted, char *reason) {
     int last = -1;
+    look_for(of, wanted);
     pthread_mutex_lock(&lock);
     memcpy(of->before, of->flows, sizeof *of->before * (size_t)of->jobs);
     pthread_mutex_unlock(&lock);
@@ -773,10 +836,11 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     }
     for (int job = 0; job <= last; job++) {
         if (wanted[job] > of->before[job].kbps || (wanted[job] && of->before[job].lost[0])) {
-            if (!take(of, job, wanted[job], of->steady, job == last, reason)) return 0;
+            if (!take(of, job, wanted[job], of->steady, 1, reason)) return 0;
         }
     }
-    return 1;
+    /* The queues of all flows of the job are asked for together. */
+    return last < 0 || confirm(of, last, reason);
 }
 
 /* Lowers a rate, or makes it steady or not, which is never refused. Where nobody answers, or nobody `answers` as it is,
@@ -1106,7 +1170,6 @@ static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int 
     if (MPI_Comm_get_attr(comm, keyval, &found, &there) != MPI_SUCCESS) return NULL;
     if (!there || !is_ours(found)) {
         found = calloc(1, sizeof *found);
-        if (found) found->heard = now();
         if (!found || PMPI_Comm_set_attr(comm, keyval, found) != MPI_SUCCESS) {
             free(found);
             return NULL;
@@ -1303,7 +1366,7 @@ static int read_paths(reservation *of, const char *after, double wait, double pa
     if (!ask("GET", target, "", wait, patience, found, reason)) return 0;
     if (found->status != AWAY) {
         pthread_mutex_lock(&lock);
-        of->heard = now();
+        of->silent = 0;
         pthread_mutex_unlock(&lock);
     }
     if (found->status == 200 && member_text(found->body, "version", version, sizeof version) &&
@@ -1317,12 +1380,21 @@ static int read_paths(reservation *of, const char *after, double wait, double pa
     return 0;
 }
 
-/* Seconds beyond a lease without an answer about paths. */
-static double silence(const reservation *of) {
+/* Notes a question about paths without an answer; true where there was none for a lease. */
+static int is_silent(reservation *of) {
     pthread_mutex_lock(&lock);
-    double found = now() - of->heard - of->lease;
+    of->unanswered = now();
+    if (of->silent <= 0) of->silent = of->unanswered;
+    int found = of->unanswered - of->silent > of->lease;
     pthread_mutex_unlock(&lock);
     return found;
+}
+
+/* After a lease without a question: there may have been an answer since, for which nobody has asked. */
+static void begin_to_ask(reservation *of) {
+    pthread_mutex_lock(&lock);
+    if (now() - of->unanswered > of->lease) of->silent = 0;
+    pthread_mutex_unlock(&lock);
 }
 
 /* A path as it is among those of the job; a reservation is the sum of its shares. */
@@ -1345,6 +1417,7 @@ static void read_path(const reservation *of, int job, const flow *made, json lis
         if (member_number(each, "delivered", &out->delivered)) out->delivered *= 125000 / factor;
         if (member_number(each, "delivered_bytes", &out->total)) out->total /= factor;
         (void)member_number(each, "age", &out->age);
+        (void)member_text(each, "pending", out->pending, TEXT);
         if (member_number(each, "free", &left)) out->free = (left > 0 ? left : 0) * 125000 / factor;
         return;
     }
@@ -1396,13 +1469,14 @@ static int await_change(reservation *of, double seconds, int *changed, char *rea
         return LARK_MPI_OK;
     }
     get_version(of, before);
+    begin_to_ask(of);
     for (double pace = PACE;;) {
         double began = now(), left = end > began ? end - began : 0, wait = left < LONGEST_WAIT ? left : LONGEST_WAIT;
         int answers = read_paths(of, before, before[0] ? wait : 0, 0, &found, &list, reason);
         if (answers) forget(&found);
         /* A job that asks too often is told of nothing meanwhile. A service or controller that starts anew has kept what
          * is reserved, until the lease is over. */
-        else if (found.status != BUSY && ((found.status && found.status != AWAY) || silence(of) > 0)) return LARK_MPI_REFUSED;
+        else if (found.status != BUSY && ((found.status && found.status != AWAY) || is_silent(of))) return LARK_MPI_REFUSED;
         else *reason = '\0';
         get_version(of, after);
         *changed = is_over(of) || (before[0] && strcmp(before, after) != 0);

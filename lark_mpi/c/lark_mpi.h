@@ -42,7 +42,7 @@ typedef struct {
 
 /* The value of the attribute. */
 typedef struct {
-    int admitted; /* all of the last request is promised; else nothing more than before it */
+    int admitted; /* all of the last request is promised and was enforced; else nothing more than before it */
     char reason[LARK_MPI_TEXT];
 } lark_mpi_status;
 
@@ -55,10 +55,13 @@ typedef struct {
     double delivered; /* what the job has sent there a second, in about the last second; less than 0: not known */
     double total;     /* bytes that it has sent there since the reservation's queue was made; less than 0: not known */
     double age;       /* seconds since both were counted; less than 0: they are not */
-    char lost[LARK_MPI_TEXT]; /* why it is not promised any more, or empty */
+    char lost[LARK_MPI_TEXT];    /* why it is not promised any more, or empty */
+    char pending[LARK_MPI_TEXT]; /* why the promise is not enforced at present, though it was, or empty */
 } lark_mpi_path;
 
-/* Reserves, or changes the communicator's reservation to this wish; after a refusal all is as it was. Collective. */
+/* Reserves, or changes the communicator's reservation to this wish, and waits until it is enforced; what is not enforced
+ * after ten seconds is refused (after thirty where its queues are still being made). After a refusal all is as it was.
+ * Collective. */
 int lark_mpi_reserve(MPI_Comm comm, const lark_mpi_wish *wish, lark_mpi_status *status);
 
 /* The outcome of the last request; *found is 0 where the communicator has no reservation. */

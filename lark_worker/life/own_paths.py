@@ -20,7 +20,7 @@ from lark_worker.life.shared_wait import PAUSE, SharedWait
 from lark_worker.records.records import Record
 
 # The members of a path that a job is shown; another version where one of them is another.
-_SHOWN: Final = ("reservation", "peer", "destination", "rate", "free")
+_SHOWN: Final = ("reservation", "peer", "destination", "rate", "free", "pending")
 _LINKS: Final = "links"
 # Those by which deliveries have another version, and seconds between two looks at the counters.
 _COUNTED: Final = ("reservation", "rate", "delivered_bytes")

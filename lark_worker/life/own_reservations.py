@@ -46,9 +46,10 @@ class OwnReservations:
         )
         return (HTTPStatus.CREATED if status == HTTPStatus.OK else status), answer
 
-    def show(self, record: Record, reservation_id: str) -> ControllerAnswer:
-        """One of the job's own reservations. Raises CallerError for any other."""
-        status, answer = self._link.passed(lambda client: client.reservation(reservation_id))
+    def show(self, record: Record, reservation_id: str, wait: float = 0.0) -> ControllerAnswer:
+        """One of the job's own reservations, once it is enforced, or after ``wait`` seconds. Raises CallerError for any
+        other."""
+        status, answer = self._link.passed(lambda client: client.reservation(reservation_id, wait))
         if status == HTTPStatus.OK and answer.get("job") != record.id:
             raise CallerError(f"{reservation_id} is no reservation of this job")
         return status, answer

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from lark_common.errors import AdError
 from lark_worker.controller_link import ControllerLink
-from lark_worker.errors import CallerError
+from lark_worker.errors import AwayError, CallerError
 from lark_worker.life.own_reservations import CHANGE, SELF, WISH, ControllerAnswer, OwnReservations, read
 from lark_worker.records.records import Record
 from lark_worker.records.shares import MOST, NOTHING, Ends, Share, SharedFlow, ShareFiles
@@ -92,28 +92,45 @@ class Shares:
             raise AdError("", "a share needs rate, duration, and as destination the id of a job")
         share = Share(rate, seconds, self._clock() + seconds, steady)
         with self._of(record):
-            flow = self._known(record, receiver)
-            if flow is not None and not flow.id:
-                flow = self._recovered(record, flow)
-            found = None if flow is None else self._show(record, flow)
-            if flow is None or found is None:
-                return self._begin(record, receiver, number or _new(()), share, wait)
-            if number in flow.shares:
-                return HTTPStatus.CREATED, _shown(found, number, flow.shares[number].rate)
-            if len(flow.shares) >= MOST:
-                raise AdError("", f"the flow has {MOST} shares, and no more are accepted")
-            number = number or _new(flow.shares.keys() | flow.over)
-            status, document = self._set(flow, found, {**flow.shares, number: share})
-            return (
-                (HTTPStatus.CREATED, _shown(document, number, rate)) if status == HTTPStatus.OK else (status, document)
-            )
+            status, document = self._take(record, receiver, number, share)
+        if wait <= 0 or status != HTTPStatus.CREATED:
+            return status, document
+        # Without the lock: renewals of the job's other shares, and of other jobs' as well, are not to wait that long.
+        return self._enforced(record, document, wait)
 
-    def _begin(self, record: Record, receiver: str, number: int, share: Share, wait: float) -> ControllerAnswer:
+    def _take(self, record: Record, receiver: str, number: int | None, share: Share) -> ControllerAnswer:
+        flow = self._known(record, receiver)
+        if flow is not None and not flow.id:
+            flow = self._recovered(record, flow)
+        found = None if flow is None else self._show(record, flow)
+        if flow is None or found is None:
+            return self._begin(record, receiver, number or _new(()), share)
+        if number in flow.shares:
+            return HTTPStatus.CREATED, _shown(found, number, flow.shares[number].rate)
+        if len(flow.shares) >= MOST:
+            raise AdError("", f"the flow has {MOST} shares, and no more are accepted")
+        number = number or _new(flow.shares.keys() | flow.over)
+        status, document = self._set(flow, found, {**flow.shares, number: share})
+        if status != HTTPStatus.OK:
+            return status, document
+        return HTTPStatus.CREATED, _shown(document, number, share.rate)
+
+    def _enforced(self, record: Record, share: dict[str, Any], wait: float) -> ControllerAnswer:
+        """A share that was taken, once its flow is enforced; as it was where nobody tells: it is there all the same."""
+        try:
+            status, found = self._own.show(record, str(share["id"]).partition(MARK)[0], wait)
+        except AwayError:
+            return HTTPStatus.CREATED, share
+        if status != HTTPStatus.OK:
+            return status, found
+        return HTTPStatus.CREATED, {**found, "id": share["id"], "rate": share["rate"]}
+
+    def _begin(self, record: Record, receiver: str, number: int, share: Share) -> ControllerAnswer:
         """Reserve a flow, of which this is the only share."""
         flow = SharedFlow((record.id, receiver), "", whole=True, shares={number: share})
         self._keep(flow)
         body = {"destination": receiver, "rate": share.rate, "duration": share.seconds, "steady": share.steady}
-        status, document = self._own.reserve(record, json.dumps(body).encode(), wait)
+        status, document = self._own.reserve(record, json.dumps(body).encode(), 0.0)
         if status != HTTPStatus.CREATED:
             with self._lock:
                 self._drop([flow.ends])
@@ -155,8 +172,11 @@ class Shares:
             status, document = self._set(flow, found, {**flow.shares, number: wanted})
             return status, _shown(document, number, wanted.rate) if status == HTTPStatus.OK else document
 
-    def show(self, record: Record, share_id: str) -> ControllerAnswer:
-        """A share, as the reservation is shown, with the share's rate."""
+    def show(self, record: Record, share_id: str, wait: float = 0.0) -> ControllerAnswer:
+        """A share, as the reservation is shown once it is enforced or ``wait`` seconds are over, with the share's
+        rate."""
+        if wait > 0:
+            self._own.show(record, share_id.partition(MARK)[0], wait)
         with self._of(record):
             flow, number, found = self._find(record, share_id)
             share = flow.shares.get(number)
@@ -365,9 +385,10 @@ class Requests:
             raise CallerError("a job reserves what it sends itself: leave source out, or write self")
         return self._shares.reserve(record, wish, wait, None if share is True else share)
 
-    def show(self, record: Record, reservation_id: str) -> ControllerAnswer:
-        """One of the job's own reservations or shares. Raises CallerError for any other, AwayError."""
-        return (self._shares if is_share(reservation_id) else self._own).show(record, reservation_id)
+    def show(self, record: Record, reservation_id: str, wait: float = 0.0) -> ControllerAnswer:
+        """One of the job's own reservations or shares, once it is enforced, or after ``wait`` seconds. Raises
+        CallerError for any other, AwayError."""
+        return (self._shares if is_share(reservation_id) else self._own).show(record, reservation_id, wait)
 
     def change(self, record: Record, reservation_id: str, body: bytes) -> ControllerAnswer:
         """Change one of them. Raises AdError, CallerError, AwayError."""

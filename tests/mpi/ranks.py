@@ -40,6 +40,8 @@ def environment(mpi: str, folder: Path) -> dict[str, str]:
         (named / "libmpi.so.12").symlink_to(found)
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     own = {"MPI4PY_MPIABI": mpi, "TMPDIR": "/tmp", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    # This checkout's library, whichever is installed.
+    own["PYTHONPATH"] = str(SOURCE.parents[1])
     # Waiting ranks leave the processor to others.
     own |= {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "self,vader,tcp"}
     # The MPIs themselves keep what they have until they end.

@@ -29,6 +29,8 @@ class Standin:
         self.waiting = 0
         # Half of what is promised is delivered, and counted.
         self.counts = False
+        # State and reason of a reservation, by its job; None: a service of before, which tells neither.
+        self.standing: Callable[[int], tuple[str, str] | None] = lambda job: ("enforced", "")
         self._lock = threading.Lock()
         self._made = 0
         self.sockets = [folder / f"job{number}.sock" for number in range(len(hosts))]
@@ -109,7 +111,8 @@ class Standin:
             del self.reservations[found["id"]]
         elif method == "PATCH":
             return self._change(found, body)
-        return 200, found
+        standing = self.standing(job)
+        return 200, found if standing is None else found | dict(zip(("state", "reason"), standing, strict=True))
 
     def wait(self, job: int, after: str, seconds: float) -> None:
         """Wait until a job's paths have another version."""
@@ -129,9 +132,9 @@ class Standin:
         for each in self.live().values():
             if each["job"] == own:
                 free = min(self.capacity - self._held(one["channel"]) for one in each["holds"])
-                paths.append(
-                    {"reservation": each["id"], "peer": each["peer"], "rate": each["rate"], "free": round(free, 3)}
-                )
+                state, why = self.standing(int(own, 16)) or ("", "")
+                path = {"reservation": each["id"], "peer": each["peer"], "rate": each["rate"], "free": round(free, 3)}
+                paths.append({**path, "pending": why if state == "pending" else ""})
         # A word that is not safe in a query as it is; what is delivered is no part of it.
         version = f"{hash(json.dumps(paths))}&+"
         for each in paths if self.counts else ():

@@ -99,6 +99,34 @@ def test_a_request_after_a_job_has_another_id_is_for_that_one(mpi: str, language
     assert {promised for seen in told for promised, _ in seen["made"].values()} == {2000}
 
 
+@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
+def test_what_has_ended_is_reserved_again_by_the_next_request(mpi: str, language: str, folder: Path) -> None:
+    ranks = Ranks(mpi, language, folder, "ended")
+    ranks.wait_for("ended")
+    ids = list(ranks.standin.live())
+    ranks.standin.reservations.clear()
+    ranks.go_on("ended")
+    ranks.wait_for("again")
+    ranks.go_on("again")
+    for seen in ranks.finish():
+        assert [lost in [f"the reservation {each} is over" for each in ids] for lost in seen["lost"]] == [True]
+        assert (list(seen["made"].values()), seen["pending"]) == ([[1000, 10955]], [""])
+    assert ranks.standin.rates() == {}
+
+
+@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
+def test_a_promise_that_is_not_enforced_any_more_is_a_change_and_is_shown(
+    mpi: str, language: str, folder: Path
+) -> None:
+    ranks = Ranks(mpi, language, folder, "stuck")
+    ranks.wait_for("stuck")
+    eventually(lambda: ranks.standin.waiting == 4)
+    why = "switch w1: \u2026 no uplink"
+    ranks.standin.standing = lambda job: ("pending", why)
+    for seen in ranks.finish():
+        assert (seen["changed"], seen["pending"], list(seen["made"].values())) == (True, [why], [[1000, 10955]])
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -139,6 +139,15 @@ def test_a_thread_that_begins_to_wait_while_another_one_releases_is_told_of_it(p
     program.do("end")
 
 
+def test_a_change_is_waited_for_though_nobody_answers_hours_after_the_last_look(program: Program) -> None:
+    # In Python: test_unanswered_looks.py.
+    program.do("take")
+    program.standin.instead = lambda job, method, path: b"HTTP/1.1 503 Away\r\n\r\n{}"
+    program.do("listen", "listen", "silent")
+    program.standin.instead = lambda job, method, path: None
+    program.do("end")
+
+
 def test_a_value_of_the_attribute_that_is_not_the_librarys_is_left_alone(program: Program) -> None:
     program.do("take", "foreign")
     assert program.rates() == [30.0]

@@ -65,7 +65,7 @@ class Controller:
     def release(self, reservation: str) -> dict[str, Any]:
         return self.reserved.pop(reservation)
 
-    def reservation(self, reservation: str) -> dict[str, Any]:
+    def reservation(self, reservation: str, wait: float = 0.0) -> dict[str, Any]:
         return dict(self.reserved[reservation])
 
     def watch_paths(self, host: str) -> dict[str, Any]:

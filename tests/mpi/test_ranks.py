@@ -141,6 +141,40 @@ def test_where_one_job_is_refused_no_job_keeps_anything(mpi: str, language: str,
     assert {job for job, method, _ in standin.requests if method == "DELETE"} == {0, 1, 3}
 
 
+@pytest.mark.parametrize(("mpi", "language"), [("mpich", "python"), ("openmpi", "c")])
+def test_where_one_job_is_not_enforced_every_rank_is_told_and_no_job_keeps_anything(
+    mpi: str, language: str, folder: Path
+) -> None:
+    standin = Standin(folder, ["one", "two"])
+    why = "switch w2: bandwidth: the worker has no uplink as the policy describes them"
+    standin.standing = lambda job: ("pending", why) if job == 1 else ("enforced", "")
+    outcome = run(mpi, folder, standin.sockets, program(language, mpi, "refusal"))
+    standin.close()
+    assert outcome.status == 0, outcome.output
+    # The first rank of the second job.
+    reason = f"rank 2: what is reserved is not enforced: {why}"
+    assert list(outcome.told.values()) == [{"reason": reason, "left": True}] * 4
+    assert standin.most > 0
+    assert standin.rates() == {}
+
+
+@pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
+def test_a_reservation_whose_queues_take_longer_is_waited_for(mpi: str, language: str, folder: Path) -> None:
+    standin = Standin(folder, ["one", "two"])
+    looks = {0: 0, 1: 0}
+
+    def standing(job: int) -> tuple[str, str]:
+        looks[job] += 1
+        return ("registering", "its queues are being made") if looks[job] < 3 else ("enforced", "")
+
+    standin.standing = standing
+    outcome = run(mpi, folder, standin.sockets, program(language, mpi, "refusal"))
+    standin.close()
+    assert outcome.status == 0, outcome.output
+    assert list(outcome.told.values()) == [{"reason": "", "left": False}] * 4
+    assert min(looks.values()) >= 3
+
+
 @pytest.mark.parametrize(("mpi", "language"), [("openmpi", "python"), ("mpich", "c")])
 def test_what_dies_or_aborts_is_released_after_a_lease(mpi: str, language: str, folder: Path) -> None:
     ways = ("kill", "abort")

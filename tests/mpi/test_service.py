@@ -133,6 +133,32 @@ def test_a_flow_that_is_over_is_lost_and_can_be_had_anew(standin: Standin) -> No
     flows.release()
 
 
+@pytest.mark.parametrize("rate", [30.0, 60.0, 20.0])
+def test_a_flow_that_has_ended_since_its_last_renewal_is_had_anew(standin: Standin, rate: float) -> None:
+    flows = reserved(OTHER, THIRD)
+    # As an operator releases one of them.
+    released = next(key for key, each in standin.reservations.items() if each["peer"] == OTHER)
+    del standin.reservations[released]
+    flows.prepare({OTHER: rate, THIRD: 30.0})
+    flows.commit()
+    own = f"{0:016x}"
+    assert standin.rates() == {(own, OTHER): rate, (own, THIRD): 30.0}
+    flows.release()
+
+
+def test_a_share_that_has_ended_though_its_flow_lives_on_is_had_anew(standin: Standin) -> None:
+    flows = reserved(OTHER)
+    over = b'HTTP/1.1 404 Not Found\r\n\r\n{"detail": "no share has that id"}'
+    standin.instead = lambda job, method, path: over if method == "PATCH" else None
+    flows.prepare({OTHER: 60.0})
+    assert flows.made()[OTHER].rate == 60.0
+    standin.instead = lambda job, method, path: None
+    # What the program had before is what it has after a refusal.
+    flows.undo()
+    assert flows.made()[OTHER].rate == 30.0
+    flows.release()
+
+
 def test_where_nobody_answers_a_release_ends_nevertheless(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "PAUSE", 0.01)
     monkeypatch.setattr(held, "RENEWAL_PATIENCE", 0.05)
@@ -334,6 +360,8 @@ def test_many_flows_have_as_long_a_lease_as_their_renewals_need(monkeypatch: pyt
     asked: list[Any] = []
 
     def answer(method: str, target: str, body: Any = None, *_: Any, **__: Any) -> service.Answer:
+        if method == "GET":
+            return 200, {"state": "enforced"}
         asked.append(body)
         return 201, {"id": "0123456789abcdefs1"}
 

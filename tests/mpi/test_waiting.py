@@ -65,7 +65,8 @@ def test_a_job_is_told_what_becomes_of_its_own_paths(two: Two) -> None:
     nothing = two.ask(two.alice, "GET", "/v1/paths")[1]
     assert nothing["paths"] == []
     made = two.ask(two.alice, "POST", "/v1/reservations", {"destination": "files", "rate": 20})[1]
-    # It has another version already, and is not made to wait.
+    # It has another version already, and is not made to wait. No queue can be made here, which is a change by itself.
+    eventually(lambda: [each["pending"] != "" for each in two.ask(two.alice, "GET", "/v1/paths")[1]["paths"]] == [True])
     seen = two.ask(two.alice, "GET", f"/v1/paths?after={nothing['version']}&wait=60")[1]
     path = {"reservation": made["id"], "peer": None, "destination": "files", "rate": 20.0, "free": 80.0}
     assert [each | path for each in seen["paths"]] == seen["paths"] != []

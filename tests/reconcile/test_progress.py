@@ -10,8 +10,9 @@ import pytest
 
 from lark_common.runs import NetworkType
 from lark_controller.flows.placement import Placed
+from lark_controller.jobs.job import QUARANTINED, Job, JobState, ReservedFlow
 from lark_controller.policies.file import load
-from lark_controller.reconcile.confirmations import NO_SWITCH, FlowsAt
+from lark_controller.reconcile.confirmations import NO_SWITCH, TRANSLATED, Awaited, FlowsAt, QueuesAt
 from lark_controller.reconcile.gateways import Gateways
 from lark_controller.reconcile.progress import Progress
 from lark_controller.reconcile.queues import Queues
@@ -62,3 +63,59 @@ def test_jobs_taken_in_together_lack_what_each_lacks_by_itself(connected: tuple[
     if not connected:
         assert set(together.confirmations.waiting(1)) == {FlowsAt(1), FlowsAt(CORE)}
         assert set(together.confirmations.waiting(6)) == {NO_SWITCH}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "standing"),
+    [
+        ([], JobState.ENFORCED),
+        # The flows' own switch and queues count, and not a core or a gateway that the job needs for something else.
+        ([FlowsAt(CORE), TRANSLATED], JobState.ENFORCED),
+        ([QueuesAt(1)], JobState.PENDING),
+        ([FlowsAt(CORE), QueuesAt(1)], JobState.PENDING),
+        ([FlowsAt(1)], JobState.PENDING),
+    ],
+)
+def test_what_a_job_has_reserved_is_enforced_where_its_own_worker_does_so(
+    lacking: list[Awaited], standing: JobState
+) -> None:
+    told: list[Job] = []
+    loop = LoopState(load(FULL), lambda: None, lambda _: None)
+    sends = replace(JOBS[0], reserved=(ReservedFlow(7, 20_000),))
+    receives = replace(JOBS[1], reserved=(ReservedFlow(7, 20_000, incoming=True),))
+    loop.desired.load((job, loop.decider.of(job)) for job in (sends, receives))
+    queues = SimpleNamespace(why_no_flow=lambda placed: loop.confirmations.awaits(placed.job.number, QueuesAt(1)))
+    progress = Progress(loop, cast("Queues", queues), Gateways(loop), told.append)
+    for job in (sends, receives):
+        loop.directory.put(job)
+        for what in lacking:
+            loop.confirmations.blocked(job.number, what, "not there")
+        progress.settle(job.number)
+    found = loop.directory.reserved(sends.id)
+    assert found is not None
+    assert found.state is standing
+    why = loop.directory.unenforced(sends.id)
+    assert why.endswith(": not there") if standing is JobState.PENDING else why == ""
+    state = JobState.PENDING if lacking else JobState.ENFORCED
+    assert [loop.directory.standing(job.number).state for job in (sends, receives)] == [state, state]
+    # Whoever waits is told once more where it changes, and the job's own state does not.
+    before = len(told)
+    loop.confirmations.blocked(sends.number, QueuesAt(1), "no uplink")
+    progress.settle(sends.number)
+    progress.settle(sends.number)
+    assert loop.directory.unenforced(sends.id).endswith("not there" if FlowsAt(1) in lacking else "no uplink")
+    assert len(told) - before == (0 if FlowsAt(1) in lacking else 1)
+    loop.directory.forget(sends.number)
+    assert not loop.directory.reserving
+
+
+def test_a_job_in_quarantine_is_told_no_more_than_that_of_what_it_has_reserved() -> None:
+    loop = LoopState(load(FULL), lambda: None, lambda _: None)
+    job = replace(JOBS[0], reserved=(ReservedFlow(7, 20_000),), quarantine="bob's job has its address")
+    loop.desired.load([(job, loop.decider.of(job))])
+    loop.directory.put(job)
+    Progress(loop, cast("Queues", SimpleNamespace()), Gateways(loop), lambda _: None).settle(job.number)
+    assert loop.directory.reserved(job.id) == (JobState.QUARANTINED, QUARANTINED)
+    assert loop.directory.unenforced(job.id) == QUARANTINED
+    assert loop.directory.reserved("another") is None
+    assert loop.directory.unenforced("another") == ""

@@ -79,6 +79,27 @@ def test_a_hook_reserves_for_jobs_alone(api: Api) -> None:
     assert ask(api, "GET", "/v1/links", None, "hook").status_code == 200
 
 
+def test_how_far_a_reservation_is_enforced_is_shown_and_can_be_waited_for(api: Api) -> None:
+    api.controls.gate.clear()
+    job = api.register()
+    made = ask(api, "POST", "/v1/reservations", {**WISH, "source": job["id"]})
+    where, states = made.headers["Location"], [made.json["state"]]
+    states.append(api.get(where).json["state"])
+    # The confirmation does not come while this one waits.
+    states.append(api.get(f"{where}?wait=0.01").json["state"])
+    api.controls.gate.set()
+    states.append(api.get(f"{where}?wait=30").json["state"])
+    assert states == ["registering"] * 3 + ["enforced"]
+    # What is asked for now is not what was confirmed.
+    assert ask(api, "PATCH", where, {"rate": 70}).json["state"] == "registering"
+    assert ask(api, "PATCH", where, {"duration": 90}).json["state"] == "enforced"
+    # No longer than a post may wait, without a word.
+    assert api.get(f"{where}?wait=600").json["state"] == "enforced"
+    assert api.get(f"{where}?wait=x").status_code == 422
+    # Nobody enforces what no job sends.
+    assert ask(api, "POST", "/v1/reservations", {**WISH, "rate": 1}).json["state"] is None
+
+
 def test_what_a_flow_has_delivered_is_shown_until_it_is_known(api: Api) -> None:
     job = api.register()
     made = ask(api, "POST", "/v1/reservations", {**WISH, "source": job["id"]}).json

@@ -24,7 +24,7 @@ class Links:
 
     def __init__(self) -> None:
         self.reserved, self.reads = 0.0, 0
-        self.fault = ""
+        self.fault, self.pending = "", ""
 
     def links(self) -> tuple[LinkStatus, ...]:
         self.reads += 1
@@ -37,6 +37,9 @@ class Links:
         made = Reservation(7, f"{7:016x}", ReservationKind.FLOW, holds[KEY], "one", "two", holds, "job", "peer")
         return {"one": [made]} if self.reserved else {}
 
+    def unenforced(self, job_id: str) -> str:
+        return self.pending if job_id == "job" else ""
+
 
 def waiting(watch: LinkWatch, count: int) -> Callable[[], bool]:
     return lambda: len(watch._changed._waiters) == count  # type: ignore[attr-defined]
@@ -44,7 +47,7 @@ def waiting(watch: LinkWatch, count: int) -> Callable[[], bool]:
 
 def test_a_change_is_told_to_all_who_wait_and_read_once() -> None:
     links = Links()
-    watch = LinkWatch(links.links, links.flows)
+    watch = LinkWatch(links.links, links.flows, links.unenforced)
     first = watch.links("", 0)
     assert watch.paths("One", "", 0).items == ()
     with ThreadPoolExecutor(20) as pool:
@@ -64,7 +67,7 @@ def test_a_change_is_told_to_all_who_wait_and_read_once() -> None:
 
 def test_where_nothing_changes_nothing_is_read_and_the_wait_ends() -> None:
     links = Links()
-    watch = LinkWatch(links.links, links.flows)
+    watch = LinkWatch(links.links, links.flows, links.unenforced)
     first = watch.links("", 0)
     watch.links(first.version, 0.01)
     reads = links.reads
@@ -76,7 +79,7 @@ def test_where_nothing_changes_nothing_is_read_and_the_wait_ends() -> None:
 
 def test_a_change_that_changes_nothing_wakes_nobody() -> None:
     links = Links()
-    watch = LinkWatch(links.links, links.flows, settle=0.0)
+    watch = LinkWatch(links.links, links.flows, links.unenforced, settle=0.0)
     first = watch.links("", 0)
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(watch.links, first.version, LONG)
@@ -91,7 +94,7 @@ def test_a_change_that_changes_nothing_wakes_nobody() -> None:
 
 def test_a_hundred_changes_are_few_readings_and_the_last_one_is_told() -> None:
     links = Links()
-    watch = LinkWatch(links.links, links.flows, settle=0.2)
+    watch = LinkWatch(links.links, links.flows, links.unenforced, settle=0.2)
     version = watch.links("", 0).version
     stop = threading.Event()
 
@@ -116,7 +119,7 @@ def test_a_hundred_changes_are_few_readings_and_the_last_one_is_told() -> None:
 
 def test_what_was_told_before_is_never_told_again_as_news() -> None:
     links = Links()
-    watch = LinkWatch(links.links, links.flows, settle=LONG)
+    watch = LinkWatch(links.links, links.flows, links.unenforced, settle=LONG)
     old = watch.links("", 0)
     links.reserved = 10.0
     watch.bump()
@@ -128,7 +131,7 @@ def test_what_was_told_before_is_never_told_again_as_news() -> None:
 
 def test_a_database_that_is_away_ends_the_wait() -> None:
     links = Links()
-    watch = LinkWatch(links.links, links.flows)
+    watch = LinkWatch(links.links, links.flows, links.unenforced)
     version = watch.links("", 0).version
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(watch.links, version, LONG)
@@ -141,9 +144,25 @@ def test_a_database_that_is_away_ends_the_wait() -> None:
     assert watch.links("", 0).version == version
 
 
+def test_a_path_that_is_not_enforced_any_more_and_then_again_is_told_each_time() -> None:
+    links = Links()
+    links.reserved = 30.0
+    watch = LinkWatch(links.links, links.flows, links.unenforced, settle=0.0)
+    seen = watch.paths("one", "", 0)
+    assert [path.pending for path in seen.items] == [""]
+    with ThreadPoolExecutor(1) as pool:
+        for pending in ("the worker has no uplink as the policy describes them", ""):
+            found = pool.submit(watch.paths, "one", seen.version, LONG)
+            eventually(waiting(watch, 1))
+            links.pending = pending
+            watch.bump()
+            seen = found.result(30)
+            assert [path.pending for path in seen.items] == [pending]
+
+
 def test_a_version_is_that_of_what_is_shown() -> None:
     one, other = Links(), Links()
     other.reserved = 5.0
-    first = LinkWatch(one.links, one.flows).links("", 0).version
-    assert LinkWatch(one.links, one.flows).links("", 0).version == first
-    assert LinkWatch(other.links, other.flows).links("", 0).version != first
+    first = LinkWatch(one.links, one.flows, one.unenforced).links("", 0).version
+    assert LinkWatch(one.links, one.flows, one.unenforced).links("", 0).version == first
+    assert LinkWatch(other.links, other.flows, other.unenforced).links("", 0).version != first

@@ -6,9 +6,10 @@ import json
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import classad2
 
@@ -129,7 +130,15 @@ class Pool:
     What it left in the kernel would change what the packets of the next pool meet: :meth:`close` takes all of it away.
     """
 
-    def __init__(self, folder: Path, ovs: OpenVSwitch, net: Net, extra: dict[str, str], policy: str = POLICY) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ovs: OpenVSwitch,
+        net: Net,
+        extra: dict[str, str],
+        policy: str = POLICY,
+        controller: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.folder = folder
         self.ovs = ovs
         self.startd = FakeStartd()
@@ -145,6 +154,7 @@ class Pool:
             shutil.copy("/bin/dash", folder / program)
         # The checkout may be where no other user can read.
         shutil.copy(SCRIPTS / "starter_hook.sh", folder / "starter_hook.sh")
+        self._of_controller = dict(controller)
         self.controller: Controller | None = None
         self.worker: Worker | None = None
         self.service: HookSocket | None = None
@@ -197,6 +207,7 @@ class Pool:
                 "LARK_TOKENS_FILE": str(self.folder / "tokens.yaml"),
                 "LARK_OPENFLOW_LISTEN": f"127.0.0.1:{self._ports[0]}",
                 "LARK_REST_LISTEN": f"127.0.0.1:{self._ports[1]}",
+                **self._of_controller,
             }
         )
         self.controller = Controller(settings)
@@ -316,6 +327,19 @@ def a_pool(folder: Path, ovs: OpenVSwitch, net: Net, policy: str = POLICY, **ext
         yield pool
     finally:
         pool.close()
+
+
+@contextmanager
+def a_pool_with_queues(folder: Path, ovs: OpenVSwitch, net: Net, policy: str) -> Iterator[Pool]:
+    """A pool for one test, whose controller makes queues at the switch, too."""
+    pool = Pool(folder, ovs, net, {}, policy, {"LARK_OVSDB": f"unix:{ovs.database_socket}"})
+    try:
+        yield pool
+    finally:
+        pool.close()
+        # First: rows that a port uses cannot be destroyed.
+        ovs.vsctl("--if-exists", "del-br", pool.bridge)
+        ovs.vsctl("--all", "destroy", "qos", "--", "--all", "destroy", "queue")
 
 
 def eventually(what: object, seconds: float = 60.0) -> None:

@@ -11,6 +11,7 @@ from marshmallow import Schema, fields, validate
 
 from lark_common.errors import NotFoundError
 from lark_controller.api.reservations import Change, FlowDelivery, LinkStatus, PathStatus, Wish
+from lark_controller.jobs.job import JobState, Standing
 from lark_controller.qos.reservation import Reservation, ReservationKind
 from lark_controller.qos.topology import KILO, MAX_RATE
 from lark_controller.rest.api import operation, resource
@@ -18,7 +19,7 @@ from lark_controller.rest.auth import is_bound, require_host, require_host_of
 from lark_controller.rest.bodies import next_url, read_json
 from lark_controller.rest.context import actor, current
 from lark_controller.rest.job_words import is_address, job_among, job_or_host, named_host, named_job
-from lark_controller.rest.own_jobs import own_user, shown_reservation
+from lark_controller.rest.own_jobs import own_user, shown_job, shown_reservation
 from lark_controller.rest.resources.jobs import check_wait, confirm
 from lark_controller.rest.schemas.answers import Page
 from lark_controller.rest.schemas.described import schema_of
@@ -100,6 +101,11 @@ class ReservationSchema(Written):
     created = Time("Time when it was made")
     actor = a_text("Name of the token that made it")
     holds = Rows(HoldSchema, "Its share of each link")
+    state = maybe_text(
+        "How far it is enforced, as it was seen last: registering while that is under way, pending or quarantined where"
+        " it is not, enforced; null where its sender is no live job, and nobody enforces it"
+    )
+    reason = a_text("Why it is not enforced; empty where it is")
 
 
 class ReservationPageSchema(Page):
@@ -158,7 +164,8 @@ def reserve(query: dict[str, Any]) -> tuple[dict[str, object], int, dict[str, st
         # Jobs ask for these through their workers' tokens, and must leave places to the hooks of jobs that start.
         with current().reserves.place() as free:
             confirm(made.job, query["wait"] if free else 0.0)
-    return shown(made), 201, {"Location": f"/v1/reservations/{made.id}"}
+    document = shown(made) if query["wait"] else _begun(made)
+    return document, 201, {"Location": f"/v1/reservations/{made.id}"}
 
 
 @operation(
@@ -187,12 +194,23 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     "/reservations/<reservation_id>",
     name="show_reservation",
     scopes=(Scope.HOOK, Scope.READ, Scope.SELF),
+    query=WaitQuery,
     answers={200: ReservationSchema},
-    problems=(404,),
+    problems=(404, 422, 502),
 )
-def show(reservation_id: str) -> dict[str, object]:
-    """Show a reservation."""
-    return shown(_own(reservation_id))
+def show(query: dict[str, Any], reservation_id: str) -> dict[str, object]:
+    """Show a reservation.
+
+    ``wait`` waits until its sender's switch or worker enforces it, no longer than LARK_WAIT_LIMIT; when too many wait
+    already, the answer comes at once.
+    """
+    found, wait = _own(reservation_id), min(query["wait"], current().settings.wait_limit)
+    if wait and found.job is not None:
+        with current().watching(wait) as wait:
+            current().controls.jobs.confirm(found.job, wait)
+        # It may be another meanwhile, or over.
+        found = _own(reservation_id)
+    return shown(found)
 
 
 @operation(
@@ -211,9 +229,10 @@ def change(reservation_id: str) -> dict[str, object]:
     It happens as a whole or not at all; traffic is not interrupted.
     """
     body = read_json(MAX_BODY, ReservationChangeSchema())
-    _own(reservation_id)
+    before = _own(reservation_id)
     wanted = Change(body.get("rate"), body.get("duration"), "duration" in body, body.get("steady"))
-    return shown(current().controls.reservations.change(reservation_id, wanted, actor(), _of_job()))
+    made = current().controls.reservations.change(reservation_id, wanted, actor(), _of_job())
+    return shown(made) if (before.kbps, before.steady) == (made.kbps, made.steady) else _begun(made)
 
 
 @operation(
@@ -344,6 +363,12 @@ def shown(reservation: Reservation) -> dict[str, object]:
     return _shown([reservation])[0]
 
 
+def _begun(reservation: Reservation) -> dict[str, object]:
+    """A reservation that was made or changed a moment ago: of its job is known what was before."""
+    document = shown(reservation)
+    return document if document["state"] is None else document | {"state": str(JobState.REGISTERING), "reason": ""}
+
+
 def _shown(reservations: Collection[Reservation]) -> list[dict[str, object]]:
     reservations = [shown_reservation(each) for each in reservations]
     ids = {each for one in reservations for each in (one.job, one.peer) if each is not None}
@@ -352,6 +377,7 @@ def _shown(reservations: Collection[Reservation]) -> list[dict[str, object]]:
 
 
 def _with_names(reservation: Reservation, names: Mapping[str, str]) -> dict[str, object]:
+    standing = _standing(reservation)
     return {
         "id": reservation.id,
         "kind": str(reservation.kind),
@@ -368,7 +394,21 @@ def _with_names(reservation: Reservation, names: Mapping[str, str]) -> dict[str,
         "created": reservation.created,
         "actor": reservation.actor,
         "holds": [{"channel": key, "rate": kbps / KILO} for key, kbps in reservation.holds.items()],
+        "state": None if standing is None else str(standing.state),
+        "reason": "" if standing is None else standing.reason,
     }
+
+
+def _standing(reservation: Reservation) -> Standing | None:
+    """Tell how far it is enforced, as it was seen last; a job's RequestBandwidth as far as the job. None where nobody
+    does so."""
+    if reservation.job is None:
+        return None
+    jobs = current().controls.jobs
+    if reservation.kind is ReservationKind.FLOW:
+        return jobs.reserved(reservation.job)
+    job = jobs.live(reservation.job)
+    return None if job is None else Standing(job.state, shown_job(job).reason)
 
 
 def _of_job() -> bool:

@@ -359,6 +359,46 @@ static void old_names(MPI_Comm comm) {
 }
 #pragma GCC diagnostic pop
 
+/* What is reserved ends, and is asked for again before a renewal has noticed. */
+static void ended(MPI_Comm comm) {
+    lark_mpi_status status;
+    lark_mpi_path path;
+    char reason[LARK_MPI_TEXT];
+    int count;
+    reserve(comm, LARK_MPI_RING, 1e6, &status);
+    wait_for("ended");
+    for (int turn = 0; turn < 2; turn++) {
+        if (lark_mpi_paths(comm, &path, 1, &count, reason) || count != 1) exit(7);
+        member(turn ? "pending" : "lost");
+        fputc('[', told);
+        text(turn ? path.pending : path.lost);
+        fputc(']', told);
+        if (!turn && lark_mpi_reserve(comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 1e6}, &status)) exit(9);
+    }
+    seen("made", comm);
+    wait_for("again");
+}
+
+/* Each rank waits until its promise is not enforced any more; the test has it so once it sees the file "stuck". */
+static void stuck(MPI_Comm comm) {
+    lark_mpi_status status;
+    lark_mpi_path path;
+    char reason[LARK_MPI_TEXT];
+    int count;
+    reserve(comm, LARK_MPI_RING, 1e6, &status);
+    if (lark_mpi_paths(comm, &path, 1, &count, reason)) exit(7);
+    MPI_Barrier(comm);
+    if (rank == 0) fclose(fopen(file_of("stuck"), "w"));
+    truth("changed", changes(comm, 60));
+    if (lark_mpi_paths(comm, &path, 1, &count, reason) || count != 1) exit(7);
+    member("pending");
+    fputc('[', told);
+    text(path.pending);
+    fputc(']', told);
+    seen("made", comm);
+    MPI_Barrier(comm);
+}
+
 /* The worker service tells another job from now on. */
 static void renamed(MPI_Comm comm) {
     refused("before", comm, &(lark_mpi_wish){.pattern = LARK_MPI_RING, .rate = 1e6});
@@ -434,6 +474,8 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "threads")) threads(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "parts")) parts(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "old names")) old_names(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "ended")) ended(MPI_COMM_WORLD);
+    if (!strcmp(arguments[1], "stuck")) stuck(MPI_COMM_WORLD);
     if (!strcmp(arguments[1], "renamed")) renamed(MPI_COMM_WORLD);
     fputs("}", told);
     fclose(told);

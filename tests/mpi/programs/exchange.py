@@ -172,6 +172,28 @@ def shapes(comm: MPI.Intracomm) -> None:
     tell(**seen, left=lark_mpi.reserved(comm) is None)
 
 
+def ended(comm: MPI.Intracomm) -> None:
+    """A reservation that ends, and is asked for again before a renewal has noticed."""
+    made = lark_mpi.reserve(comm, "ring", 1e6)
+    wait_for("ended")
+    lost = [path.lost for path in made.paths()]
+    made = lark_mpi.reserve(comm, "ring", 1e6)
+    tell(lost=lost, made=paths(comm), pending=[path.pending for path in made.paths()])
+    wait_for("again")
+
+
+def stuck(comm: MPI.Intracomm) -> None:
+    """Each rank waits until its promise is not enforced any more; the test has it so once it sees the file."""
+    made = lark_mpi.reserve(comm, "ring", 1e6)
+    made.paths()
+    comm.Barrier()
+    if comm.rank == 0:
+        (FOLDER / "stuck").touch()
+    changed = made.changed(60)
+    tell(changed=changed, pending=[path.pending for path in made.paths()], made=paths(comm))
+    comm.Barrier()
+
+
 def refusal(comm: MPI.Intracomm) -> None:
     tell(reason=refused(comm, "all", 1e6), left=lark_mpi.reserved(comm) is None)
 

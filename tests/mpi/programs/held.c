@@ -48,6 +48,13 @@ int main(void) {
             of.readers = 1;
             good = !gone(MPI_COMM_NULL, 0, &of, NULL) && !await_change(&of, 5, &changed, reason) && changed;
         }
+        if (!strcmp(step, "listen") || !strcmp(step, "silent")) {
+            /* Hours after the last look, and after one that had no answer; then a lease after that. */
+            int changed = 0, silent = step[0] == 's';
+            of.unanswered -= silent ? 1 : 7200;
+            of.silent -= silent ? 7200 : 0;
+            good = await_change(&of, 0, &changed, reason) == (silent ? LARK_MPI_REFUSED : LARK_MPI_OK) && !changed;
+        }
         if (!strcmp(step, "foreign")) good = !gone(MPI_COMM_NULL, 0, &(lark_mpi_wish){.rate = 1e6}, NULL);
         if (!strcmp(step, "end")) ends(MPI_COMM_NULL, 0, NULL, NULL);
         if (!good) return 2;
