@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 # Alembic, by which tables are changed, and eventlet, which os-ken brings along and the ovs library looks for.
-UNUSED: Final = {"alembic", "mako", "eventlet", "dns"}
+UNUSED: Final = {"alembic", "mako", "eventlet"}
 
 
 def test_a_controller_starts_without_what_most_starts_do_not_use() -> None:
