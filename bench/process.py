@@ -38,7 +38,12 @@ class Lark:
         tokens = directory / "tokens.yaml"
         self.token = add(tokens, "bench", [Scope.HOOK, Scope.READ, Scope.OPERATE]) if not tokens.exists() else ""
         self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("LARK_")},
+            # Installed controllers have their bytecode: without it a start compiles 400 modules.
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("LARK_") and name != "PYTHONDONTWRITEBYTECODE"
+            },
             "LARK_STATE_DIR": str(directory),
             "LARK_POLICY_FILE": str(self.policy_file),
             "LARK_TOKENS_FILE": str(tokens),

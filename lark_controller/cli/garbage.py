@@ -21,6 +21,7 @@ from typing import Final
 
 from lark_common.log import event
 from lark_common.threads import TurnThread
+from lark_controller.cli.allocator import give_back
 
 # Seconds between two turns, and objects that have come at most where they are looked at: that takes some milliseconds.
 # Python's count is less those that have gone. (A list of them would tell their number, and break a tuple that another
@@ -35,6 +36,8 @@ SHARE: Final = 50
 # many seconds, since a change of policy takes much for a while; or at once.
 GROWN: Final = 0.25, 64 << 20, 300.0
 GROWN_AT_ONCE: Final = 1.0, 256 << 20
+# Free memory is given back where there are so many bytes more than there were at least, once in so many seconds.
+SPARE: Final = 32 << 20, 10.0
 _KIBIBYTES: Final = re.compile(rb"^Vm(?:RSS|Swap):\s*(\d+) kB$", re.MULTILINE)
 
 
@@ -46,17 +49,20 @@ def taken(status: Path = Path("/proc/self/status")) -> int:
 
 class Garbage:
     """The collector of this process, from :meth:`start` to :meth:`stop`; ``memory`` is in bytes, ``spent`` the
-    processor time of the thread that asks."""
+    processor time of the thread that asks. ``spare`` gives free memory back to the system."""
 
     def __init__(
         self,
         memory: Callable[[], int] = taken,
         clock: Callable[[], float] = time.monotonic,
         spent: Callable[[], float] = time.thread_time,
+        spare: Callable[[], None] = give_back,
     ) -> None:
         self._memory = memory
         self._clock = clock
         self._spent = spent
+        self._spare = spare
+        self._spared_at = 0.0
         words = "garbage is not collected"
         self.thread = TurnThread("lark-garbage", self.turn, words, first=PAUSE, later=PAUSE)
         # The least memory since the last collection of everything, since when it has been more, and until when nothing
@@ -87,13 +93,19 @@ class Garbage:
         gc.freeze()
         gc.unfreeze()
         memory = self._asked()
-        if memory is not None and self._has_grown(memory, now):
-            self._collect_all(memory)
+        if memory is not None:
+            least = self._least
+            if self._has_grown(memory, now):
+                self._collect_all(memory)
+            elif memory > least + SPARE[0] and now >= self._spared_at + SPARE[1]:
+                self._spare()
+                self._spared_at = now
         return PAUSE
 
     def _collect_all(self, before: int) -> None:
         began = self._clock()
         found = gc.collect()
+        self._spare()
         now = self._asked()
         self._least, self._grown_since = before if now is None else now, None
         took = self._clock() - began

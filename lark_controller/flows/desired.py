@@ -274,8 +274,7 @@ class Desired(ExternalJobs):
         """:meth:`put` of all jobs at a small part of the cost, where there are neither jobs nor switches yet."""
         assert not self.placed, "jobs are loaded first"
         assert not self.switches, "jobs are loaded before switches connect"
-        for job, decision in jobs:
-            self._index(None, self.where(job, decision))
+        self._place_first(jobs)
         used = (bool(self.policy.slices), bool(self._classed), self._grouped)
         sets = (self._slices, slice_label), (self._classes, self._class_label), (self._inbound, self._group_label)
         fill(self.placed.values(), (each for each, wanted in zip(sets, used, strict=True) if wanted))

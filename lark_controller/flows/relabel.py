@@ -75,16 +75,21 @@ def fill(placed: Iterable[Placed], into: Iterable[tuple[LabelledPrefixes, LabelO
     blocks: dict[int, Prefix] = {}
     decided: dict[int, Placed] = {}
     found: list[tuple[int, int, Prefix | None]] = []
+    four, six = packed((4, 0)), packed((6, 0))
     for each in placed:
-        if not each.job.has_pool_address:
+        job = each.job
+        if not job.has_pool_address:
             continue
         decision = id(each.decision)
-        decided.setdefault(decision, each)
-        for address, block in each.job.blocks:
+        if decision not in decided:
+            decided[decision] = each
+        for address, block, kind in ((job.ipv4, job.ipv4_block, four), (job.ipv6, job.ipv6_block, six)):
+            if address is None:
+                continue
             prefix = None if block is None else blocks.get(id(block))
             if block is not None and prefix is None:
                 prefix = blocks[id(block)] = prefix_of(block)
-            found.append((decision, packed((address.version, int(address))), prefix))
+            found.append((decision, int(address) << 9 | kind, prefix))
     for prefixes, label_of in into:
         labels = {decision: label_of(each) for decision, each in decided.items()}
         prefixes.fill((key, prefix, labels[decision]) for decision, key, prefix in found)

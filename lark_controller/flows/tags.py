@@ -150,6 +150,10 @@ class JobsByEdge:
                 self._edges.setdefault(key, set()).add(datapath)
                 local.begin(key)
 
+    def add_all(self, datapath: int, numbers: Iterable[int]) -> None:
+        """:meth:`add` of jobs of which none needs a tag there."""
+        self._own(datapath).numbers.update(numbers)
+
     def take(self, datapath: int, number: int, key: SliceKey | None) -> None:
         """Take a job from its edge, with the slice with which it was added."""
         local = self._own(datapath)

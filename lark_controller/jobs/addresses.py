@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -40,6 +41,10 @@ class Tenant(NamedTuple):
 
     group: str
     user: str
+
+
+# Without a call of Python: a start asks for each address.
+_tenant: Final[Callable[[Iterable[str]], Tenant]] = partial(tuple.__new__, Tenant)
 
 
 class Assigned(NamedTuple):
@@ -95,7 +100,7 @@ class BlockAllocator:
         """:meth:`hold` of an address that nobody holds; others, and those outside of the networks, are left alone."""
         space, number = self._spaces[address.version], int(address)
         if number not in space.held and space.contains(number):
-            space.hold(number, None if block is None else block.prefixlen, Tenant(group, user))
+            space.hold(number, None if block is None else block.prefixlen, _tenant((group, user)))
 
     def release(self, address: Address) -> None:
         """Note that an address is free; an address that is not held stays free."""

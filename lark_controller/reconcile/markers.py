@@ -74,6 +74,9 @@ class Markers:
         while True:
             await asyncio.sleep(LOOK)
             self._forget_loaded()
+            # Let go of the state before a change of policy, which is as large as all jobs: where the change concerns
+            # cores alone, no edge is marked anew, and nobody asks for a fingerprint.
+            self._current()
             since = asyncio.get_running_loop().time() - QUIET
             until = time.perf_counter() + PORTION
             for state in list(self._loop.switches.values()):

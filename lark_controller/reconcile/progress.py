@@ -76,13 +76,20 @@ class Progress:
         loop, desired = self._loop, self._loop.desired
         cores = [dp for dp, spec in sorted(desired.policy.switches.items()) if spec.role is SwitchRole.CORE]
         alike: dict[tuple[int, bool], list[Job]] = {}
+        # At a switch's port all jobs with one decision are treated alike by cores. Each decision is a placed job's.
+        classed_by: dict[int, bool] = {}
         for job in jobs:
             placed = desired.placed[job.number]
             datapath = placed.datapath
             if datapath is None or job.external or job.network_type is not NetworkType.OVS_BRIDGE:
                 self.expect(job)
-            else:
-                alike.setdefault((datapath, desired.is_classed(placed)), []).append(job)
+                continue
+            classed = classed_by.get(id(placed.decision))
+            if classed is None:
+                classed = classed_by[id(placed.decision)] = desired.is_classed(placed)
+            if (some := alike.get((datapath, classed))) is None:
+                some = alike[datapath, classed] = []
+            some.append(job)
         for (datapath, classed), some in alike.items():
             needed = [*(cores if classed else ()), datapath]
             if len(set(needed)) < len(needed) or any(map(loop.connected, needed)):

@@ -49,11 +49,12 @@ class Feed:
             self.put(job)
 
     def load(self, jobs: Iterable[tuple[Job, Standing]]) -> None:
-        """Take live jobs in, with how far each is; from now on nothing is handed over until :meth:`open`."""
+        """Take live jobs in, with how far each is, where there are none yet; from now on nothing is handed over until
+        :meth:`open`. The caller holds the lock."""
         self._open = False
-        for job, standing in jobs:
-            self.directory.begin(job.number, standing)
-            self.put(job)
+        self.directory.load((in_state(self._complete(job), JobState.REGISTERING, ""), at) for job, at in jobs)
+        for job in self.directory.by_id.values():
+            self._follow(None, job)
 
     def loaded(self) -> None:
         """Take the directory's live jobs as those of the beginning; nothing is handed over until :meth:`open`."""

@@ -33,7 +33,10 @@ class Holdings:
     def hold(self, job: Job) -> None:
         """Take note of what a live job has."""
         if job.port is not None:
-            self._ports.setdefault(place_of(job), {})[job.port] = job.id
+            place = place_of(job)
+            if (ports := self._ports.get(place)) is None:
+                ports = self._ports[place] = {}
+            ports[job.port] = job.id
         if not job.has_pool_address:
             return
         for address, block in job.blocks:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, inspect, select, text
 
 import lark_controller
 from lark_common.errors import StoreError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+# The line of a migration that names the schema version that it leads to. The files sort in the order of migrations.
+_REVISION: Final = re.compile(r'^revision = "(\w+)"$', re.MULTILINE)
+# The table in which Alembic keeps the version.
+_VERSION_TABLE: Final = "alembic_version"
 
 # Alembic keeps the migration that runs in module globals, so two threads cannot migrate at once.
 _one_at_a_time: Final = Lock()
@@ -34,8 +39,20 @@ def migrations_directory() -> Path:
     )
 
 
+def versions() -> tuple[str, ...]:
+    """All schema versions that this program knows, the oldest first. Raises StoreError."""
+    texts = (each.read_text() for each in sorted((migrations_directory() / "versions").glob("[0-9]*.py")))
+    found = tuple(named[1] for each in texts if (named := _REVISION.search(each)) is not None)
+    if not found:
+        raise StoreError(f"There are no migrations in {migrations_directory()}; install lark-controller again.")
+    return found
+
+
 def configuration(connection: Connection | None = None) -> Config:
     """Alembic's configuration; with a connection its commands work in that connection's transaction."""
+    # Most starts change no tables, and Alembic takes as long to be imported as 10,000 jobs to be loaded.
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(migrations_directory()).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -44,22 +61,26 @@ def configuration(connection: Connection | None = None) -> Config:
 
 def newest() -> str:
     """The schema version that this program is made for."""
-    head = ScriptDirectory.from_config(configuration()).get_current_head()
-    if head is None:
-        raise StoreError(f"There are no migrations in {migrations_directory()}; install lark-controller again.")
-    return head
+    return versions()[-1]
 
 
 def current(connection: Connection) -> str | None:
-    """The schema version of a database, None where it has no tables of Lark."""
-    return MigrationContext.configure(connection).get_current_revision()
+    """The schema version of a database, None where it has no tables of Lark. Raises StoreError where it has several."""
+    if not inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    found = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalars().all()
+    if len(found) > 1:
+        raise StoreError(
+            f"The database has several schema versions ({', '.join(sorted(found))}), of which one alone can be right. "
+            "Restore a backup."
+        )
+    return found[0] if found else None
 
 
 def known_version(connection: Connection) -> str | None:
     """The schema version of a database, as :func:`current`. Raises StoreError where it is of a newer Lark than this."""
     version = current(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(configuration()).walk_revisions()}
-    if version is not None and version not in known:
+    if version is not None and version not in versions():
         raise StoreError(
             f"The database has schema {version}, made by a newer Lark than this one, which has schemas up to "
             f"{newest()}. Install the newer Lark, or restore a backup from before the upgrade."
@@ -73,5 +94,7 @@ def upgrade(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
     if known_version(connection) != newest():
+        from alembic import command
+
         with _one_at_a_time:
             command.upgrade(configuration(connection), "head")

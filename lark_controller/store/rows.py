@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any, Final
@@ -46,6 +46,8 @@ _REASON: Final = _NAMES.index("reason")
 _STATES: Final = {state.value: state for state in JobState}
 _NETWORK_TYPES: Final = {kind.value: kind for kind in NetworkType}
 _ADDRESS_TYPES: Final = {kind.value: kind for kind in AddressType}
+# Without a call of Python, as of all that is made for each row.
+_run_key: Final[Callable[[Iterable[Any]], RunKey]] = partial(tuple.__new__, RunKey)
 
 
 def job_from(row: Sequence[Any]) -> Job:
@@ -64,13 +66,15 @@ def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
         network_type, address_type, ipv4, ipv6, ipv4_block, ipv6_block, datapath, port, mac, vlan,
         bandwidth, inbound, outbound, _, _, lease_until, created, facts, quarantine, vouched,
     ) = row  # fmt: skip
+    if len(owner) + len(user) + len(group) <= LONGEST:
+        owner, user, group = _latest_names(owner, user, group)
     return job_of(
         number,
-        RunKey(global_job_id, started, slot),
+        _run_key((global_job_id, started, slot)),
         job_id,
-        shared(owner),
-        shared(user),
-        shared(group),
+        owner,
+        user,
+        group,
         cluster,
         proc,
         shared(host),
@@ -92,11 +96,17 @@ def _job(row: Sequence[Any], state: JobState, reason: str) -> Job:
         lease_until,
         created,
         facts_from(facts),
-        shared(quarantine),
+        shared(quarantine) if quarantine else "",
         vouched,
         (),
         (),
     )
+
+
+@lru_cache(maxsize=16_384)
+def _latest_names(owner: str, user: str, group: str) -> tuple[str, str, str]:
+    """The names of whom a job is of, each shared with all else that has it."""
+    return shared(owner), shared(user), shared(group)
 
 
 def _standing(state: str, reason: str) -> Standing:

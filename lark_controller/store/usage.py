@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -54,6 +55,10 @@ class Readings(NamedTuple):
     number: int
     readings: str
     sums: Sequence[int]
+
+
+# Without a call of Python: a start makes one for each job.
+_readings: Final[Callable[[Iterable[Any]], Readings]] = partial(tuple.__new__, Readings)
 
 
 class NewUse(NamedTuple):
@@ -108,8 +113,8 @@ def unended(connection: Connection) -> Iterator[Readings]:
         .order_by(usage_jobs.c.number)
     )
     for part in connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query).partitions():
-        for number, readings, *sums in part:
-            yield Readings(number, readings, sums)
+        for row in part:
+            yield _readings((row[0], row[1], row[2:]))
 
 
 def finish(connection: Connection, numbers: Collection[int]) -> int:

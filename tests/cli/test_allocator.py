@@ -30,6 +30,25 @@ for each in started:
 libc.malloc_stats()
 """
 
+# Blocks that are written, of which all but the last are freed: the memory that is given back then.
+_FREED = """
+import ctypes
+from lark_controller.cli.allocator import bound_arenas, give_back
+from lark_controller.cli.garbage import taken
+bound_arenas()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+blocks = [libc.malloc(64_000) for _ in range({blocks})]
+for block in blocks:
+    ctypes.memset(block, 1, 64_000)
+for block in blocks[:-1]:
+    libc.free(block)
+before = taken()
+give_back()
+print(before - taken())
+"""
+
 
 def arenas(settings: str) -> int:
     """The arenas of a process with sixteen threads that take memory."""
@@ -41,3 +60,9 @@ def arenas(settings: str) -> int:
 def test_all_threads_share_few_arenas() -> None:
     assert arenas("") > ARENAS
     assert arenas("bound_arenas()") == ARENAS
+
+
+def test_memory_between_blocks_in_use_is_given_back() -> None:
+    code = _FREED.format(blocks=1000)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(done.stdout) > 900 * 64_000

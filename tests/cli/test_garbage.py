@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lark_controller.cli.garbage import GROWN, GROWN_AT_ONCE, MOST, SHARE, Garbage, taken
+from lark_controller.cli.garbage import GROWN, GROWN_AT_ONCE, MOST, SHARE, SPARE, Garbage, taken
 
 MIB = 1 << 20
 
@@ -31,6 +31,12 @@ class Machine:
         self.used = 0.0
         # Seconds of the processor, and of waiting for the interpreter, that pass with each look at the time of either.
         self.works = self.waits = 0.0
+        # How often free memory was given back.
+        self.spared = 0
+
+    def spare(self) -> None:
+        """Give free memory back."""
+        self.spared += 1
 
     def clock(self) -> float:
         """The time."""
@@ -59,7 +65,7 @@ def machine() -> Iterator[Machine]:
 
 @pytest.fixture
 def garbage(machine: Machine) -> Iterator[Garbage]:
-    made = Garbage(lambda: machine.memory, machine.clock, machine.spent)
+    made = Garbage(lambda: machine.memory, machine.clock, machine.spent, machine.spare)
     made.start()
     # Its turns are the tests'.
     made.thread.stop()
@@ -133,6 +139,25 @@ def test_memory_that_has_become_less_is_what_it_grows_from(machine: Machine, gar
     machine.memory += int(machine.memory * part) + size + 1
     garbage.turn()
     assert seen() is None
+
+
+def test_free_memory_is_given_back_where_there_is_some_more(machine: Machine, garbage: Garbage) -> None:
+    more, seconds = SPARE
+    machine.now += seconds
+    machine.memory += more
+    garbage.turn()
+    assert machine.spared == 0
+    machine.memory += 1
+    garbage.turn()
+    garbage.turn()
+    assert machine.spared == 1
+    machine.now += seconds
+    garbage.turn()
+    assert machine.spared == 2
+    part, size = GROWN_AT_ONCE
+    machine.memory += int(machine.memory * part) + size
+    garbage.turn()
+    assert machine.spared == 3
 
 
 def test_collections_take_a_small_part_of_the_time(machine: Machine, garbage: Garbage) -> None:

@@ -257,3 +257,24 @@ def test_a_job_of_values_is_one_as_any_other() -> None:
         made.host = "x"  # type: ignore[misc]
     with pytest.raises(TypeError):
         job_of(7)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, 0, 10]), st.booleans(), st.sampled_from([*STATES, JobState.QUARANTINED]),
+                  st.sampled_from(["x", "X", "y"]), st.booleans()),
+    )
+)  # fmt: skip
+def test_a_directory_is_loaded_as_if_its_jobs_had_come(
+    found: list[tuple[int | None, bool, JobState, str, bool]],
+) -> None:
+    loaded, one_by_one, jobs = Directory(), Directory(), list[tuple[Job, Standing]]()
+    for number, (address, behind_nat, state, host, mapped) in enumerate(found, 1):
+        job = a_job(number, None if address is None else address + number, behind_nat=behind_nat)
+        outside = External(IPv4Address("192.0.2.0") + number, listed("tcp/22"))
+        jobs.append((replace(job, host=host, external=(outside,) if mapped else ()), Standing(state, "why")))
+    loaded.load(jobs)
+    for job, standing in jobs:
+        one_by_one.begin(job.number, standing)
+        one_by_one.put(job)
+    assert vars(loaded) == vars(one_by_one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -397,3 +398,18 @@ def test_a_switch_that_cannot_be_marked_keeps_neither_others_nor_the_end_waiting
 
 async def _closed(switch: FakeSwitch) -> None:
     await asyncio.wait_for(switch.closed.wait(), 20)
+
+
+def test_the_state_before_a_change_of_policy_is_let_go_of(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers, "LOOK", 0.01)
+    edge = with_jobs(tmp_path, network)
+    with again(tmp_path) as controller:
+        connect(network, controller, edge)
+        loop = controller._reconciler
+        before = weakref.ref(loop.desired)
+        # It concerns cores alone: the edge keeps its marker, and is not asked for a fingerprint.
+        controller.policy.put(POLICY + "  - wan: {when: 'Owner == \"nobody\"', port: wan-fast}\n", "admin")
+        assert loop.desired is not before()
+        until(lambda: before() is None)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from lab.postgres import PostgresServer
@@ -83,6 +84,29 @@ def test_a_database_of_a_newer_lark_is_left_alone(store: Store, store_url: str) 
     database.close()
     with pytest.raises(StoreError, match="schema 9999, made by a newer Lark"):
         store.migrate()
+
+
+def test_a_database_of_several_versions_is_left_alone(store: Store, store_url: str) -> None:
+    database = connect(store_url)
+    database.write(
+        lambda connection: connection.execute(text("INSERT INTO alembic_version VALUES ('0003_quarantine')"))
+    )
+    database.close()
+    with pytest.raises(StoreError, match=r"several schema versions \(0003_quarantine, 00\d\d_\w+\)"):
+        store.migrate()
+
+
+def test_versions_are_those_of_the_migrations_in_their_order() -> None:
+    scripts = ScriptDirectory.from_config(migrate.configuration())
+    assert list(migrate.versions()) == [each.revision for each in scripts.walk_revisions()][::-1]
+    assert migrate.newest() == scripts.get_current_head()
+
+
+def test_without_its_migrations_it_is_to_be_installed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "versions").mkdir()
+    monkeypatch.setattr(migrate, "migrations_directory", lambda: tmp_path)
+    with pytest.raises(StoreError, match="install lark-controller again"):
+        migrate.newest()
 
 
 def test_the_migrations_make_the_tables_of_the_program(store_url: str) -> None:

@@ -5,20 +5,13 @@ The ``ovs`` library keeps every row that a server sends, and every answer to a s
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
 from lark_controller.qos.queues import PortQueues
 from lark_controller.switches.ovsdb.json_stream import Parser
-
-with warnings.catch_warnings():
-    # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
-    warnings.simplefilter("ignore")
-    from ovs.db.data import Datum
-    from ovs.db.idl import Idl
-    from ovs.jsonrpc import Message
+from lark_controller.switches.ovsdb.library import Datum, Idl, Message
 
 # Rows of a replica, and the characters in them: a worker has tens of thousands of queues, of a thousand characters
 # each. An entry of a map or a set counts as so many characters more: a number or a reference takes memory as well. The

@@ -14,7 +14,6 @@ import queue
 import selectors
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -27,6 +26,7 @@ from lark_common.log import WARNING, event, failure
 from lark_controller.qos.queues import PortQueues
 from lark_controller.switches.fence import FENCED, Fence, is_later
 from lark_controller.switches.ovsdb.bounds import ReplicaBounds, RowRoom
+from lark_controller.switches.ovsdb.library import Idl, Stream, Transaction
 from lark_controller.switches.ovsdb.replica import replica, rows_of
 from lark_controller.switches.ovsdb.reports import Report
 from lark_controller.switches.ovsdb.rows import (
@@ -39,12 +39,6 @@ from lark_controller.switches.ovsdb.rows import (
 )
 from lark_controller.switches.ovsdb.term import generation_in, guard
 from lark_controller.switches.ovsdb.waits import Waits
-
-with warnings.catch_warnings():
-    # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
-    warnings.simplefilter("ignore")
-    from ovs.db.idl import Idl, Transaction
-    from ovs.stream import Stream
 
 # Milliseconds of silence after which a server is asked whether it is there.
 PROBE: Final = 5000

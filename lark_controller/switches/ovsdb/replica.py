@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Final
 
 from lark_controller.switches.ovsdb.json_stream import Parser
+from lark_controller.switches.ovsdb.library import Idl, SchemaHelper, json
 from lark_controller.switches.ovsdb.rows import QosRow, QueueRow, Rows
-
-with warnings.catch_warnings():
-    # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
-    warnings.simplefilter("ignore")
-    from ovs import json
-    from ovs.db.idl import Idl, SchemaHelper
 
 # The library takes a parser from its module for each message, and has no other place to name one.
 json.Parser = Parser

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import selectors
-import warnings
 from typing import Any
 
-with warnings.catch_warnings():
-    # The library looks whether eventlet is there, which os-ken brings along and which warns of itself.
-    warnings.simplefilter("ignore")
-    from ovs import timeval
+from lark_controller.switches.ovsdb.library import timeval
 
 
 class Waits:
