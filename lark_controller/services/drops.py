@@ -19,7 +19,7 @@ from lark_controller.api.drops import Drop, DropList
 from lark_controller.flows.drop_sources import DropSource, are_several, may_drop
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Because, Decision, Policy, RuleKind
+from lark_controller.policies.model import Accounting, Because, Decision, Policy, RuleKind
 from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
@@ -178,7 +178,9 @@ class Drops:
                 weights = [1.0] * len(reasons)
             several = sum(weight > 0 for weight in weights) > 1
             left = [each.source for each, weight in zip(reasons, weights, strict=True) if weight and each.source]
-            shared = job.datapath is None or there.is_shared(job.datapath, inward, left)
+            # The rules' counters have the packets of jobs that are not accounted, too.
+            unseen = job.datapath is None or policy.accounting is not Accounting.ALL
+            shared = unseen or there.is_shared(job.datapath or 0, inward, left)
             for reason, weight in zip(reasons, weights, strict=True):
                 if weight:
                     share = packets * weight / sum(weights)

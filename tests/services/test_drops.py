@@ -111,6 +111,27 @@ def test_drops_of_jobs_with_one_rule_are_no_others(tmp_path: Path, network: Fake
         until(few)
 
 
+def test_jobs_that_are_not_accounted_make_a_share_an_estimate(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY + "accounting: requested\n", counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        bob = post(controller, 1, "bob", attributes="NetworkAccounting = true").job
+        dora, carol = (post(controller, n, owner).job for n, owner in ((2, "dora"), (3, "carol")))
+        for job in (bob, dora, carol):
+            controller.jobs.confirm(job.id, 20)
+
+        def shares() -> bool:
+            """The slice drops packets of dora, whom no account names, and the WAN rule those of bob."""
+            sends(network, edge, bob, "192.0.2.1")
+            sends(network, edge, dora, str(carol.ipv4))
+            found = dropped(controller)
+            return set(found) == {("bob", "wan", "out"), ("bob", "slice", "out")} and all(
+                estimated for _, estimated in found.values()
+            )
+
+        until(shares)
+
+
 def test_what_is_sent_to_a_job_is_dropped_on_its_way_in(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
         edge = an_edge()
