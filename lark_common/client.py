@@ -352,7 +352,11 @@ class Client(RestRequests):
 
     def drops(self, limit: int = 100) -> list[Answer]:
         """The packets that are dropped now, the most first: from whom, to where, by which rule, how fast."""
-        return list(self._json("GET", "/v1/drops", {"limit": limit})["drops"])
+        return list(self.drop_list(limit)["drops"])
+
+    def drop_list(self, limit: int = 100) -> Answer:
+        """The same with their sum, and the number of switches that are away."""
+        return self._json("GET", "/v1/drops", {"limit": limit})
 
     def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> Answer:
         """Report a worker's counters of a job since its start, by the names of the reference."""

@@ -38,11 +38,13 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class DropList:
-    """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not."""
+    """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not.
+    ``away`` are the switches that cannot be asked now; None of one user's jobs."""
 
     drops: tuple[Drop, ...]
     jobs: int
     packets_per_second: float
+    away: int | None = None
 
 
 class DropControls(Protocol):

@@ -75,6 +75,7 @@ class SwitchPlan:
     total: Annotated[int, "Flows that would be there"]
     max_rules: Annotated[int, "Its rule limit, 0 for none"] = 0
     sample: Annotated[tuple[str, ...], "The first of them, + or -"] = ()
+    meters: Annotated[int, "Meters that would come, change or go"] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,8 @@ def top(arguments: Arguments) -> int:
 
 def drops(arguments: Arguments) -> int:
     """Show what is dropped now: from whom, to where, by which rule, how fast."""
-    return _show(arguments, connected(arguments).drops(arguments.limit), printing.drops)
+    found = connected(arguments).drop_list(arguments.limit)
+    return _show(arguments, found["drops"], partial(printing.drops, away=found.get("away") or 0))
 
 
 def advice(arguments: Arguments) -> int:
@@ -270,8 +271,10 @@ def policy_show(arguments: Arguments) -> int:
 
 def policy_history(arguments: Arguments) -> int:
     """List the versions of the policy, the newest first."""
-    versions = list(islice(connected(arguments).policy_versions(), max(0, arguments.limit)))
-    return _show(arguments, versions, printing.policy_history)
+    all_of_them = connected(arguments).policy_versions()
+    versions = list(islice(all_of_them, arguments.limit))
+    more = next(all_of_them, None) is not None
+    return _show(arguments, versions, partial(printing.policy_history, more=more))
 
 
 def policy_diff(arguments: Arguments) -> int:

@@ -201,8 +201,8 @@ def rates(found: Sequence[Answer], by: str) -> None:
         print("No job sends or receives anything now.")
 
 
-def drops(found: Sequence[Answer]) -> None:
-    """A table of what is dropped now."""
+def drops(found: Sequence[Answer], away: int = 0) -> None:
+    """A table of what is dropped now; ``away``: so many switches are, which is said."""
     rows = [
         (
             f"{each['packets_per_second']:.1f}{'~' if each['estimated'] else ''}",
@@ -219,6 +219,9 @@ def drops(found: Sequence[Answer]) -> None:
         print("Nothing is dropped now.")
     if any(each["estimated"] for each in found):
         print("~ several rules drop packets there and are not counted apart for each job; this is a share of them")
+    if away:
+        where = several(away, "switch", "switches")
+        print(f"Not known: what is dropped at {where} that cannot be asked (`lark switches`)")
 
 
 def _subject(rates: Answer, by: str) -> str:
@@ -361,10 +364,12 @@ def policy(found: Answer) -> None:
     print(found["text"], end="" if found["text"].endswith("\n") else "\n")
 
 
-def policy_history(found: Sequence[Answer]) -> None:
-    """A table of the policy's versions."""
+def policy_history(found: Sequence[Answer], more: bool = False) -> None:
+    """A table of the policy's versions; ``more``: there are older ones."""
     rows = [(each["version"], each["at"], each["actor"], each["digest"][:12]) for each in found]
     table(("VERSION", "IN FORCE FROM", "BY", "SHA-256"), rows)
+    if more:
+        print("… and older versions: --limit shows more")
 
 
 def policy_difference(found: Answer) -> None:
@@ -412,16 +417,25 @@ def _planned_jobs(found: Answer) -> None:
         print(f"… and {several(found['jobs_changed'] - len(named), 'job')} more")
 
 
+_CHANGES: Final = ("added", "changed", "removed")
+
+
 def _planned_flows(switches: Sequence[Answer], flows: bool) -> None:
-    if not switches:
+    flowing = [each for each in switches if any(each[name] for name in _CHANGES)]
+    if flowing:
+        new, changed, gone = (sum(each[name] for each in flowing) for name in _CHANGES)
+        count = several(len(flowing), "switch", "switches")
+        print(f"flows on {count} would change: {new} new, {changed} changed, {gone} gone")
+    else:
         print("no flow would change")
-        return
-    new, changed, gone = (sum(each[name] for each in switches) for name in ("added", "changed", "removed"))
-    count = several(len(switches), "switch", "switches")
-    print(f"flows on {count} would change: {new} new, {changed} changed, {gone} gone")
+    metered = [each["meters"] for each in switches if each.get("meters")]
+    if metered:
+        print(f"{several(sum(metered), 'meter')} on {several(len(metered), 'switch', 'switches')} would change")
     for each in switches if flows else ():
         limit = f" of {each['max_rules']}" if each["max_rules"] else ""
         counts = f"+{each['added']} ~{each['changed']} -{each['removed']}, then {each['total']}{limit} flows"
+        if each.get("meters"):
+            counts += f"; {several(each['meters'], 'meter')} would change"
         print(clean(f"{each['name'] or each['datapath']}: {counts}"))
         for line in each["sample"]:
             print(clean(f"  {line}"))

@@ -2,24 +2,24 @@
 
 The counting flows give the job, the shared flows before them the rule. Where one rule alone may drop a job's
 packets, that is the answer. Otherwise the job's drops are shared out by how many each rule drops at its
-switch: exact where no other job's packets are dropped there, and an estimate where they are. A worker that enforces
-rules itself counts no rule apart: they have even shares there.
+switch, without those of jobs there that this rule alone may drop packets of: exact where none is left but this job's,
+and an estimate where others are. A worker that enforces rules itself counts no rule apart: they have even shares there.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from lark_common.worker_rules import RULED
 from lark_controller.accounting.drops import Dropping
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.drops import Drop, DropList
-from lark_controller.flows.drop_sources import DropSource, may_drop
+from lark_controller.flows.drop_sources import DropSource, are_several, may_drop
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Because, Decision, Policy, RuleKind
+from lark_controller.policies.model import Accounting, Because, Decision, Policy, RuleKind
 from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
@@ -28,6 +28,10 @@ from lark_controller.services.job_names import live_names
 _ANYONE: Final = "anyone"
 # Of one user at most so many jobs are looked at.
 _OWN: Final = 10_000
+# As many as drop anything.
+_ALL: Final = 1 << 30
+# Counters of jobs and of rules are read a moment apart: what is left of a rule's is nothing below this part of it.
+_BLUR: Final = 0.05
 
 
 class _Reason(NamedTuple):
@@ -38,6 +42,28 @@ class _Reason(NamedTuple):
     other: str
     line: int | None = None
     source: DropSource | None = None
+
+
+class _There(NamedTuple):
+    """The drops at some switches by their sources: those of jobs that one rule alone may drop packets of, those of all
+    jobs in a direction, and the number of jobs with several such rules in it."""
+
+    known: Mapping[tuple[int, DropSource], float]
+    whole: Mapping[tuple[int, bool], float]
+    several: Mapping[tuple[int, bool], int]
+
+    def left(self, datapath: int, inward: bool, counted: Mapping[DropSource, int]) -> dict[DropSource, float]:
+        """The packets a second of each source that jobs with several dropped."""
+        own = {source: packets for source, packets in counted.items() if source.inward is inward}
+        scale = self.whole.get((datapath, inward), 0.0) / (sum(own.values()) or 1)
+        rates = {source: packets * scale for source, packets in own.items()}
+        less = {source: rate - self.known.get((datapath, source), 0.0) for source, rate in rates.items()}
+        return {source: rate for source, rate in less.items() if rate > rates[source] * _BLUR}
+
+    def is_shared(self, datapath: int, inward: bool, sources: Iterable[DropSource]) -> bool:
+        """True where other jobs' packets were dropped by these sources, too."""
+        alone = self.several.get((datapath, inward), 0) <= 1
+        return not alone or any((datapath, source) in self.known for source in sources)
 
 
 # A policy that has just come into force drops nothing that the one before it dropped.
@@ -67,13 +93,18 @@ class Drops:
         desired = self._reconciler.desired
         policy = desired.policy
         live = [(each, placed) for each in chosen if (placed := desired.placed.get(each.number)) is not None]
-        at = Counter((placed.job.datapath, inward) for each, placed in live for inward in _ways(each))
+        there = self._there(live, policy)
         names = live_names(placed.job for _, placed in live)
-        found = [drop for each, placed in live for drop in self._of_job(each, placed, names, policy, at)]
+        found = [drop for each, placed in live for drop in self._of_job(each, placed, names, policy, there)]
         found += [_of_group(each, policy) for each in self._core_drops.now()]
         found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
         cores = sum(each.packets for each in self._core_drops.now())
-        return DropList(tuple(found[:limit]), whole.jobs, whole.packets + cores)
+        return DropList(tuple(found[:limit]), whole.jobs, whole.packets + cores, self._away(policy))
+
+    def _away(self, policy: Policy) -> int:
+        states = self._reconciler.switches
+        known = {*list(states), *policy.switches}
+        return sum((state := states.get(each)) is None or state.link is None for each in known)
 
     def _of_owner(self, limit: int, owner: str) -> DropList:
         desired = self._reconciler.desired
@@ -84,12 +115,40 @@ class Drops:
 
         chosen = self._ledger.dropping(_OWN, is_own)
         live = [(each, placed) for each in chosen if (placed := desired.placed.get(each.number)) is not None]
-        # Others' packets may be dropped at the same switches: every share is called one.
-        at = Counter({(placed.job.datapath, inward): 2 for _, placed in live for inward in (False, True)})
+        there = self._there(live, desired.policy)
         names = live_names(placed.job for _, placed in live)
-        found = [drop for each, placed in live for drop in self._of_job(each, placed, names, desired.policy, at)]
+        found = [drop for each, placed in live for drop in self._of_job(each, placed, names, desired.policy, there)]
         found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
         return DropList(tuple(found[:limit]), len(live), sum(sum(each.rate) for each, _ in live))
+
+    def _there(self, chosen: Iterable[tuple[Dropping, Placed]], policy: Policy) -> _There:
+        """All drops at the switches with a chosen job that several rules may drop packets of."""
+        switches = {
+            placed.job.datapath for _, placed in chosen
+            if placed.job.network_type not in RULED and are_several(placed.decision, policy)
+        }  # fmt: skip
+        known: defaultdict[tuple[int, DropSource], float] = defaultdict(float)
+        whole: defaultdict[tuple[int, bool], float] = defaultdict(float)
+        several: Counter[tuple[int, bool]] = Counter()
+        at = self._reconciler.desired.placed
+
+        def is_there(each: Dropping) -> bool:
+            placed = at.get(each.number)
+            return placed is not None and placed.job.datapath in switches
+
+        for each in self._ledger.dropping(_ALL, is_there) if switches else ():
+            placed = at.get(each.number)
+            if placed is None or placed.job.datapath is None or placed.job.network_type in RULED:
+                continue
+            datapath = placed.job.datapath
+            for inward, packets in ((False, each.rate.policy_out), (True, each.rate.policy_in)):
+                sources = list(may_drop(placed.decision, policy, inward)) if packets else []
+                if sources:
+                    whole[datapath, inward] += packets
+                    several[datapath, inward] += len(sources) > 1
+                if len(sources) == 1:
+                    known[datapath, sources[0]] += packets
+        return _There(known, whole, several)
 
     def _of_job(
         self,
@@ -97,7 +156,7 @@ class Drops:
         placed: Placed,
         names: Mapping[str, str],
         policy: Policy,
-        at: Counter[tuple[int | None, bool]],
+        there: _There,
     ) -> Iterator[Drop]:
         job, rate = placed.job, dropping.rate
         name = names[job.id]
@@ -108,15 +167,24 @@ class Drops:
             ruled = job.network_type in RULED
             fallback = _OF_WORKER if ruled and not inward else _SOME
             reasons = list(_reasons(placed.decision, policy, inward, ruled=ruled)) or [fallback]
-            weights = [0 if each.source is None else counted.packets.get(each.source, 0) for each in reasons]
+            by_source: Mapping[DropSource, float] = counted.packets
+            if ruled or job.datapath is None:
+                by_source = {}
+            elif counted.is_of_now:
+                by_source = there.left(job.datapath, inward, counted.packets)
+            weights = [0.0 if each.source is None else by_source.get(each.source, 0.0) for each in reasons]
             told_apart = counted.is_of_now and any(weights)
             if not any(weights):
-                weights = [1] * len(reasons)
+                weights = [1.0] * len(reasons)
             several = sum(weight > 0 for weight in weights) > 1
+            left = [each.source for each, weight in zip(reasons, weights, strict=True) if weight and each.source]
+            # The rules' counters have the packets of jobs that are not accounted, too.
+            unseen = job.datapath is None or policy.accounting is not Accounting.ALL
+            shared = unseen or there.is_shared(job.datapath or 0, inward, left)
             for reason, weight in zip(reasons, weights, strict=True):
                 if weight:
                     share = packets * weight / sum(weights)
-                    estimated = several and (not told_apart or at[job.datapath, inward] > 1)
+                    estimated = several and (not told_apart or shared)
                     yield _drop(job, name, dropping, reason, share, inward, estimated)
         bandwidth = placed.decision.bandwidth
         limited = bandwidth is not None and bandwidth.rate(job.bandwidth) is not None
@@ -128,13 +196,6 @@ class Drops:
                     f"more is sent to it than {most}" if inward else "it sends faster than its rate"
                 )
                 yield _drop(job, name, dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
-
-
-def _ways(dropping: Dropping) -> Iterator[bool]:
-    if dropping.rate.policy_out:
-        yield False
-    if dropping.rate.policy_in:
-        yield True
 
 
 def _reasons(decision: Decision, policy: Policy, inward: bool, *, ruled: bool) -> Iterator[_Reason]:

@@ -223,4 +223,5 @@ def _switch_plan(switch: Switch, changes: Changes, program: Program, there: Prog
         len(program.flows),
         switch.max_rules,
         tuple(lines[:SAMPLE]),
+        len(changes.meters_set) + len(changes.meters_gone),
     )

@@ -415,6 +415,8 @@ def test_policy_history(served: Api, policy: Path, capsys: pytest.CaptureFixture
     head, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert head == ["VERSION", "IN", "FORCE", "FROM", "BY", "SHA-256"]
     assert [(row[0], row[2]) for row in rows] == [("2", "operate"), ("1", "start")]
+    assert cli.main(["policy", "history", "--limit", "1"]) == cli.OK
+    assert capsys.readouterr().out.splitlines()[2:] == ["… and older versions: --limit shows more"]
     assert cli.main(["policy", "history", "--limit", "1", "--json"]) == cli.OK
     assert [each["version"] for each in json.loads(capsys.readouterr().out)] == [2]
     assert cli.main(["policy", "show", "1"]) == cli.OK

@@ -89,6 +89,17 @@ def test_a_reader_may_plan_but_not_apply(reader: Reader, site: Site) -> None:
     expect(page.get_by_text("Applying needs a token with the scope operate.")).to_be_visible()
 
 
+def test_a_history_of_many_versions_says_which_are_shown(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/policy")
+    expect(panel(page, "History").locator(".aside")).to_have_text("1 version")
+    for number in range(2, 23):
+        site.lark.put_policy(f"{POLICY}# {number}\n")
+    reader.go("#/policy?again=1")
+    expect(panel(page, "History").locator(".aside")).to_have_text("versions 22 to 3")
+    panel(page, "History").get_by_role("link", name="Next page").click()
+    expect(panel(page, "History").locator(".aside")).to_have_text("2 versions")
+
+
 def test_who_changed_the_policy_when_and_the_way_back(reader: Reader, site: Site) -> None:
     changed = POLICY.replace('"mallory"', '"carol"')
     site.lark.put_policy(changed)

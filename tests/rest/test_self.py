@@ -138,6 +138,7 @@ def test_lists_are_those_of_own_jobs(api: Api) -> None:
     assert show(api, f"/v1/jobs?global_job_id={job}").json["jobs"] == []
     drops = show(api, "/v1/drops").json
     assert [drop["job"] for drop in drops["drops"]] == [alice]
+    assert drops["away"] is None
     assert drops["drops"][0]["rule"] == "slice (policy line 7)"
     assert_problem(show(api, "/v1/audit"), 422, "parameters")
 

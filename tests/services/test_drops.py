@@ -76,6 +76,62 @@ def test_rules_are_told_apart_and_what_cannot_be_is_an_estimate(tmp_path: Path, 
         until(lambda: dropped(controller) == {})
 
 
+def test_drops_of_jobs_with_one_rule_are_no_others(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        bob, carol, dora = (post(controller, n, owner).job for n, owner in ((1, "bob"), (2, "carol"), (3, "dora")))
+        for job in (bob, carol, dora):
+            controller.jobs.confirm(job.id, 20)
+
+        def apart() -> bool:
+            """The slice drops packets of dora alone, and bob's are for the WAN."""
+            sends(network, edge, bob, "192.0.2.1")
+            sends(network, edge, dora, str(carol.ipv4))
+            found = dropped(controller)
+            few = controller.drops.now(1).drops
+            return (
+                set(found) == {("bob", "wan", "out"), ("dora", "slice", "out")}
+                and not any(estimated for _, estimated in found.values())
+                and not few[0].estimated
+            )
+
+        until(apart)
+        until(lambda: dropped(controller) == {})
+
+        def few() -> bool:
+            """Two jobs with two rules each: a share is an estimate, also of the one that is asked for."""
+            for job in (bob, carol):
+                sends(network, edge, job, "192.0.2.1")
+                sends(network, edge, job, str(dora.ipv4))
+            found = dropped(controller)
+            first = controller.drops.now(1).drops
+            return len(found) == 4 and all(estimated for _, estimated in found.values()) and first[0].estimated
+
+        until(few)
+
+
+def test_jobs_that_are_not_accounted_make_a_share_an_estimate(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY + "accounting: requested\n", counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        bob = post(controller, 1, "bob", attributes="NetworkAccounting = true").job
+        dora, carol = (post(controller, n, owner).job for n, owner in ((2, "dora"), (3, "carol")))
+        for job in (bob, dora, carol):
+            controller.jobs.confirm(job.id, 20)
+
+        def shares() -> bool:
+            """The slice drops packets of dora, whom no account names, and the WAN rule those of bob."""
+            sends(network, edge, bob, "192.0.2.1")
+            sends(network, edge, dora, str(carol.ipv4))
+            found = dropped(controller)
+            return set(found) == {("bob", "wan", "out"), ("bob", "slice", "out")} and all(
+                estimated for _, estimated in found.values()
+            )
+
+        until(shares)
+
+
 def test_what_is_sent_to_a_job_is_dropped_on_its_way_in(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
         edge = an_edge()
@@ -149,8 +205,11 @@ def test_a_switch_that_goes_takes_its_drops_along(tmp_path: Path, network: FakeN
             return bool(dropped(controller))
 
         until(drops)
+        assert controller.drops.now(9).away == 0
         network.run(edge.disconnect)
         until(lambda: dropped(controller) == {})
+        until(lambda: controller.drops.now(9).away == 1)
+        assert controller.drops.now(9, "mallory").away is None
 
 
 def test_jobs_of_which_nothing_passes_follow_the_policy(tmp_path: Path, network: FakeNetwork) -> None:

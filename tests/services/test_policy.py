@@ -317,6 +317,15 @@ def test_jobs_with_the_same_change_are_told_together(tmp_path: Path, network: Fa
         ]
 
 
+def test_a_ceiling_alone_changes_meters_and_no_flows(tmp_path: Path, network: FakeNetwork) -> None:
+    text = POLICY + "groups: {default: {ceiling: 100Mbit}}\n"
+    with running(tmp_path, text) as controller:
+        connect(network, controller, a_core())
+        assert controller.policy.plan(text).switches == ()
+        (plan,) = controller.policy.plan(text.replace("100Mbit", "90Mbit")).switches
+        assert (plan.added, plan.changed, plan.removed, plan.meters) == (0, 0, 0, 1)
+
+
 def test_a_plan_warns_where_jobs_as_those_that_live_could_not_start(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path) as controller:
         connect(network, controller, an_edge())

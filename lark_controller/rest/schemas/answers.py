@@ -407,6 +407,11 @@ class DropListSchema(Written):
     drops = Rows(DropSchema, "The drops, the most first")
     jobs = a_number("Jobs whose packets are dropped now")
     packets_per_second = a_float("Packets that are dropped now, of all of them")
+    away = fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata=meta("Switches that are away, whose drops are not known; null with the scope self"),
+    )
 
 
 class GroupListSchema(Written):

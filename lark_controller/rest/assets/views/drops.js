@@ -45,6 +45,7 @@ export function open({ paint, live }) {
     paint("Drops",
       found.drops.length > 0 && h("p", { class: "sum" }, `${dropSum(found)} are dropped.`),
       framed(dropTable(found.drops)),
+      found.away > 0 && h("p", { class: "hint" }, `Not known: what is dropped at ${several(found.away, "switch", "switches")} that cannot be asked.`),
       h("p", { class: "hint" }, "What jobs send under addresses that are not theirs is refused at their ports and not counted here."));
   });
 }

@@ -95,7 +95,7 @@ export function open({ query, who, paint, say, signal, live }) {
         h("span", { id: "policy-how", class: "reason" }, how()))),
     now.checked && now.checked.text === now.text && checkedContent(now.checked),
     current() && planContent(now.planned),
-    now.versions && headed("History", several(now.versions.versions.length, "version"), versionTable(now.versions.versions, now.policy),
+    now.versions && headed("History", held(now.versions), versionTable(now.versions.versions, now.policy),
       pages(query, now.versions.next_cursor, "policy")),
   ];
 
@@ -147,6 +147,11 @@ export function open({ query, who, paint, say, signal, live }) {
   });
 }
 
+function held({ versions, next_cursor: next }) {
+  const [first, last] = [versions[0], versions[versions.length - 1]];
+  return first && (next || last.version > 1) ? `versions ${count(first.version)} to ${count(last.version)}` : several(versions.length, "version");
+}
+
 function versionTable(versions, inForce) {
   return table("Versions of the policy", [
     { head: "Version", cell: (each) => link(String(each.version), "policy", String(each.version)) },
@@ -158,7 +163,9 @@ function versionTable(versions, inForce) {
 }
 
 function summary({ jobs_changed: changed, jobs_examined: examined, switches }) {
-  return `${count(changed)} of ${several(examined, "job")} would be treated otherwise, on ${several(switches.length, "switch", "switches")} flows would change.`;
+  const flowing = switches.filter((each) => each.added || each.changed || each.removed).length;
+  const metered = switches.filter((each) => each.meters).length;
+  return `${count(changed)} of ${several(examined, "job")} would be treated otherwise, on ${several(flowing, "switch", "switches")} flows would change${metered ? `, on ${several(metered, "switch", "switches")} meters` : ""}.`;
 }
 
 function warned(warnings) {
@@ -184,6 +191,7 @@ function planContent(plan) {
       { head: "New", number: true, cell: (each) => count(each.added) },
       { head: "Changed", number: true, cell: (each) => count(each.changed) },
       { head: "Gone", number: true, cell: (each) => count(each.removed) },
+      { head: "Meters", number: true, cell: (each) => count(each.meters) },
       { head: "Rules then", number: true, cell: (each) => rules({ desired: each.total, max_rules: each.max_rules }) },
     ], plan.switches, { key: (each) => each.datapath }),
     plan.switches.map((each) => h("details", { key: each.datapath }, h("summary", {}, `Flows on ${each.name || each.datapath}`),

@@ -1,0 +1,36 @@
+"""Tables that leave something out, or have nothing to show, say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lark_controller.cli import printing
+
+
+def a_plan(**switch: int) -> dict[str, Any]:
+    changed = {"datapath": "00000000000000c0", "name": "core1", "added": 0, "changed": 0, "removed": 0, "total": 9}
+    return {
+        "jobs_examined": 1, "jobs_changed": 0, "effects": [], "jobs": [], "refusals": [], "warnings": [],
+        "switches": [{**changed, "max_rules": 0, "sample": [], "meters": 0, **switch}],
+    }  # fmt: skip
+
+
+def test_a_plan_of_meters_alone_says_that_no_flow_would_change(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.plan(a_plan(meters=2), jobs=False, flows=False)
+    told = capsys.readouterr().out.splitlines()
+    assert told[1:3] == ["no flow would change", "2 meters on 1 switch would change"]
+    printing.plan(a_plan(meters=2), jobs=False, flows=True)
+    assert "core1: +0 ~0 -0, then 9 flows; 2 meters would change\n" in capsys.readouterr().out
+    printing.plan(a_plan(added=3), jobs=False, flows=False)
+    told = capsys.readouterr().out.splitlines()
+    assert told[1:] == ["flows on 1 switch would change: 3 new, 0 changed, 0 gone", "More with --flows."]
+
+
+def test_drops_of_switches_that_are_away_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.drops([])
+    assert capsys.readouterr().out == "Nothing is dropped now.\n"
+    printing.drops([], away=2)
+    told = "Not known: what is dropped at 2 switches that cannot be asked (`lark switches`)"
+    assert capsys.readouterr().out.splitlines() == ["Nothing is dropped now.", told]
