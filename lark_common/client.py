@@ -348,7 +348,11 @@ class Client(RestRequests):
 
     def rates(self, by: str = "group", limit: int = 100) -> list[Answer]:
         """The present rates of live jobs, by group, user, host or job, the highest first."""
-        return list(self._json("GET", "/v1/rates", {"by": by, "limit": limit})["rates"])
+        return list(self.rate_list(by, limit)["rates"])
+
+    def rate_list(self, by: str = "group", limit: int = 100) -> Answer:
+        """The same with the number of switches that are away."""
+        return self._json("GET", "/v1/rates", {"by": by, "limit": limit})
 
     def drops(self, limit: int = 100) -> list[Answer]:
         """The packets that are dropped now, the most first: from whom, to where, by which rule, how fast."""

@@ -52,3 +52,6 @@ class DropControls(Protocol):
 
     def now(self, limit: int, owner: str | None = None) -> DropList:
         """The drops of now: the ``limit`` most, of all jobs or of one user's."""
+
+    def away(self) -> int:
+        """The number of switches that cannot be asked now."""

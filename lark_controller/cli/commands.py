@@ -133,12 +133,13 @@ def top(arguments: Arguments) -> int:
     """Show what live jobs send and receive now, the most first, again and again."""
     client = connected(arguments)
     while True:
-        found = client.rates(arguments.by, arguments.limit)
+        answer = client.rate_list(arguments.by, arguments.limit)
+        found = answer["rates"]
         if arguments.json:
             return _show(arguments, found, lambda _: None)
         if not arguments.once:
             printing.cleared()
-        printing.rates(found, arguments.by)
+        printing.rates(found, arguments.by, away=answer.get("away") or 0)
         if arguments.once:
             return OK
         sys.stdout.flush()

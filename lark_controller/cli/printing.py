@@ -183,8 +183,8 @@ _RATES: Final = {
 }
 
 
-def rates(found: Sequence[Answer], by: str) -> None:
-    """A table of rates, Mb/s."""
+def rates(found: Sequence[Answer], by: str, away: int = 0) -> None:
+    """A table of rates, Mb/s; ``away``: so many switches are, which is said."""
     more = {"user": ("group",), "job": ("user", "group", "host")}.get(by, ())
     head = (by.upper().replace("_", " "), *(name.upper() for name in more), "ACTIVE", *_RATES)
     rows = [
@@ -199,6 +199,7 @@ def rates(found: Sequence[Answer], by: str) -> None:
     table(head, rows)
     if not rows:
         print("No job sends or receives anything now.")
+    _say_away("what jobs send and receive", away)
 
 
 def drops(found: Sequence[Answer], away: int = 0) -> None:
@@ -219,9 +220,12 @@ def drops(found: Sequence[Answer], away: int = 0) -> None:
         print("Nothing is dropped now.")
     if any(each["estimated"] for each in found):
         print("~ several rules drop packets there and are not counted apart for each job; this is a share of them")
+    _say_away("what is dropped", away)
+
+
+def _say_away(what: str, away: int) -> None:
     if away:
-        where = several(away, "switch", "switches")
-        print(f"Not known: what is dropped at {where} that cannot be asked (`lark switches`)")
+        print(f"Not known: {what} at {several(away, 'switch', 'switches')} that cannot be asked (`lark switches`)")
 
 
 def _subject(rates: Answer, by: str) -> str:

@@ -99,11 +99,12 @@ class Drops:
         found += [_of_group(each, policy) for each in self._core_drops.now()]
         found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
         cores = sum(each.packets for each in self._core_drops.now())
-        return DropList(tuple(found[:limit]), whole.jobs, whole.packets + cores, self._away(policy))
+        return DropList(tuple(found[:limit]), whole.jobs, whole.packets + cores, self.away())
 
-    def _away(self, policy: Policy) -> int:
+    def away(self) -> int:
+        """The number of switches, declared or connected once, that are not connected now."""
         states = self._reconciler.switches
-        known = {*list(states), *policy.switches}
+        known = {*list(states), *self._reconciler.desired.policy.switches}
         return sum((state := states.get(each)) is None or state.link is None for each in known)
 
     def _of_owner(self, limit: int, owner: str) -> DropList:

@@ -34,3 +34,13 @@ def test_drops_of_switches_that_are_away_are_not_known(capsys: pytest.CaptureFix
     printing.drops([], away=2)
     told = "Not known: what is dropped at 2 switches that cannot be asked (`lark switches`)"
     assert capsys.readouterr().out.splitlines() == ["Nothing is dropped now.", told]
+
+
+def test_rates_at_switches_that_are_away_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.rates([], "group", away=1)
+    head, *told = capsys.readouterr().out.splitlines()
+    assert head.startswith("GROUP")
+    assert told == [
+        "No job sends or receives anything now.",
+        "Not known: what jobs send and receive at 1 switch that cannot be asked (`lark switches`)",
+    ]

@@ -208,7 +208,10 @@ def test_a_worker_says_in_what_time_all_that_is_new_came(api: Api) -> None:
 
 
 def test_rates_and_groups_are_in_megabits(api: Api) -> None:
-    (row,) = api.get("/v1/rates").json["rates"]
+    api.controls.drops.are_away = 2
+    answer = api.get("/v1/rates").json
+    (row,) = answer["rates"]
+    assert answer["away"] == 2
     transfers = {"transfer_inward": 0.0, "transfer_outward": 0.0}
     assert row["rate"] == {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 0.0, **transfers}
     for group in api.get("/v1/groups").json["groups"]:

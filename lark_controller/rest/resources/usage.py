@@ -140,7 +140,8 @@ def usage(query: dict[str, Any]) -> Any:
 )
 def rates(query: dict[str, Any]) -> dict[str, object]:
     """List the rates of live jobs now, the most first."""
-    return {"rates": current().controls.usage.flowing(query["by"], query["limit"])}
+    controls = current().controls
+    return {"rates": controls.usage.flowing(query["by"], query["limit"]), "away": controls.drops.away()}
 
 
 @operation(

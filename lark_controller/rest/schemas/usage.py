@@ -151,6 +151,7 @@ class FlowingListSchema(Written):
     """The rates of live jobs now, the most first."""
 
     rates = Rows(FlowingSchema, "The rates")
+    away = a_number("Switches that are away, at which rates are not known")
 
 
 class UsageRowSchema(UsageSchema):
