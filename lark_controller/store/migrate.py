@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -53,7 +54,8 @@ def configuration(connection: Connection | None = None) -> Config:
     # Most starts change no tables, and Alembic takes as long to be imported as 10,000 jobs to be loaded.
     from alembic.config import Config
 
-    config = Config()
+    # What it would write to otherwise is the output of the moment in which it was imported.
+    config = Config(stdout=sys.stdout)
     config.set_main_option("script_location", str(migrations_directory()).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config

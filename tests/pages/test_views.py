@@ -298,6 +298,22 @@ def test_choices_while_a_switch_is_slow_wait_for_its_answer_and_take_no_more_pla
     expect(rows).to_have_count(0)
 
 
+def test_a_table_that_is_chosen_while_a_switch_is_slow_comes_with_its_answer(reader: Reader, site: Site) -> None:
+    """What comes meanwhile, such as the switch's jobs, is drawn beside the flows of before, without a complaint."""
+    site.run("bob")
+    forward = next(
+        each for each in site.lark.get(f"/v1/switches/{WORKER1:016x}/flows")["tables"] if each["name"] == "forward"
+    )
+    page = reader.log_in(site.reader, f"#/switches/{WORKER1:016x}")
+    page.get_by_role("heading", name="Flows").click()
+    rows = page.locator(".one-table tbody tr")
+    expect(rows).not_to_have_count(0)
+    site.stall(3.0)
+    page.get_by_role("combobox", name="Table").select_option(str(forward["number"]))
+    page.wait_for_timeout(2000)
+    expect(rows).to_have_count(forward["flows"])
+
+
 def test_explain_step_by_step(reader: Reader, site: Site) -> None:
     alice, bob = site.run("alice"), site.run("bob", WORKER2)
     page = reader.log_in(site.reader, "#/explain")

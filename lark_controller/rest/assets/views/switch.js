@@ -42,7 +42,8 @@ export function byTable(flows) {
 }
 
 export function open({ one, paint, live, signal }) {
-  let [detail, jobs, page, failed, typing, wanted] = [null, null, null, null, 0, false];
+  // The table that the page is of: another may be chosen before its flows come.
+  let [detail, jobs, page, failed, shown, typing, wanted] = [null, null, null, null, "", 0, false];
   const chosen = { table: "", text: "", limit: STEP, cursor: null };
   const named = new Map();
   const title = () => (detail ? `Switch ${detail.name || detail.datapath}` : `Switch ${one}`);
@@ -88,7 +89,7 @@ export function open({ one, paint, live, signal }) {
   const flowsContent = () => {
     if (failed) return problem(failed);
     if (!page) return wanted && h("p", { class: "empty" }, "Asking the switch…");
-    const here = page.tables.filter((each) => chosen.table === "" || each.number === Number(chosen.table));
+    const here = page.tables.filter((each) => shown === "" || each.number === Number(shown));
     return [
       h("form", { class: "filters", key: "filters", on: { submit: (event) => event.preventDefault() } },
         h("label", {}, h("span", {}, "Table"), h("select", { name: "table", value: chosen.table,
@@ -126,14 +127,15 @@ export function open({ one, paint, live, signal }) {
   const asked = live(10, async (stop) => {
     if (!wanted) return {};
     try {
-      return { found: await get(["switches", one, "flows"], chosen, stop) };
+      const { table } = chosen;
+      return { found: await get(["switches", one, "flows"], chosen, stop), table };
     } catch (error) {
       if (error.status !== 502) throw error;
       return { error };
     }
-  }, ({ found, error }) => {
+  }, ({ found, error, table }) => {
     if (!found && !error) return;
-    [page, failed] = [found || null, error || null];
+    [page, failed, shown] = [found || null, error || null, table];
     for (const each of page?.tables || []) named.set(each.number, each.name);
     draw();
   });
