@@ -54,7 +54,7 @@ def configuration(connection: Connection | None = None) -> Config:
     # Most starts change no tables, and Alembic takes as long to be imported as 10,000 jobs to be loaded.
     from alembic.config import Config
 
-    # What it would write to otherwise is the output of the moment in which it was imported.
+    # By default it writes to the output of the moment in which it was imported.
     config = Config(stdout=sys.stdout)
     config.set_main_option("script_location", str(migrations_directory()).replace("%", "%%"))
     config.attributes["connection"] = connection

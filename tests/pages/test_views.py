@@ -299,7 +299,7 @@ def test_choices_while_a_switch_is_slow_wait_for_its_answer_and_take_no_more_pla
 
 
 def test_a_table_that_is_chosen_while_a_switch_is_slow_comes_with_its_answer(reader: Reader, site: Site) -> None:
-    """What comes meanwhile, such as the switch's jobs, is drawn beside the flows of before, without a complaint."""
+    """The switch's jobs are drawn again meanwhile, beside the flows of before."""
     site.run("bob")
     forward = next(
         each for each in site.lark.get(f"/v1/switches/{WORKER1:016x}/flows")["tables"] if each["name"] == "forward"
