@@ -120,7 +120,7 @@ class Decider:
 
     def decide(self, facts: Facts) -> Decision:
         """As :func:`decide`."""
-        return (self._identical.get(id(facts)) or self._entry(facts))[1]
+        return self._entry(facts)[1]
 
     def of(self, job: Job) -> Decision:
         """As :func:`decide`, with the job's quarantine."""
@@ -130,9 +130,12 @@ class Decider:
 
     def shared(self, facts: Facts) -> Facts:
         """The one object that stands for all facts equal to these, so that many jobs can hold it in little memory."""
-        return (self._identical.get(id(facts)) or self._entry(facts))[0]
+        return self._entry(facts)[0]
 
     def _entry(self, facts: Facts) -> tuple[Facts, Decision]:
+        entry = self._identical.get(id(facts))
+        if entry is not None:
+            return entry
         entry = self._remembered.get(facts)
         if entry is None:
             entry = (facts, decide(facts, self.policy, self._step))

@@ -183,7 +183,7 @@ class AccountWriter:
             for entry in entries
             if (known := there.get(entry.number)) is not None
             and (known.final, known.at) == (entry.final, entry.at)
-            # More than the account has is there of a job that came back: what it used in its life before.
+            # Of a job that came back the store has more than the account: what was used before, too.
             and all(map(ge, known.usage, entry.usage))
         ]
 
