@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import tempfile
 import time
 import urllib.request
@@ -69,6 +70,15 @@ def metrics(instance: Instance) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", text, re.MULTILINE)}
 
 
+def listens(port: int) -> bool:
+    """True where something takes connections there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=15).close()
+    except OSError:
+        return False
+    return True
+
+
 def in_sync(instance: Instance) -> bool:
     """True where the instance itself has the switch in sync."""
     status, body = instance.ask("/v1/switches")
@@ -79,6 +89,7 @@ def connected_to_both(network: FakeNetwork, a: Instance, b: Instance) -> tuple[M
     """A switch's connections to ``a``, which is its master and has it in sync, and to ``b``, which keeps it."""
     edge = Mastered(1, port_infos(edge_ports(8)))
     more = edge.another()
+    until(lambda: listens(a.openflow) and listens(b.openflow))
     network.call(edge.connect("127.0.0.1", a.openflow))
     network.call(more.connect("127.0.0.1", b.openflow))
     until(lambda: in_sync(a) and edge.masters.role(more) == roles.SLAVE)
