@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -67,16 +67,16 @@ REFERENCE_SETTLED = 1.0
 HEADERS = 52
 
 
-def exchange(application: int, request: Request) -> list[subprocess.Popen[str]]:
-    """Start an application on all nodes."""
-    addresses = ",".join(Member(application, node).address for node in range(request.nodes))
+def exchange(application: int, request: Request, nodes: Sequence[int]) -> list[subprocess.Popen[str]]:
+    """Start an application on all of its nodes."""
+    addresses = ",".join(Member(application, node).address for node in nodes)
     return [
         subprocess.Popen(
             [*Member(application, node).inside, sys.executable, "-m", "experiments.exchange",
-             str(node), "--hosts", addresses, "--bytes", str(request.size), "--rounds", str(request.rounds)],
+             str(rank), "--hosts", addresses, "--bytes", str(request.size), "--rounds", str(request.rounds)],
             stdout=subprocess.PIPE, text=True,
         )
-        for node in range(request.nodes)
+        for rank, node in enumerate(nodes)
     ]  # fmt: skip
 
 
@@ -92,21 +92,20 @@ def seconds(started: Sequence[subprocess.Popen[str]]) -> float:
 
 
 @contextlib.contextmanager
-def background(application: int, flows: int) -> Iterator[None]:
-    """``flows`` TCP streams from the first node's job of an application to those of the next nodes."""
+def background(sender: Member, targets: Sequence[Member], rate: float | None) -> Iterator[None]:
+    """TCP streams from a job to others, each at this rate, Mb/s, at most."""
+    bound = [] if rate is None else ["--bitrate", f"{rate:g}M"]
     processes = []
     try:
-        for node in range(1, flows + 1):
-            target = Member(application, node)
+        for target in targets:
             server = [*target.inside, "iperf3", "--server", "--one-off"]
             processes.append(subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         time.sleep(0.5)
-        for node in range(1, flows + 1):
-            client = [*Member(application, 0).inside, "iperf3", "--client",
-                      Member(application, node).address, "--time", str(RUN_SECONDS)]  # fmt: skip
+        for target in targets:
+            client = [*sender.inside, "iperf3", "--client", target.address, "--time", str(RUN_SECONDS), *bound]
             processes.append(subprocess.Popen(client, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         # The measurement begins when the streams have their share.
-        time.sleep(2 if flows else 0)
+        time.sleep(2 if targets else 0)
         yield
     finally:
         for process in processes:
@@ -138,13 +137,15 @@ def play(request: Request, one: Run, noise: int) -> Played:
     made = []
     for application, rate in enumerate(one.rates):
         if rate is not None and not one.delay(application):
-            made += reserve(application, range(request.nodes), rate, floor=one.floor)
+            made += reserve(application, request.nodes_of(application, one), rate, floor=one.floor)
+    sender, *others = (Member(noise, node) for node in request.nodes_of(noise, one))
+    targets = others[: one.background]
     try:
-        with background(noise, one.background):
+        with background(sender, targets, left(request, one)):
             missed = _losses(request, one)
-            began, before = time.monotonic(), _background_bytes(noise, one.background)
+            began, before = time.monotonic(), _background_bytes(targets)
             found = _programs(request, one) if one.programs else _exchanges(request, one)
-            ended, after = time.monotonic(), _background_bytes(noise, one.background)
+            ended, after = time.monotonic(), _background_bytes(targets)
             missed = _losses(request, one).since(missed)
     finally:
         release(made)
@@ -152,14 +153,28 @@ def play(request: Request, one: Run, noise: int) -> Played:
     return replace(found, background=tuple(came), losses=missed)
 
 
+def left(request: Request, one: Run) -> float | None:
+    """The Mb/s that reservations would leave each background flow which shares no link; None for those that do."""
+    if not one.apart or not one.background:
+        return None
+    promised = sum(rate or 0.0 for rate in one.rates) * (request.nodes - 1) * (2 if request.half_duplex else 1)
+    return (request.link - promised) / one.background
+
+
 def _losses(request: Request, one: Run) -> Losses:
     """The losses of a run's applications until now."""
-    members = [Member(application, node) for application in range(len(one.rates)) for node in range(request.nodes)]
+    members = [
+        Member(application, node)
+        for application in range(len(one.rates))
+        for node in request.nodes_of(application, one)
+    ]
     return lost(schedulers(request), (member.inside for member in members))
 
 
 def _exchanges(request: Request, one: Run) -> Played:
-    started = [exchange(application, request) for application in range(len(one.rates))]
+    started = [
+        exchange(application, request, request.nodes_of(application, one)) for application in range(len(one.rates))
+    ]
     try:
         return Played(tuple(seconds(each) for each in started))
     finally:
@@ -185,7 +200,7 @@ def _program(request: Request, one: Run, application: int, began: float) -> tupl
     delay, rate = one.delay(application), one.rates[application]
     time.sleep(max(0.0, began + delay - time.monotonic()))
     late = one.late if delay else ()
-    made, nodes = [], late or range(request.nodes)
+    made, nodes = [], late or request.nodes_of(application, one)
     if rate is not None and delay:
         made = reserve(application, nodes, rate, floor=one.floor, to_first=bool(late))
     try:
@@ -200,10 +215,9 @@ def _program(request: Request, one: Run, application: int, began: float) -> tupl
         release(made)
 
 
-def _background_bytes(application: int, flows: int) -> list[int]:
+def _background_bytes(targets: Iterable[Member]) -> list[int]:
     """The bytes that the target of each background flow has been given: its job has no other traffic."""
-    targets = (Member(application, node).port for node in range(1, flows + 1))
-    return [int(Path(f"/sys/class/net/{port}/statistics/tx_bytes").read_text()) for port in targets]
+    return [int(Path(f"/sys/class/net/{each.port}/statistics/tx_bytes").read_text()) for each in targets]
 
 
 def make_reference() -> None:
@@ -270,7 +284,7 @@ def measure(request: Request, measured: Path) -> None:
     make_reference()
     with leaves(), controller(request), contextlib.ExitStack() as sockets, measured.open("a") as lines:
         for application in range(applications(request)):
-            for node in range(request.nodes):
+            for node in request.every_node:
                 member = Member(application, node)
                 job = add_job(member)
                 sockets.enter_context(job_socket(STATE / f"{member.name}.sock", job, URL, TOKEN.read_text()))

@@ -52,7 +52,8 @@ class Run:
     later. ``floor``: what they reserve is not the most as well. Those that begin later have their ranks on the nodes
     ``late`` alone, where they are given, and reserve flows to the first of these. ``background`` flows send all the
     time from the first node, unreserved. Cables carry ``wider`` times their rate meanwhile, and hold back ``frames``
-    for each flow of a link at least.
+    for each flow of a link at least. ``apart``: each application has nodes of its own, and so have the background
+    flows, each of which sends what reservations would have left to it: they share the processor, and no link.
     """
 
     name: str
@@ -65,6 +66,12 @@ class Run:
     late: tuple[int, ...] = ()
     wider: float = 1.0
     frames: int = 0
+    apart: bool = False
+
+    @property
+    def sets(self) -> int:
+        """The sets of nodes that it runs on."""
+        return len(self.rates) + bool(self.background) if self.apart else 1
 
     def delay(self, application: int) -> float:
         """The seconds after which an application begins, and reserves."""
@@ -73,7 +80,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The run that is asked for: the number of nodes, the cables' Mb/s, and the exchange of each application.
+    """The run that is asked for: an application's number of nodes, the cables' Mb/s, and the exchange of each.
 
     ``size`` is bytes to each other node in each round. No run is repeated that would begin more than ``seconds`` after
     the first one.
@@ -93,6 +100,16 @@ class Request:
         """A request as it comes out of JSON. Raises KeyError or TypeError for anything else."""
         runs = tuple(Run(**{name: frozen(value) for name, value in each.items()}) for each in found.pop("runs"))
         return cls(**found, runs=runs)
+
+    @property
+    def every_node(self) -> range:
+        """The nodes of all sets."""
+        return range(self.nodes * max(each.sets for each in self.runs))
+
+    def nodes_of(self, application: int, one: Run) -> range:
+        """The nodes of an application in a run; the background flows' are those of the application after the last."""
+        first = self.nodes * min(application, len(one.rates)) if one.apart else 0
+        return range(first, first + self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +166,9 @@ def policy(request: Request) -> str:
     switches = "".join(
         f'  {bridge(node)}: {{datapath: "{datapath(node)}", role: edge, host: {host(node)},'
         f" ports: {{uplink: up{node}}}}}\n"
-        for node in range(request.nodes)
+        for node in request.every_node
     )
-    hosts = "".join(f"    {host(node)}: {{switch: {SWITCH}, capacity: {rate}}}\n" for node in range(request.nodes))
+    hosts = "".join(f"    {host(node)}: {{switch: {SWITCH}, capacity: {rate}}}\n" for node in request.every_node)
     return (
         "version: 1\nnetworks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}\n"
         f"switches:\n{switches}"
@@ -179,7 +196,7 @@ def make_switches(request: Request) -> None:
     for module in (*MODULES, "sch_htb", "sch_cake"):
         # Where it is built in there is no module of that name.
         run(["modprobe", module, *(["numifbs=0"] if module == "ifb" else [])], check=False)
-    for node in range(request.nodes):
+    for node in request.every_node:
         up, end, half = f"up{node}", f"sw{node}", f"half{node}"
         run(["ip", "link", "add", up, "type", "veth", "peer", "name", end])
         for name in (up, end):
@@ -217,16 +234,14 @@ def _cable(end: str, half: str, request: Request) -> None:
 
 def schedulers(request: Request) -> list[str]:
     """The devices whose schedulers are the cables."""
-    return [
-        f"{way}half{node}" for node in range(request.nodes) for way in ([""] if request.half_duplex else ["", "in"])
-    ]
+    return [f"{way}half{node}" for node in request.every_node for way in ([""] if request.half_duplex else ["", "in"])]
 
 
 def rewire(request: Request, one: Run) -> None:
     """Make the cables those of a run."""
     rate = request.link * MARGIN * one.wider
     # At a link every node has a flow to and from each other, of every application.
-    flows = 2 * (request.nodes - 1) * len(one.rates)
+    flows = 2 * (request.nodes - 1) * (1 if one.apart else len(one.rates))
     for name in schedulers(request):
         run(rewired(name, rate, max(held(rate), one.frames * flows)).split())
 
@@ -267,7 +282,7 @@ def controller(request: Request) -> Iterator[None]:
     (STATE / "policy.yaml").write_text(policy(request))
     # HTCondor's library waits for minutes until the host's own name can be resolved.
     names = [f"127.0.0.1 localhost {socket.gethostname()}"]
-    every = [Member(application, node) for application in range(applications(request)) for node in range(request.nodes)]
+    every = [Member(application, node) for application in range(applications(request)) for node in request.every_node]
     names += [f"{each.address} {each.name}" for each in every]
     Path("/etc/hosts").write_text("\n".join(names) + "\n")
     environment = {**os.environ, **settings()}
@@ -279,7 +294,7 @@ def controller(request: Request) -> Iterator[None]:
     with (STATE / "controller.log").open("w") as log:
         process = subprocess.Popen([LARK, "run"], env=environment, stdout=log, stderr=log)
         try:
-            _until(lambda: _are_in_sync(request.nodes), "the controller has every switch in sync")
+            _until(lambda: _are_in_sync(len(request.every_node)), "the controller has every switch in sync")
             yield
         finally:
             process.terminate()

@@ -25,7 +25,7 @@ WIDTH, CELLS = 15.0, 24_000
 LIGHT_WIDTH, LIGHT_CELLS = 15.0, 6_250
 # Atoms see no further than a cell, and each rank has two along the bar at least.
 LEAST_WIDTH, LEAST_LENGTH = 4, 8
-STEPS: Final = 10
+STEPS, LIGHT_STEPS = 10, 30
 # POV-Ray: quarters of a picture's width, which are thirds of its height.
 QUARTER = 240.0
 LIGHT_QUARTER = 360.0
@@ -44,7 +44,8 @@ def arguments(name: str, most: float, *, light: bool = False) -> tuple[str, ...]
         cells = LIGHT_CELLS if light else CELLS
         width = max(LEAST_WIDTH, round((LIGHT_WIDTH if light else WIDTH) * sqrt(part)))
         length = max(LEAST_LENGTH, round(cells / width**2))
-        return ("-var", "steps", f"{STEPS}", "-var", "width", f"{width}", "-var", "length", f"{length}")
+        steps = LIGHT_STEPS if light else STEPS
+        return ("-var", "steps", f"{steps}", "-var", "width", f"{width}", "-var", "length", f"{length}")
     if name == "POV-Ray":
         quarter = max(8, round((LIGHT_QUARTER if light else QUARTER) * sqrt(part)))
         size = ("--width", f"{4 * quarter}", "--height", f"{3 * quarter}")

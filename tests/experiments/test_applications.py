@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -234,6 +236,22 @@ def test_ranks_that_begin_later_are_on_their_own_nodes_and_reserve_to_the_first_
         cluster._program(request, one, application, 0.0)
     assert begun == [["a0n0", "a0n1", "a0n2", "a0n3"], ["a1n2", "a1n1", "a1n3"]]
     assert asked == [(f"10.64.1.{source}", "10.64.1.3") for source in (2, 4)]
+
+
+def test_what_runs_apart_shares_no_node_and_sends_what_it_would_have_beside_the_others() -> None:
+    beside, alone = Run("beside", (2.0, 3.0), 2, ("x", "y")), Run("alone", (1.0,), programs=("x",))
+    apart = Run("apart", (2.0, 3.0), 2, ("x", "y"), apart=True)
+    request = Request(4, 40.0, True, 1, 1, 1, (beside, alone, apart), 1.0)
+    assert Request.of(json.loads(json.dumps(asdict(request)))) == request
+    assert request.every_node == range(12)
+    # The background flows are of the application after the last one of any run.
+    assert [request.nodes_of(each, apart) for each in (0, 1, 2)] == [range(4), range(4, 8), range(8, 12)]
+    assert {request.nodes_of(each, one) for each in (0, 1, 2) for one in (beside, alone)} == {range(4)}
+    # At each link three flows of each application come and three go.
+    assert cluster.left(request, apart) == (40.0 - 6 * (2.0 + 3.0)) / 2
+    assert cluster.left(replace(request, half_duplex=False), apart) == (40.0 - 3 * (2.0 + 3.0)) / 2
+    assert cluster.left(request, beside) is cluster.left(request, alone) is None
+    assert Request(4, 1.0, True, 1, 1, 1, (beside, alone), 1.0).every_node == range(4)
 
 
 def test_a_knee_is_where_communicating_takes_as_long_as_computing() -> None:
