@@ -30,6 +30,8 @@ from tests.fixtures.controllers import (
     until,
 )
 
+# Seconds for a switch to answer, on a machine that does much else.
+PATIENCE = 60.0
 NO_SLICES = """
 version: 1
 networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
@@ -47,17 +49,17 @@ def test_explain_says_who_and_why(tmp_path: Path, network: FakeNetwork) -> None:
         connect(network, controller, a_core())
         for number, owner in ((1, "alice"), (2, "alice"), (3, "bob")):
             controller.jobs.confirm(post(controller, number, owner).job.id, 20)
-        good = controller.switches.explain("10.64.0.1", "10.64.0.2", 5)
+        good = controller.switches.explain("10.64.0.1", "10.64.0.2", PATIENCE)
         assert good.verdict == "forwarded"
         assert good.steps[0].text.endswith(", enforced")
-        bad = controller.switches.explain("10.64.0.1", "10.64.0.3", 5)
+        bad = controller.switches.explain("10.64.0.1", "10.64.0.3", PATIENCE)
         assert bad.verdict == "dropped"
         assert "slice-from" in bad.reason
         assert any('Owner = "alice"' in step.text for step in bad.steps)
-        wan = controller.switches.explain(controller.jobs.at("10.64.0.3").job.id, "192.0.2.1", 5)
+        wan = controller.switches.explain(controller.jobs.at("10.64.0.3").job.id, "192.0.2.1", PATIENCE)
         assert (wan.verdict, "wan drop" in wan.reason) == ("dropped", True)
         for src, dst in (("10.64.0.9", "192.0.2.1"), ("10.64.0.1", "10.64.0.9"), ("192.0.2.1", "10.64.0.9")):
-            nobody = controller.switches.explain(src, dst, 5)
+            nobody = controller.switches.explain(src, dst, PATIENCE)
             assert nobody.verdict == "dropped"
             assert "10.64.0.9" in nobody.reason
 
@@ -73,7 +75,7 @@ def test_explain_names_the_rule_that_takes_all_network_away(
         for number, owner in ((1, "alice"), (3, "zoe")):
             controller.jobs.confirm(post(controller, number, owner).job.id, 20)
         for pair in (("10.64.0.1", "10.64.0.3"), ("10.64.0.3", "10.64.0.1")):
-            found = controller.switches.explain(*pair, 5)
+            found = controller.switches.explain(*pair, PATIENCE)
             assert found.verdict == "dropped"
             assert f'by {kind} when Owner == "zoe" (policy line' in found.reason
             # It is confirmed by its switch, and may nothing; and reasons name it as its user does.
@@ -104,10 +106,10 @@ def test_explain_asks_the_switch_of_the_receiver_where_the_sender_is_at_none(
         for number, owner in ((1, "alice"), (2, "mallory"), (3, "shut")):
             controller.jobs.confirm(post(controller, number, owner).job.id, 20)
         sender = attached(controller, 4, kind, worker=2)
-        reached = controller.switches.explain(sender.id, "10.64.0.1", 5)
+        reached = controller.switches.explain(sender.id, "10.64.0.1", PATIENCE)
         assert (reached.verdict, reached.reason.endswith("hands it to job 1.0")) == ("forwarded", True)
         for address in ("10.64.0.2", "10.64.0.3"):
-            found = controller.switches.explain(sender.id, address, 5)
+            found = controller.switches.explain(sender.id, address, PATIENCE)
             assert (found.verdict, "drops it in table" in found.reason) == ("dropped", True), address
 
 
@@ -119,13 +121,13 @@ def test_explain_follows_what_leaves_by_nat_with_an_address_of_no_job(tmp_path: 
         sender, twin = (attached(controller, 4 + worker, "nat", "bob", worker=worker) for worker in (1, 2))
         there = attached(controller, 7, "bridge", "bob", worker=2)
         controller.workers.confirmed(there.host, controller.workers.rules(there.host, "", 0).revision, {})
-        found = controller.switches.explain(sender.id, there.id, 5)
+        found = controller.switches.explain(sender.id, there.id, PATIENCE)
         assert found.verdict == "forwarded"
         assert any(step.text.endswith("the worker's own address: explained for 10.0.0.1") for step in found.steps)
         # Its own address is of no use to anybody but other nat jobs of its worker.
         beside = attached(controller, 8, "bridge", "bob")
         for source in (beside.id, twin.id, "10.1.1.1"):
-            found = controller.switches.explain(source, sender.id, 5)
+            found = controller.switches.explain(source, sender.id, PATIENCE)
             why = "none but nat jobs of worker worker1 reach a job behind its NAT"
             assert (found.verdict, found.reason) == ("dropped", why), source
 
@@ -139,11 +141,11 @@ def test_explain_has_the_worker_that_keeps_a_nat_job_without_a_slice_from_those_
         for number, owner in ((1, "alice"), (2, "dave")):
             controller.jobs.confirm(post(controller, number, owner).job.id, 20)
         sender = attached(controller, 4, "nat", "carol", worker=2)
-        found = controller.switches.explain(sender.id, "10.64.0.1", 5)
+        found = controller.switches.explain(sender.id, "10.64.0.1", PATIENCE)
         why = "10.64.0.1 is in the job networks and of no job without a slice, and the job has none"
         assert (found.verdict, found.reason) == ("dropped", f"worker worker2 drops it: {why}")
-        assert controller.switches.explain(sender.id, "10.64.0.2", 5).verdict == "forwarded"
-        assert controller.switches.explain(sender.id, "10.1.1.1", 5).verdict == "forwarded"
+        assert controller.switches.explain(sender.id, "10.64.0.2", PATIENCE).verdict == "forwarded"
+        assert controller.switches.explain(sender.id, "10.1.1.1", PATIENCE).verdict == "forwarded"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_explain_answers_a_switch_that_asks_as_the_controller_would(
         for number, owner, worker in ((1, "alice", 1), (2, "alice", 2), (3, "zoe", 1), (5, "bob", 2)):
             job = post(controller, number, owner, datapath=worker, port=f"p{number % 4}").job
             controller.jobs.confirm(job.id, 20)
-        found = controller.switches.explain(src, dst, 20)
+        found = controller.switches.explain(src, dst, PATIENCE)
         assert found.verdict == verdict, found
         assert any(step.text.startswith("asks the controller") for step in found.steps) == asks, found
 
@@ -186,7 +188,7 @@ def test_explain_tells_the_treatment_of_what_htcondor_moves_and_whether_it_is_in
         alice, bob, _ = (post(controller, number, owner).job for number, owner in enumerate(("alice", "bob", "zoe"), 1))
 
         def told(src: str, dst: str, owner: str | None = None) -> list[str]:
-            steps = controller.switches.explain(src, dst, 20, owner).steps
+            steps = controller.switches.explain(src, dst, PATIENCE, owner).steps
             return [step.text for step in steps if step.where == "transfers"]
 
         here = "what HTCondor moves for job"
@@ -207,7 +209,7 @@ def test_explain_tells_the_treatment_of_what_htcondor_moves_and_whether_it_is_in
         assert told("10.64.0.1", "10.64.0.1") == [in_place]
         assert told("10.64.0.3", "192.0.2.1") == [f"{here} 3.0: under no rule"]
         # The rule itself is among those that apply.
-        steps = controller.switches.explain("10.64.0.1", "192.0.2.1", 20).steps
+        steps = controller.switches.explain("10.64.0.1", "192.0.2.1", PATIENCE).steps
         assert any(step.text.startswith("job 1.0: transfers rule 1 (policy line") for step in steps)
 
 
@@ -216,7 +218,7 @@ def test_explain_says_nothing_of_transfers_where_no_rule_is_about_them(tmp_path:
         connect(network, controller, an_edge())
         connect(network, controller, a_core())
         post(controller, 1, "alice")
-        steps = controller.switches.explain("10.64.0.1", "192.0.2.1", 20).steps
+        steps = controller.switches.explain("10.64.0.1", "192.0.2.1", PATIENCE).steps
         assert not any(step.where == "transfers" for step in steps)
 
 
@@ -244,7 +246,7 @@ def test_explain_walks_through_the_translation_in_both_directions(tmp_path: Path
             controller.jobs.confirm(job.id, 20)
 
         def told(src: str, dst: str, owner: str | None = None) -> tuple[str, str, str]:
-            found = controller.switches.explain(src, dst, 5, owner)
+            found = controller.switches.explain(src, dst, PATIENCE, owner)
             return found.verdict, found.reason, "\n".join(f"{step.where}: {step.text}" for step in found.steps)
 
         verdict, reason, steps = told("192.0.2.1", "198.51.100.64")
@@ -283,7 +285,7 @@ def test_what_leaves_by_ipv6_is_explained_as_it_is_beside_an_external_address(
         controller.external.associate(ExternalWish(alice.id), "test")
         controller.jobs.confirm(alice.id, 20)
         for source, target, told in (("10.64.0.1", "192.0.2.1", True), ("2001:db8:64::1", "2001:db8:1::1", False)):
-            found = controller.switches.explain(source, target, 5)
+            found = controller.switches.explain(source, target, PATIENCE)
             assert found.verdict == "forwarded"
             assert any(step.where == "external" for step in found.steps) is told
 
@@ -297,12 +299,12 @@ def test_a_call_is_explained_by_the_wan_port_where_its_pool_is(tmp_path: Path, n
         alice = post(controller, 1, "alice").job
         controller.external.associate(ExternalWish(alice.id), "test")
         for ends in (("192.0.2.1", "198.51.100.64"), (alice.id, "192.0.2.1")):
-            found = controller.switches.explain(*ends, 5)
+            found = controller.switches.explain(*ends, PATIENCE)
             waits = "no core that translates the external address has connected yet"
             assert (found.verdict, found.reason) == ("unknown", waits)
         connect(network, controller, FakeSwitch(0xC2, {1: "l", 2: "w", 3: "f"}))
         controller.jobs.confirm(alice.id, 20)
-        found = controller.switches.explain("192.0.2.1", "198.51.100.64", 5)
+        found = controller.switches.explain("192.0.2.1", "198.51.100.64", PATIENCE)
         assert (found.verdict, found.reason) == ("forwarded", "fake 0000000000000001 hands it to job 1.0"), found.steps
         assert any(step.where == "core2 classify" and "external address" in step.text for step in found.steps)
         assert not any(step.where.startswith("core1") for step in found.steps)
@@ -315,7 +317,7 @@ def test_what_a_linux_gateway_translates_is_explained_from_there_on(tmp_path: Pa
         controller.external.associate(ExternalWish(alice.id), "test")
 
         def told(src: str, dst: str, owner: str | None = None) -> tuple[str, str, str]:
-            found = controller.switches.explain(src, dst, 5, owner)
+            found = controller.switches.explain(src, dst, PATIENCE, owner)
             return found.verdict, found.reason, "\n".join(f"{step.where}: {step.text}" for step in found.steps)
 
         # The gateway is not the reason where a switch cannot be asked.
@@ -362,7 +364,7 @@ def test_a_switch_that_reports_what_no_switch_takes_is_told_of(
         key = FlowKey(0, 9, tuple(Term(*each) for each in strange.get("match", ())))
         data = FlowData(cookie(Category.SWITCH), goto=strange.get("goto"))
         edge.tables.entries[key] = FlowEntry(key, data)
-        found = controller.switches.explain("10.64.0.1", "10.64.0.2", 5)
+        found = controller.switches.explain("10.64.0.1", "10.64.0.2", PATIENCE)
         assert found.verdict == "unknown"
         assert "reports a flow that no switch takes" in found.reason
 
@@ -375,13 +377,13 @@ def test_what_comes_from_outside_to_a_job_in_a_vlan_is_explained_with_its_tag(
         connect(network, controller, a_core())
         for number, more in ((1, "LarkVLAN = 7"), (2, "")):
             controller.jobs.confirm(post(controller, number, more=more).job.id, 20)
-        found = controller.switches.explain("192.0.2.1", "10.64.0.1", 5)
+        found = controller.switches.explain("192.0.2.1", "10.64.0.1", PATIENCE)
         assert found.verdict == "forwarded", found
         assert any("with the tag of VLAN 7" in step.text for step in found.steps)
         # Its own packets get the tag at its port; a job in no VLAN is not behind that tag.
-        assert controller.switches.explain("10.64.0.1", "192.0.2.1", 5).verdict == "forwarded"
-        assert controller.switches.explain("10.64.0.1", "10.64.0.2", 5).verdict == "dropped"
-        plain = controller.switches.explain("192.0.2.1", "10.64.0.2", 5)
+        assert controller.switches.explain("10.64.0.1", "192.0.2.1", PATIENCE).verdict == "forwarded"
+        assert controller.switches.explain("10.64.0.1", "10.64.0.2", PATIENCE).verdict == "dropped"
+        plain = controller.switches.explain("192.0.2.1", "10.64.0.2", PATIENCE)
         assert (plain.verdict, any("VLAN" in step.text for step in plain.steps)) == ("forwarded", False)
 
 
@@ -395,7 +397,7 @@ def test_a_wan_port_that_is_down_forwards_nothing(tmp_path: Path, network: FakeN
         controller.jobs.confirm(post(controller, 1).job.id, 20)
 
         def told(src: str, dst: str) -> tuple[str, str]:
-            found = controller.switches.explain(src, dst, 5)
+            found = controller.switches.explain(src, dst, PATIENCE)
             return found.verdict, found.reason
 
         out, back = ("10.64.0.1", "192.0.2.1"), ("192.0.2.1", "10.64.0.1")
