@@ -5,6 +5,8 @@ flask-smorest publishes no types; it is used here alone, and everything else see
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
 from http import HTTPStatus
@@ -51,12 +53,30 @@ def resource(name: str, description: str, prefix: str = "/v1") -> Blueprint:
 
 
 def register(app: Flask, blueprints: tuple[Blueprint, ...]) -> None:
-    """Register the blueprints and serve the OpenAPI document at ``/openapi.json``."""
+    """Register the blueprints, and serve their OpenAPI document at ``/openapi.json``."""
+    for blueprint in blueprints:
+        app.register_blueprint(blueprint)
+    app.add_url_rule("/openapi.json", "openapi", lambda: Response(_document(blueprints), mimetype="application/json"))
+
+
+_making: Final = threading.Lock()
+_made: Final = dict[tuple[Blueprint, ...], bytes]()
+
+
+def _document(blueprints: tuple[Blueprint, ...]) -> bytes:
+    """The OpenAPI document, made when it is asked for: that takes longer than all else of a start, and few ask."""
+    with _making:
+        if blueprints not in _made:
+            _made[blueprints] = _described(blueprints)
+        return _made[blueprints]
+
+
+def _described(blueprints: tuple[Blueprint, ...]) -> bytes:
+    app = Flask(__name__)
     app.config.update(
         API_TITLE="Lark",
         API_VERSION=__version__,
         OPENAPI_VERSION="3.1.0",
-        OPENAPI_URL_PREFIX="/",
         API_SPEC_OPTIONS={"info": {"description": _DESCRIPTION, "license": {"name": "Apache-2.0"}}},
     )
     api = _Api(app)
@@ -64,6 +84,7 @@ def register(app: Flask, blueprints: tuple[Blueprint, ...]) -> None:
     api.spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer", "description": described})
     for blueprint in blueprints:
         api.register_blueprint(blueprint)
+    return json.dumps(api.spec.to_dict(), indent=2).encode()
 
 
 def operation(
