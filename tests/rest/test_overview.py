@@ -36,7 +36,14 @@ def test_the_overview_counts_jobs_and_switches_and_names_the_switches_to_look_at
 
 @pytest.mark.parametrize(
     ("changed", "asks"),
-    [({}, False), ({"in_sync": False}, True), ({"drift": 1}, True), ({"desired": 89}, False), ({"desired": 90}, True)],
+    [
+        ({}, False),
+        ({"in_sync": False}, True),
+        ({"waiting": 1}, True),
+        ({"drift": 1}, True),
+        ({"desired": 89}, False),
+        ({"desired": 90}, True),
+    ],
 )
 def test_which_switches_ask_for_attention(changed: dict[str, int], asks: bool) -> None:
     calm = SwitchStatus("00000000000000e1", "w", "edge", True, True, desired=10, max_rules=100)
