@@ -23,9 +23,9 @@ def transfer_steps(ends: Ends, policy: Policy, state_of: StateOf, owner: str | N
     placed = {each.job.number: each for each in (ends.src_job, ends.dst_job) if each is not None}
     own = [each for each in placed.values() if owner in (None, each.job.owner)]
     if own and not policy.transfers:
-        jobs = " and ".join(each.job.called for each in own)
+        jobs = f"job{'s' if len(own) > 1 else ''} {' and '.join(each.job.called for each in own)}"
         words = "sandboxes, URLs) is outside of the policy, which has no rule for transfers"
-        yield Step("transfers", f"what HTCondor moves for job {jobs} ({words}")
+        yield Step("transfers", f"what HTCondor moves for {jobs} ({words}")
         return
     for each in own:
         job, terms = each.job, each.decision.transfers

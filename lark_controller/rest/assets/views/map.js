@@ -70,14 +70,14 @@ function picture(found, shape) {
   const wanRate = { inward: found.wan.rate.wan_inward, outward: found.wan.rate.wan_outward };
   const middle = width / 2;
   // Nothing is known of what passes a switch that is away.
-  const rates = (one) => (one.state === "away" ? ["rates not known"] : narrow ? [`↑ ${rate(one.outward)}`, `↓ ${rate(one.inward)}`] : [ways(one)]);
+  const rates = (one) => (one.state === "away" ? ["rates not known"] : narrow ? [`↑ ${rate(one.rate.outward)}`, `↓ ${rate(one.rate.inward)}`] : [ways(one.rate)]);
   const boxes = [
     ...found.edges.map((each) => ({ key: each.datapath || each.name, kind: kindOf(each), title: short(each.name || each.datapath, shape.letters),
       href: each.datapath ? to("switches", each.datapath) : to("jobs", { host: each.name }),
-      lines: [`${workers(each)}${each.capacity && !narrow ? `, ${rate(each.capacity)}` : ""}`, ...rates(each.rate)],
+      lines: [`${workers(each)}${each.capacity && !narrow ? `, ${rate(each.capacity)}` : ""}`, ...rates(each)],
       part: load(each.rate, each.capacity, each.shared) })),
     ...found.rest.map((each) => ({ key: each.state, kind: `${kindOf(each)} many`, title: `${several(each.switches, "worker")} more`, href: "#/switches",
-      lines: [`${each.state}, ${several(each.jobs, "job")}`, ...rates(each.rate)], part: null })),
+      lines: [`${each.state}, ${several(each.jobs, "job")}`, ...rates(each)], part: null })),
   ].map((each) => ({ ...each, width: shape.box, height: shape.height }));
   // Cores need room for the rates of their ports: one to a row on a phone, two elsewhere.
   const coreRow = narrow ? 1 : Math.min(2, Math.max(1, found.cores.length));
@@ -111,8 +111,9 @@ function picture(found, shape) {
       return wire(there, site, there, y, each.part, `wire ${each.key}`);
     }),
     box(narrow ? 8 : middle - 400, 16, { key: "wan", kind: "wan", width: narrow ? width - 16 : 800, height: 84, title: "WAN", part: wanPart, lines: [
-      `jobs${blind(found) ? ` but for ${count(blind(found))} at switches that are away` : ""}: ${ways(wanRate)}${found.wan.capacity ? ` of ${rate(found.wan.capacity)}${found.wan.shared ? " together" : ""}` : ""}`,
-      found.wan.reserved ? `${rate(found.wan.reserved)} reserved` : "outside of the site"] }),
+      `jobs: ${ways(wanRate)}${found.wan.capacity ? ` of ${rate(found.wan.capacity)}${found.wan.shared ? " together" : ""}` : ""}`,
+      [blind(found) > 0 && `without ${several(blind(found), "job")} whose switches are away`, found.wan.reserved > 0 && `${rate(found.wan.reserved)} reserved`]
+        .filter(Boolean).join(", ") || "outside of the site"] }),
     cores.map((each, index) => box(...corePlace(index), each)),
     h("rect", { class: "site", x: 8, y: site, width: width - 16, height: 24, rx: 4 }),
     h("text", { class: "line on-site", x: middle, y: site + 17, "text-anchor": "middle" }, "the site’s network"),
