@@ -107,6 +107,13 @@ def test_a_worker_whose_jobs_are_at_no_switch_is_drawn_as_well(reader: Reader, s
     expect(panel(page, "Switches")).to_contain_text("Worker natworker.example has confirmed")
 
 
+def ruled(site: Site, worker: int, number: int, kind: str) -> str:
+    """The ads of a job that is at no switch."""
+    ads = site.ads("alice", worker, number).replace('"ovs_bridge"', f'"{kind}"')
+    ads = re.sub("LarkDatapathId.*\n|LarkAddressType.*\n", "", ads)
+    return f'{ads}LarkInnerAddressIPv4 = "10.64.9.{number}"\n'
+
+
 def test_a_worker_has_one_state_in_the_picture_the_tables_and_the_commands(
     reader: Reader, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,9 +127,7 @@ def test_a_worker_has_one_state_in_the_picture_the_tables_and_the_commands(
 
     site.run("alice")
     for number, kind in ((50, "nat"), (51, "bridge")):
-        ads = site.ads("alice", WORKER1, number).replace('"ovs_bridge"', f'"{kind}"')
-        ads = re.sub("LarkDatapathId.*\n|LarkAddressType.*\n", "", ads)
-        assert site.lark.post(f'{ads}LarkInnerAddressIPv4 = "10.64.9.{number}"\n', 0).status == 201
+        assert site.lark.post(ruled(site, WORKER1, number, kind), 0).status == 201
     page = reader.log_in(site.reader, "#/map")
     worker = page.get_by_role("img", name="The WAN, 1 core switch, 3 workers").locator("a", has_text="worker1")
     expect(worker).to_contain_text("2 of 3 jobs wait")
@@ -176,12 +181,13 @@ def test_a_thousand_workers_are_one_picture_of_the_same_size(reader: Reader, sit
     )
     site.lark.put_policy(POLICY.replace("policies:\n", lines + "policies:\n", 1))
     site.run("dave", 0xE3, seconds=0)
+    assert site.lark.post(ruled(site, WORKER2, 50, "nat"), 0).status == 201
     found = site.lark.get("/v1/map")
-    # Of those that are away, first the one for which a job waits; so in the overview.
-    assert [each["name"] for each in found["edges"][:2]] == ["worker3", "many0"]
+    # Of those with problems, first the ones whose jobs wait; so in the overview.
+    assert [each["name"] for each in found["edges"][:3]] == ["worker3", "worker2", "many0"]
     assert site.lark.get("/v1/overview")["shown"][0]["name"] == "worker3"
     # Nearly all are away: those that work are drawn all the same.
-    assert [each["name"] for each in found["edges"] if each["connected"]] == ["worker1", "worker2"]
+    assert [each["name"] for each in found["edges"] if each["connected"]] == ["worker2", "worker1"]
     assert len(found["edges"]) == 12
     assert sum(each["switches"] for each in found["rest"]) == 1003 - 12
     page = reader.log_in(site.reader, "#/map")

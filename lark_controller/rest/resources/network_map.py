@@ -200,9 +200,11 @@ def _chosen(edges: Iterable[MapSwitch]) -> tuple[list[MapSwitch], list[MapSwitch
     return ranked[:troubled] + ranked[well:end], ranked[troubled:well] + ranked[end:]
 
 
-def _rank(switch: MapSwitch) -> tuple[bool, bool, float, int, str]:
+def _rank(switch: MapSwitch) -> tuple[bool, bool, bool, float, int, str]:
     return (
         switch.state == IN_SYNC,
+        # A problem that concerns jobs comes before one that concerns none yet.
+        not switch.jobs,
         switch.connected,
         -(switch.rate.inward + switch.rate.outward),
         -switch.jobs,

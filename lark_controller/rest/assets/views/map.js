@@ -6,8 +6,8 @@ import { count, rate, several } from "../format.js";
 import { bar, headed, link, to, userLink } from "../parts.js";
 
 // The picture for a window, and the one for a phone, at whose width the other would be a fifth of itself.
-const WIDE = { width: 1040, row: 4, box: 236, height: 84, gap: 24, letters: 28 };
-const NARROW = { width: 356, row: 2, box: 168, height: 102, gap: 16, letters: 19 };
+const WIDE = { width: 1040, row: 4, box: 236, height: 84, gap: 24, names: 25, letters: 28 };
+const NARROW = { width: 356, row: 2, box: 168, height: 102, gap: 16, names: 16, letters: 19 };
 const LINE = 17;
 // Ports of a core that have a line each.
 const PORTS = 6;
@@ -72,7 +72,7 @@ function picture(found, shape) {
   // Nothing is known of what passes a switch that is away.
   const rates = (one) => (one.state === "away" ? ["rates not known"] : narrow ? [`↑ ${rate(one.rate.outward)}`, `↓ ${rate(one.rate.inward)}`] : [ways(one.rate)]);
   const boxes = [
-    ...found.edges.map((each) => ({ key: each.datapath || each.name, kind: kindOf(each), title: short(each.name || each.datapath, shape.letters),
+    ...found.edges.map((each) => ({ key: each.datapath || each.name, kind: kindOf(each), title: short(each.name || each.datapath, shape.names),
       href: each.datapath ? to("switches", each.datapath) : to("jobs", { host: each.name }),
       lines: [`${workers(each)}${each.capacity && !narrow ? `, ${rate(each.capacity)}` : ""}`, ...rates(each)],
       part: load(each.rate, each.capacity, each.shared) })),
