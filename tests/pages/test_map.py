@@ -149,7 +149,7 @@ def test_a_worker_has_one_state_in_the_picture_the_tables_and_the_commands(
         assert all("in sync" in line for line in lines(command))
     reader.go("#/map")
     expect(worker).to_contain_text("in sync, 3 jobs")
-    # What its jobs send is not known then: that is not nothing.
+    # Nothing is known then of its jobs' traffic, which is not that there is none.
     site.disconnect(WORKER1)
     expect(worker).to_contain_text("away, 3 jobsrates not known")
     expect(page.locator("svg.map g", has_text="WAN")).to_contain_text("without 3 jobs whose switches are away")
