@@ -185,7 +185,7 @@ def test_a_thousand_workers_are_one_picture_of_the_same_size(reader: Reader, sit
     found = site.lark.get("/v1/map")
     # Of those with problems, first the ones whose jobs wait; so in the overview.
     assert [each["name"] for each in found["edges"][:3]] == ["worker3", "worker2", "many0"]
-    assert site.lark.get("/v1/overview")["shown"][0]["name"] == "worker3"
+    assert {each["name"] for each in site.lark.get("/v1/overview")["shown"][:2]} == {"worker2", "worker3"}
     # Nearly all are away: those that work are drawn all the same.
     assert [each["name"] for each in found["edges"] if each["connected"]] == ["worker2", "worker1"]
     assert len(found["edges"]) == 12
