@@ -37,7 +37,8 @@ class Shown:
 
     def sums(self) -> Mapping[str, Usage]:
         """The use of the jobs of each group of the policy since this controller's start."""
-        return {treatment: Usage(*sums) for treatment, sums in self._sums.items()}
+        # Flows may have counted bytes of before the start by now, whose whole came before, too.
+        return {treatment: Usage(*sums).bounded() for treatment, sums in self._sums.items()}
 
     def moved(self, treatment: str, now: array[int], before: array[int]) -> None:
         """Add an account's new use, the difference of two values of its sums."""

@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Final, NamedTuple, Protocol
 
 from lark_controller.api.described import At, Dpid
+
+AWAY: Final = "away"
+OUT_OF_SYNC: Final = "out of sync"
+JOBS_WAIT: Final = "jobs wait"
+IN_SYNC: Final = "in sync"
+# The meaning of the member with one of these words, in REST's answers.
+STATES: Final = (
+    f"State of the switch and its worker: {AWAY}, {OUT_OF_SYNC}, {JOBS_WAIT} (the worker has not confirmed the rules "
+    f"of bridge or nat jobs) or {IN_SYNC}"
+)
+
+
+def state_of(*, connected: bool, in_sync: bool, waiting: int) -> str:
+    """The state of a switch and its worker in a word; of a worker without a switch its ``waiting`` jobs decide."""
+    if not connected:
+        return AWAY
+    if not in_sync:
+        return OUT_OF_SYNC
+    return JOBS_WAIT if waiting else IN_SYNC
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +73,20 @@ class SwitchStatus:
     installed: Annotated[int, "Flows that are there"] = 0
     max_rules: Annotated[int, "Its rule limit, 0 for none"] = 0
     jobs: Annotated[int, "Jobs attached to it"] = 0
+    waiting: Annotated[int, "Bridge and nat jobs of its worker whose rules the worker has not confirmed"] = 0
     normal: Annotated[bool, "Has the NORMAL action"] = True
     max_meter: Annotated[int, "Number of meters that it has"] = 0
     drift: Annotated[int, "Flows that checks found changed by somebody else"] = 0
     packet_ins: Annotated[int, "Packets that it sent to the controller"] = 0
     since: Annotated[At | None, "Time when it connected"] = None
-    reason: Annotated[str, "Reason why it is not in sync"] = ""
+    reason: Annotated[str, "Reason why it is not in sync, or why jobs wait"] = ""
     ports: Annotated[tuple[PortStatus, ...], "Its ports"] = ()
     problems: Annotated[tuple[SwitchProblem, ...], "Refusals and shortcomings, latest first"] = ()
+
+    @property
+    def state(self) -> str:
+        """Its state and its worker's, in a word."""
+        return state_of(connected=self.connected, in_sync=self.in_sync, waiting=self.waiting)
 
 
 class PortLoad(NamedTuple):
@@ -157,7 +182,7 @@ class SwitchControls(Protocol):
     """Operations on switches. Thread-safe; all raise SwitchError where the controller's loop does not answer."""
 
     def all(self) -> tuple[SwitchStatus, ...]:
-        """All switches that are declared or have been connected."""
+        """All switches that are declared, have been connected or have jobs."""
 
     def find(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal) name, or its host's name. Raises NotFoundError."""

@@ -35,6 +35,8 @@ def _bandwidth(bandwidth: Answer, asked: float | None) -> str:
 
 def words(decision: Answer, job: Answer) -> str:
     """The policy's decision for a job."""
+    if job["network_type"] == "none":
+        return "outside of it: the job has no network, and nothing passes whatever the rules"
     said = [word for word, true in (("quarantined", decision["quarantine"]), ("blocked", decision["blocked"])) if true]
     if decision["slice"]:
         said.append(f"slice {decision['slice']['value']}")

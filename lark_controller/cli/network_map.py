@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lark_controller.api.switches import AWAY
 from lark_controller.cli import printing
 
 Answer = Mapping[str, Any]
@@ -16,15 +17,16 @@ def show(found: Answer) -> None:
     rows: list[tuple[object, ...]] = [("WAN", "", "", *_load(wan["rate"], "wan_"), _capacity(wan))]
     for each in found["cores"]:
         name = each["name"] or each["datapath"]
-        rows.append((name, _state(each), "", "", "", ""))
+        rows.append((name, each["state"], "", "", "", ""))
         rows += [(f"{name} {port['name']}", _link(port), "", *_load(port), _capacity(port)) for port in each["ports"]]
     for each in found["edges"]:
         name = each["name"] or each["datapath"]
-        rows.append((name, _state(each), each["jobs"], *_load(each["rate"]), _capacity(each)))
-    rows += [
-        (f"{each['switches']} more", _state(each), each["jobs"], *_load(each["rate"]), "") for each in found["rest"]
-    ]
+        rows.append((name, each["state"], each["jobs"], *_rate(each), _capacity(each)))
+    rows += [(f"{each['switches']} more", each["state"], each["jobs"], *_rate(each), "") for each in found["rest"]]
     printing.table(("SWITCH", "STATE", "JOBS", "OUT", "IN", "MBIT/S"), rows)
+    blind = sum(each["jobs"] for each in (*found["edges"], *found["rest"]) if each["state"] == AWAY)
+    if blind:
+        print(f"Not known: what {printing.several(blind, 'job')} at switches that are away send and receive")
     parties = found["parties"]
     if not parties:
         return
@@ -40,14 +42,13 @@ def show(found: Answer) -> None:
         print(f"… and {jobs} of {users}")
 
 
-def _state(switch: Answer) -> str:
-    if not switch["connected"]:
-        return "away"
-    return "in sync" if switch["in_sync"] else "not in sync"
-
-
 def _link(port: Answer) -> str:
     return f"{'WAN' if port['wan'] else 'site'}, {'up' if port['up'] else 'down'}"
+
+
+def _rate(worker: Answer) -> tuple[str, ...]:
+    """Out and in of a worker's jobs; empty where its switch is away and cannot tell."""
+    return ("", "") if worker["state"] == AWAY else _load(worker["rate"])
 
 
 def _load(rate: Answer, part: str = "") -> tuple[str, ...]:

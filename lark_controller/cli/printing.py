@@ -258,8 +258,7 @@ def switches(found: Sequence[Answer]) -> None:
             each["datapath"],
             each["name"],
             each["role"],
-            _yes(each["connected"]),
-            _yes(each["in_sync"]),
+            each["state"],
             each["jobs"],
             f"{each['installed']}/{each['desired']}",
             each["max_rules"] or "",
@@ -267,7 +266,7 @@ def switches(found: Sequence[Answer]) -> None:
         )
         for each in found
     ]
-    table(("DATAPATH", "NAME", "ROLE", "CONNECTED", "IN SYNC", "JOBS", "FLOWS", "LIMIT", "REASON"), rows)
+    table(("DATAPATH", "NAME", "ROLE", "STATE", "JOBS", "FLOWS", "LIMIT", "REASON"), rows)
 
 
 def switch(found: Answer) -> None:

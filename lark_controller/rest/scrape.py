@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -25,6 +26,9 @@ class ControlsCollector(Collector):
 
     def __init__(self, controls: Controls) -> None:
         self._controls = controls
+        # Several may scrape at a time, and what is read later must not be counted before what was read earlier.
+        self._counting = threading.Lock()
+        self._local = LocalParts()
 
     def describe(self) -> Iterable[Metric]:
         """No description ahead of time: the registry need not ask the controller for one."""
@@ -71,7 +75,7 @@ class ControlsCollector(Collector):
         drift = sum(switch.drift for switch in switches)
         packet_ins = sum(switch.packet_ins for switch in switches)
         return [
-            GaugeMetricFamily("lark_switches", "Switches declared or seen.", len(switches)),
+            GaugeMetricFamily("lark_switches", "Switches declared, seen, or with jobs.", len(switches)),
             GaugeMetricFamily("lark_switches_connected", "Switches connected now.", connected),
             GaugeMetricFamily("lark_switches_in_sync", "Switches that hold exactly what is desired.", in_sync),
             GaugeMetricFamily("lark_flows_desired", "Flows desired on all switches.", desired),
@@ -93,6 +97,10 @@ class ControlsCollector(Collector):
         ]
 
     def _groups(self) -> list[Metric]:
+        with self._counting:
+            return self._groups_by_counter()
+
+    def _groups_by_counter(self) -> list[Metric]:
         labels = ("group", "direction")
         size = CounterMetricFamily("lark_group_bytes", "Use by a group's jobs.", labels=(*labels, "scope"))
         packets = CounterMetricFamily("lark_group_packets", "Use by a group's jobs.", labels=labels)
@@ -115,8 +123,7 @@ class ControlsCollector(Collector):
                  used.rate_drops_out),
             ):  # fmt: skip
                 size.add_metric((group.name, direction, "wan"), wan)
-                # Ports and flows are read one after the other, so for a moment the part may be more than the whole.
-                size.add_metric((group.name, direction, "local"), max(0, total - wan))
+                size.add_metric((group.name, direction, "local"), self._local.of((group.name, direction), total, wan))
                 packets.add_metric((group.name, direction), count)
                 drops.add_metric((group.name, direction, "policy"), policy)
                 drops.add_metric((group.name, direction, "rate"), rate)
@@ -125,7 +132,8 @@ class ControlsCollector(Collector):
                 ("out", used.transfer_bytes_out, used.transfer_wan_bytes_out),
             ):
                 moved.add_metric((group.name, direction, "wan"), wan)
-                moved.add_metric((group.name, direction, "local"), max(0, total - wan))
+                local = self._local.of((group.name, f"moved {direction}"), total, wan)
+                moved.add_metric((group.name, direction, "local"), local)
             moving.add_metric((group.name,), used.transfer_millis / 1000)
             shared.add_metric((group.name,), group.core_drops)
             jobs.add_metric((group.name,), group.jobs)
@@ -148,6 +156,24 @@ class ControlsCollector(Collector):
                 capacity.add_metric((link.name, link.source, link.target), link.capacity * _MEGABIT)
                 reserved.add_metric((link.name, link.source, link.target), link.reserved * _MEGABIT)
         return [capacity, reserved]
+
+
+class LocalParts:
+    """Counters of what is left of totals without their parts of the WAN.
+
+    A port is counted before the flows behind it: for a moment more is left than is local, and Prometheus takes a
+    counter that falls for one that began anew, all of it new.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def of(self, key: tuple[str, str], total: int, wan: int) -> int:
+        """The local part of a total that grows; it does not fall, unless the total has begun anew."""
+        before, most = self._known.get(key, (0, 0))
+        local = max(0, total - wan) if total < before else max(most, total - wan)
+        self._known[key] = total, local
+        return local
 
 
 def _each(switches: Sequence[SwitchStatus]) -> list[Metric]:

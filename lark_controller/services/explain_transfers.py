@@ -18,15 +18,17 @@ StateOf = Callable[[Job, TransferTerms | None, Policy], TransferState | None]
 
 
 def transfer_steps(ends: Ends, policy: Policy, state_of: StateOf, owner: str | None = None) -> Iterator[Step]:
-    """A step for each job (of this owner) at an end, where the policy has rules of transfers; the rules themselves are
-    among the others that apply to the job."""
-    if not policy.transfers:
-        return
+    """A step for each job (of this owner) at an end; one for all where the policy has no rules of transfers. The rules
+    themselves are among the others that apply to the job."""
     placed = {each.job.number: each for each in (ends.src_job, ends.dst_job) if each is not None}
-    for each in placed.values():
+    own = [each for each in placed.values() if owner in (None, each.job.owner)]
+    if own and not policy.transfers:
+        jobs = f"job{'s' if len(own) > 1 else ''} {' and '.join(each.job.called for each in own)}"
+        words = "sandboxes, URLs) is outside of the policy, which has no rule for transfers"
+        yield Step("transfers", f"what HTCondor moves for {jobs} ({words}")
+        return
+    for each in own:
         job, terms = each.job, each.decision.transfers
-        if owner is not None and job.owner != owner:
-            continue
         state = state_of(job, terms, policy)
         if terms is None or state is None:
             words = "under no rule"

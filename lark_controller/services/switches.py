@@ -26,7 +26,7 @@ from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
-from lark_controller.reconcile.confirmations import TRANSLATED
+from lark_controller.reconcile.confirmations import TRANSLATED, RulesAt
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import SwitchState, dpid_text
 from lark_controller.services import flow_list as flow_lists
@@ -53,12 +53,12 @@ class Switches:
         self._counting: Future[Expected] | None = None
 
     def all(self) -> tuple[SwitchStatus, ...]:
-        """All switches that are declared or have been connected, by datapath id."""
+        """All switches that are declared, have been connected or have jobs, by datapath id."""
         loop = self._reconciler
 
         async def read() -> tuple[SwitchStatus, ...]:
             found = []
-            for number, datapath in enumerate(sorted({*loop.switches, *loop.desired.policy.switches})):
+            for number, datapath in enumerate(_known(loop)):
                 if number % _AT_A_TIME == _AT_A_TIME - 1:
                     # Thousands of switches are some ten milliseconds of the loop, and anybody may ask again and again.
                     await asyncio.sleep(0)
@@ -100,7 +100,7 @@ class Switches:
             return {
                 text: (loop.switches.get(number) or SwitchState(number)).label(loop.desired_of(number))
                 for text, number in numbers.items()
-                if number in loop.switches or number in loop.desired.policy.switches
+                if _is_known(loop, number)
             }
 
         return self._loop.call(found) if datapaths else {}
@@ -173,6 +173,15 @@ class Switches:
         return replace(found, steps=(*found.steps, *moved))
 
 
+def _known(loop: Reconciler) -> list[int]:
+    """The switches that are declared, have been connected since this start, or have jobs, which wait for them."""
+    return sorted({*loop.switches, *loop.desired.policy.switches, *loop.desired.edges()})
+
+
+def _is_known(loop: Reconciler, datapath: int) -> bool:
+    return datapath in loop.switches or datapath in loop.desired.policy.switches or loop.desired.count_at(datapath) > 0
+
+
 def _found(loop: Reconciler, text: str) -> int:
     """A switch's datapath id from its id or name. Raises NotFoundError."""
     for datapath, spec in loop.desired.policy.switches.items():
@@ -185,7 +194,7 @@ def _found(loop: Reconciler, text: str) -> int:
         number = int(text.removeprefix("0x").replace(":", ""), 16)
     except ValueError:
         number = -1
-    if number in loop.switches or number in loop.desired.policy.switches:
+    if _is_known(loop, number):
         return number
     found = _on_host(loop, text)
     if len(found) > 1:
@@ -200,7 +209,7 @@ def _on_host(loop: Reconciler, text: str) -> list[int]:
     """The switches on the host of this name, or else on hosts whose names begin with it before the domain."""
     hosts = {
         datapath: _host(loop.desired_of(datapath), loop.switches.get(datapath) or SwitchState(datapath)).lower()
-        for datapath in sorted({*loop.switches, *loop.desired.policy.switches})
+        for datapath in _known(loop)
     }
     name = text.lower()
     whole = [datapath for datapath, host in hosts.items() if name and host == name]
@@ -208,8 +217,13 @@ def _on_host(loop: Reconciler, text: str) -> list[int]:
 
 
 def _host(desired: Desired, state: SwitchState) -> str:
+    """A switch's host: the one that the policy names, else that of the jobs there, else the bridge's description."""
     spec = desired.policy.switches.get(state.datapath)
-    return (spec.host if spec is not None else None) or state.description
+    if spec is not None and spec.host:
+        return spec.host
+    # Ads tell at which switch a job is, so a description may say anything.
+    attached = next(desired.present_at(state.datapath), None)
+    return state.description if attached is None else attached.job.host
 
 
 def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
@@ -218,6 +232,8 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
     state = loop.switches.get(datapath) or SwitchState(datapath)
     spec = desired.policy.switches.get(datapath)
     known = desired.switches.get(datapath)
+    host = _host(desired, state)
+    waiting = loop.confirmations.waiting_for(RulesAt(host)) if host else 0
     return SwitchStatus(
         datapath=dpid_text(datapath),
         name=state.label(desired),
@@ -226,21 +242,29 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
         in_sync=state.in_sync,
         address=state.address,
         through="" if state.link is None else state.link.connection.through,
-        host=_host(desired, state),
+        host=host,
         description=state.description,
         desired=desired.rules.get(datapath, 0),
         installed=state.installed,
         max_rules=0 if spec is None else spec.max_rules,
         jobs=desired.count_at(datapath),
+        waiting=waiting,
         normal=True if known is None else known.normal,
         max_meter=0 if known is None else known.max_meter,
         drift=state.drift,
         packet_ins=state.packet_ins,
         since=state.since,
-        reason=state.reason,
+        reason=state.reason or _why_waiting(host, waiting),
         ports=_ports(desired, state, known) if ports and known is not None else (),
         problems=_problems(loop, state) if ports else (),
     )
+
+
+def _why_waiting(host: str, waiting: int) -> str:
+    if not waiting:
+        return ""
+    words = "1 bridge or nat job waits" if waiting == 1 else f"{waiting} bridge or nat jobs wait"
+    return f"{words} for its worker {host}"
 
 
 def _problems(loop: Reconciler, state: SwitchState) -> tuple[SwitchProblem, ...]:

@@ -21,6 +21,7 @@ from lark_controller.api.usage import (
     TransfersNoted,
     UsageFilter,
     UsagePage,
+    UsageRow,
 )
 from lark_controller.flows import core
 from lark_controller.flows.wan import local_networks
@@ -40,6 +41,12 @@ from lark_controller.services.reservations import Reservations
 from lark_controller.services.scitags import Scitags
 from lark_controller.services.treatments import Said, treatment
 from lark_controller.store import Store
+
+
+def _bounded(row: UsageRow) -> UsageRow:
+    """A row in which no part is more than its whole. Flows are counted some hundred milliseconds after ports: at the
+    end of a transfer the WAN's part of its last packets is in a later minute than these."""
+    return row if row.usage.is_bounded() else replace(row, usage=row.usage.bounded())
 
 
 class Accounts:
@@ -155,7 +162,8 @@ class Accounts:
     def page(self, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
         """A page of the history. Raises NotFoundError for a cursor that is none, StoreError."""
         counted = self._account_writer.counted
-        return replace(self._store.usage.page(chosen, cursor, limit), counted=counted)
+        found = self._store.usage.page(chosen, cursor, limit)
+        return replace(found, rows=tuple(map(_bounded, found.rows)), counted=counted)
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """The present rates of live jobs by group, user, host or job, the most first."""

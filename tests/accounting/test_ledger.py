@@ -382,6 +382,21 @@ def test_a_part_is_never_more_than_its_whole_though_flows_are_read_ahead_of_port
     assert used(again).wan_bytes_in == 2000 + 100 + 900
 
 
+def test_sums_since_a_start_have_no_part_of_bytes_from_before_it() -> None:
+    ledger = opened()
+    ledger.read(1, NOW + 10, PortReading(10, 1000, 0, 0), [FlowReading(CountKind.WAN_OUT, 5, 500)], 10.0)
+    (entry,) = ledger.entries([1])
+    again = Ledger()
+    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    # The flow has counted the rest of the same packets by now.
+    again.read(1, NOW + 20, PortReading(10, 1000, 0, 0), [FlowReading(CountKind.WAN_OUT, 10, 1000)])
+    assert used(again).wan_bytes_out == 1000
+    assert again.sums()["group_cms"].is_bounded()
+    again.read(1, NOW + 30, PortReading(20, 2000, 0, 0), [FlowReading(CountKind.WAN_OUT, 15, 1500)])
+    found = again.sums()["group_cms"]
+    assert (found.bytes_out, found.is_bounded()) == (1000, True)
+
+
 def test_drops_of_now_are_those_between_the_last_two_readings() -> None:
     ledger = opened()
 

@@ -371,7 +371,7 @@ def test_map(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
         ["core1", "wan", "WAN,", "up", "8.0", "4.0", "1000"],
         ["core1", "eth1", "site,", "down"],
     ]
-    assert [row[:3] for row in rows[3:]] == [["worker9", "not", "in"], ["worker1", "in", "sync"]]
+    assert [row[:3] for row in rows[3:]] == [["worker9", "jobs", "wait"], ["worker1", "in", "sync"]]
     assert [line.split() for line in users.splitlines()] == [
         ["FROM", "JOBS", "WAN", "TO", "alice", "TO", "bob"],
         ["alice", "2", "all", "all", "none"],

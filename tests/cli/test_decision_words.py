@@ -40,6 +40,12 @@ def test_connections_by_network(network: str, inbound: bool, outbound: bool, sai
     assert words(decided(inbound=inbound, outbound=outbound), a_job(network)) == said
 
 
+def test_no_rule_is_for_a_job_without_a_network() -> None:
+    decision = decided(blocked=True, slice={"value": '"alice"'}, group="default")
+    said = "outside of it: the job has no network, and nothing passes whatever the rules"
+    assert words(decision, a_job("none")) == said
+
+
 @pytest.mark.parametrize(
     ("rule", "asked", "said"),
     [

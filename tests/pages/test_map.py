@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.fixtures.browser import CORE, POLICY, WORKER2, Reader, Site, panel
+from lark_controller.cli import main as cli
+from tests.fixtures.browser import CORE, POLICY, WORKER1, WORKER2, Reader, Site, panel
+from tests.fixtures.service import wait
 
 pytestmark = pytest.mark.browser
 
@@ -74,7 +78,7 @@ def test_a_worker_whose_jobs_are_at_no_switch_is_drawn_as_well(reader: Reader, s
     worker = page.get_by_role("img", name="The WAN, 1 core switch, 4 workers").locator(
         "a", has_text="natworker.example"
     )
-    expect(worker).to_contain_text("not in sync, 2 jobs")
+    expect(worker).to_contain_text("2 of 2 jobs wait")
     # Nobody but its neighbour calls a job behind NAT, and one of the four jobs has no network at all.
     (party,) = site.lark.get("/v1/map")["parties"]
     assert (party["jobs"], party["wan"], party["reaches"]) == (4, "some", ["some"])
@@ -103,6 +107,73 @@ def test_a_worker_whose_jobs_are_at_no_switch_is_drawn_as_well(reader: Reader, s
     expect(panel(page, "Switches")).to_contain_text("Worker natworker.example has confirmed")
 
 
+def ruled(site: Site, worker: int, number: int, kind: str) -> str:
+    """The ads of a job that is at no switch."""
+    ads = site.ads("alice", worker, number).replace('"ovs_bridge"', f'"{kind}"')
+    ads = re.sub("LarkDatapathId.*\n|LarkAddressType.*\n", "", ads)
+    return f'{ads}LarkInnerAddressIPv4 = "10.64.9.{number}"\n'
+
+
+def test_a_worker_has_one_state_in_the_picture_the_tables_and_the_commands(
+    reader: Reader, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LARK_URL", site.url)
+    monkeypatch.setenv("LARK_TOKEN", site.reader)
+
+    def lines(command: str) -> tuple[str, str]:
+        assert cli.main([command]) == cli.OK
+        one, other = (line for line in capsys.readouterr().out.splitlines() if re.search(r"\bworker[12] ", line))
+        return one, other
+
+    site.run("alice")
+    for number, kind in ((50, "nat"), (51, "bridge")):
+        assert site.lark.post(ruled(site, WORKER1, number, kind), 0).status == 201
+    page = reader.log_in(site.reader, "#/map")
+    worker = page.get_by_role("img", name="The WAN, 1 core switch, 3 workers").locator("a", has_text="worker1")
+    expect(worker).to_contain_text("2 of 3 jobs wait")
+    for command in ("map", "switches"):
+        one, other = lines(command)
+        assert "jobs wait" in one
+        assert "in sync" in other
+    assert "2 bridge or nat jobs wait for its worker worker1.example" in lines("switches")[0]
+    why = re.compile("worker1 .*jobs wait.*2 bridge or nat jobs wait for its worker worker1.example")
+    for view in ("switches", ""):
+        reader.go(f"#/{view}")
+        expect(page.get_by_role("row", name=why)).to_be_visible()
+    # The switch itself holds what it should: no alert of its flows.
+    assert site.lark.switch(WORKER1)["in_sync"] is True
+    rules = "/v1/hosts/worker1.example/rules"
+    there = json.dumps({"revision": site.lark.get(rules)["revision"]})
+    assert site.lark.request("PUT", rules, there, "application/json").status == 200
+    for command in ("map", "switches"):
+        assert all("in sync" in line for line in lines(command))
+    reader.go("#/map")
+    expect(worker).to_contain_text("in sync, 3 jobs")
+    # Nothing is known then of its jobs' traffic, which is not that there is none.
+    site.disconnect(WORKER1)
+    expect(worker).to_contain_text("away, 3 jobsrates not known")
+    expect(page.locator("svg.map g", has_text="WAN")).to_contain_text("without 3 jobs whose switches are away")
+    one, _ = lines("map")
+    assert one.split() == ["worker1", "away", "3"]
+
+
+def test_a_switch_that_no_policy_names_has_the_rate_of_its_jobs(site: Site) -> None:
+    declared = re.search(".*role: edge, host: worker1.*\n", POLICY)
+    assert declared is not None
+    site.lark.put_policy(POLICY.replace(declared[0], ""))
+    job = site.run("alice")
+    total = itertools.count(1)
+
+    def carries() -> dict[str, Any]:
+        """It sends on, so that there is a rate at whichever moment it is looked at."""
+        megabytes = next(total)
+        site.passed(job, megabytes, megabytes)
+        return next(each for each in site.lark.get("/v1/map")["edges"] if each["datapath"] == f"{WORKER1:016x}")
+
+    wait(lambda: carries()["rate"]["outward"] > 0)
+    assert site.lark.get("/v1/switches/worker1.example")["datapath"] == f"{WORKER1:016x}"
+
+
 def test_a_thousand_workers_are_one_picture_of_the_same_size(reader: Reader, site: Site) -> None:
     lines = "".join(
         f'  many{number}: {{datapath: "{0x1000 + number:016x}", role: edge, host: many{number}.example}}\n'
@@ -110,12 +181,13 @@ def test_a_thousand_workers_are_one_picture_of_the_same_size(reader: Reader, sit
     )
     site.lark.put_policy(POLICY.replace("policies:\n", lines + "policies:\n", 1))
     site.run("dave", 0xE3, seconds=0)
+    assert site.lark.post(ruled(site, WORKER2, 50, "nat"), 0).status == 201
     found = site.lark.get("/v1/map")
-    # Of those that are away, first the one for which a job waits; so in the overview.
-    assert [each["name"] for each in found["edges"][:2]] == ["worker3", "many0"]
-    assert site.lark.get("/v1/overview")["shown"][0]["name"] == "worker3"
+    # Of those with problems, first the ones whose jobs wait; so in the overview.
+    assert [each["name"] for each in found["edges"][:3]] == ["worker3", "worker2", "many0"]
+    assert {each["name"] for each in site.lark.get("/v1/overview")["shown"][:2]} == {"worker2", "worker3"}
     # Nearly all are away: those that work are drawn all the same.
-    assert [each["name"] for each in found["edges"] if each["connected"]] == ["worker1", "worker2"]
+    assert [each["name"] for each in found["edges"] if each["connected"]] == ["worker2", "worker1"]
     assert len(found["edges"]) == 12
     assert sum(each["switches"] for each in found["rest"]) == 1003 - 12
     page = reader.log_in(site.reader, "#/map")

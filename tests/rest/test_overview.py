@@ -36,11 +36,29 @@ def test_the_overview_counts_jobs_and_switches_and_names_the_switches_to_look_at
 
 @pytest.mark.parametrize(
     ("changed", "asks"),
-    [({}, False), ({"in_sync": False}, True), ({"drift": 1}, True), ({"desired": 89}, False), ({"desired": 90}, True)],
+    [
+        ({}, False),
+        ({"in_sync": False}, True),
+        ({"waiting": 1}, True),
+        ({"drift": 1}, True),
+        ({"desired": 89}, False),
+        ({"desired": 90}, True),
+    ],
 )
 def test_which_switches_ask_for_attention(changed: dict[str, int], asks: bool) -> None:
     calm = SwitchStatus("00000000000000e1", "w", "edge", True, True, desired=10, max_rules=100)
     assert needs_attention(replace(calm, **changed)) is asks  # type: ignore[arg-type]  # a table of changes
+
+
+def test_a_worker_whose_switch_has_no_name_is_called_by_its_host_on_the_map(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge, *_ = api.controls.switches.all()
+    nameless = replace(edge, name=edge.datapath)
+    bare = replace(nameless, datapath="00000000000000ee", name="00000000000000ee", host="")
+    monkeypatch.setattr(api.controls.switches, "all", lambda: (nameless, bare))
+    names = {each["datapath"]: each["name"] for each in api.get("/v1/map").json["edges"]}
+    assert (names[nameless.datapath], names[bare.datapath]) == (nameless.host, bare.datapath)
 
 
 def test_a_token_can_ask_what_it_is(api: Api) -> None:

@@ -229,6 +229,27 @@ def test_a_switch_has_its_name_before_it_has_connected_and_is_called_by_its_host
                 controller.switches.find(word)
 
 
+def test_a_switch_that_is_away_since_a_restart_is_listed_where_jobs_wait_for_it(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        job = post(controller, 1).job
+        controller.jobs.confirm(job.id, 20)
+        # A description is any text.
+        assert controller.switches.find("worker1").description.startswith("fake")
+    with running(tmp_path) as controller:
+        # Nobody declared it, and it has not come back.
+        (core, edge) = sorted(controller.switches.all(), key=lambda each: each.role)
+        assert (core.name, core.state) == ("core1", "away")
+        assert (edge.datapath, edge.host, edge.state, edge.jobs) == (f"{1:016x}", "worker1", "away", 1)
+        for word in ("1", "worker1"):
+            assert controller.switches.find(word).reason == "has not connected yet"
+        assert controller.switches.names([edge.datapath]) == {edge.datapath: edge.datapath}
+        controller.jobs.end(job.id, "hook")
+        until(lambda: [each.role for each in controller.switches.all()] == ["core"])
+
+
 def test_a_job_waits_for_its_switch_and_for_its_port(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path) as controller:
         job = post(controller, 1, port="late0").job

@@ -213,13 +213,25 @@ def test_explain_tells_the_treatment_of_what_htcondor_moves_and_whether_it_is_in
         assert any(step.text.startswith("job 1.0: transfers rule 1 (policy line") for step in steps)
 
 
-def test_explain_says_nothing_of_transfers_where_no_rule_is_about_them(tmp_path: Path, network: FakeNetwork) -> None:
+def test_explain_says_that_transfers_are_outside_of_a_policy_without_rules_for_them(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
     with running(tmp_path) as controller:
         connect(network, controller, an_edge())
         connect(network, controller, a_core())
-        post(controller, 1, "alice")
-        steps = controller.switches.explain("10.64.0.1", "192.0.2.1", PATIENCE).steps
-        assert not any(step.where == "transfers" for step in steps)
+        for number, owner in ((1, "alice"), (2, "bob")):
+            post(controller, number, owner)
+
+        def told(src: str, dst: str, owner: str | None = None) -> list[str]:
+            steps = controller.switches.explain(src, dst, PATIENCE, owner).steps
+            return [step.text for step in steps if step.where == "transfers"]
+
+        outside = "(sandboxes, URLs) is outside of the policy, which has no rule for transfers"
+        assert told("10.64.0.1", "192.0.2.1") == [f"what HTCondor moves for job 1.0 {outside}"]
+        assert told("10.64.0.1", "10.64.0.2") == [f"what HTCondor moves for jobs 1.0 and 2.0 {outside}"]
+        # Another user's is nobody's business; where no job is concerned, there is nothing to say.
+        assert told("10.64.0.1", "10.64.0.2", "alice") == [f"what HTCondor moves for job 1.0 {outside}"]
+        assert told("10.9.9.9", "192.0.2.1") == []
 
 
 # Room for two addresses' flows on the core.

@@ -12,14 +12,21 @@ import pytest
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_common.errors import NotFoundError
-from lark_controller.accounting.readings import PortReading, QueueReading, TransferCounts, WorkerCounts
+from lark_controller.accounting.readings import (
+    CountKind,
+    FlowReading,
+    PortReading,
+    QueueReading,
+    TransferCounts,
+    WorkerCounts,
+)
 from lark_controller.accounting.usage import JobUsage, Usage
 from lark_controller.api.controls import Controls
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.usage import TransferReport, UsageFilter
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job
-from lark_controller.rest.scrape import ControlsCollector
+from lark_controller.rest.scrape import ControlsCollector, LocalParts
 from lark_controller.switches.openflow.replies import PortCounters
 from tests.fixtures.controllers import (
     POLICY,
@@ -106,6 +113,51 @@ def test_transfers_are_in_the_use_of_group_user_host_and_job_and_in_the_metrics(
                 400,
                 700,
             )
+
+
+def test_minutes_of_the_past_have_no_part_that_is_more_than_its_whole(tmp_path: Path, network: FakeNetwork) -> None:
+    with counting(tmp_path, network, 0) as (controller, _, job):
+        ledger, writer = controller.usage._ledger, controller._account_writer
+        began = time.time() // 60 * 60 + 60
+        ledger.read(job.number, began, PortReading(0, 0, 0, 0), port_age=1.0)
+        port = PortReading(10, 1000, 0, 0)
+        ledger.read(job.number, began + 50, port, [FlowReading(CountKind.WAN_OUT, 5, 500)])
+        writer.write()
+        # The flow has counted the rest of the same packets by now, and a minute has passed.
+        ledger.read(job.number, began + 110, port, [FlowReading(CountKind.WAN_OUT, 10, 1000)])
+        writer.write()
+        assert used(controller, job.id).usage.wan_bytes_out == 1000
+        for by in ("group", "user", "host"):
+            rows = controller.usage.page(UsageFilter(by, began, began + 180, 60, bucket="minute"), None, 10).rows
+            assert [row.usage.bytes_out for row in rows] == [1000, 0]
+            assert all(row.usage.is_bounded() for row in rows)
+        (whole,) = controller.usage.page(UsageFilter("group", began, began + 180, 60), None, 10).rows
+        assert (whole.usage.bytes_out, whole.usage.wan_bytes_out) == (1000, 1000)
+
+
+def test_a_counter_of_metrics_does_not_fall_when_flows_follow_ports(tmp_path: Path, network: FakeNetwork) -> None:
+    with counting(tmp_path, network, 0, POLICY + "groups: {all: {when: 'true'}}\n") as (controller, _, job):
+        ledger, collector = controller.usage._ledger, ControlsCollector(cast("Controls", controller))
+        now = time.time()
+
+        def read(at: int, out: int, wan: int) -> dict[str, float]:
+            """The bytes that a scrape after such a reading has, by scope."""
+            flow = FlowReading(CountKind.WAN_OUT, wan // 100, wan)
+            ledger.read(job.number, now + at, PortReading(out // 100, out, 0, 0), [flow], 1.0)
+            return {
+                sample.labels["scope"]: sample.value
+                for family in collector._groups()
+                for sample in family.samples
+                if sample.name == "lark_group_bytes_total" and sample.labels["direction"] == "out"
+            }
+
+        read(0, 0, 0)
+        assert read(10, 5000, 3000) == {"wan": 3000, "local": 2000}
+        # All of it was to the WAN. Prometheus would take a counter that falls for one that began anew.
+        assert read(20, 5000, 5000) == {"wan": 5000, "local": 2000}
+        assert read(30, 8000, 5000) == {"wan": 5000, "local": 3000}
+    parts = LocalParts()
+    assert [parts.of(("all", "out"), total, wan) for total, wan in ((9, 4), (9, 6), (2, 1), (3, 3))] == [5, 5, 1, 1]
 
 
 def test_the_last_reading_needs_no_round(tmp_path: Path, network: FakeNetwork) -> None:

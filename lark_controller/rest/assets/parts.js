@@ -42,7 +42,7 @@ export function linked(text) {
 }
 
 const GOOD = new Set(["enforced", "in sync", "forwarded", "installed", "valid", "active", "standby"]);
-const POOR = new Set(["registering", "pending", "unknown", "missing", "desired", "nearly full", "starting"]);
+const POOR = new Set(["registering", "pending", "unknown", "missing", "desired", "nearly full", "jobs wait", "starting"]);
 const BAD = new Set(["refused", "quarantined", "blocked", "away", "out of sync", "dropped", "foreign", "changed by others", "lost"]);
 
 // A state in its own word; the colour and the mark only repeat it.
@@ -61,8 +61,7 @@ export function jobState(job) {
 }
 
 export function switchState(one) {
-  if (!one.connected) return "away";
-  if (!one.in_sync) return "out of sync";
+  if (one.state !== "in sync") return one.state;
   if (one.drift > 0) return "changed by others";
   return one.max_rules && one.desired >= 0.9 * one.max_rules ? "nearly full" : "in sync";
 }

@@ -13,7 +13,7 @@ from marshmallow import fields
 from lark_controller.accounting.usage import IDLE, Rate
 from lark_controller.api.described import Dpid
 from lark_controller.api.reservations import LinkStatus
-from lark_controller.api.switches import PortLoad, SwitchStatus
+from lark_controller.api.switches import AWAY, IN_SYNC, OUT_OF_SYNC, STATES, PortLoad, SwitchStatus, state_of
 from lark_controller.api.workers import RuledWorker
 from lark_controller.policies.reach import Party
 from lark_controller.policies.topology import ACCESS, is_wan
@@ -44,6 +44,7 @@ class MapCore:
     name: Annotated[str, "Its name"]
     connected: Annotated[bool, "Connected now"]
     in_sync: Annotated[bool, "It holds exactly the desired flows"]
+    state: Annotated[str, STATES]
     ports: Annotated[tuple[PortLoad, ...], "Its ports to the WAN, then those to the site; none while it is away"]
 
 
@@ -54,9 +55,11 @@ class MapSwitch:
     datapath: Annotated[Dpid | None, "Datapath id of its switch; null where its jobs are at none (bridge, nat)"]
     name: Annotated[str, "The switch's name, or the host"]
     connected: Annotated[bool, "Its switch is connected now; true where it has none"]
-    in_sync: Annotated[bool, "Its switch holds exactly the desired flows, and it has the rules of its jobs at none"]
-    jobs: Annotated[int, "Jobs attached to it"]
-    rate: Annotated[Rate, "Present rate of the jobs on its host"]
+    in_sync: Annotated[bool, "Its switch holds exactly the desired flows; true where it has none"]
+    waiting: Annotated[int, "Its jobs at no switch (bridge, nat) whose rules it has not confirmed"]
+    state: Annotated[str, STATES]
+    jobs: Annotated[int, "Its jobs, those at no switch among them"]
+    rate: Annotated[Rate, "Present rate of the jobs on its host; of jobs at a switch that is away none is known"]
     capacity: Annotated[float | None, "Capacity of its host's access link, Mb/s"]
     shared: Annotated[bool, "Both directions share that capacity"]
 
@@ -67,6 +70,7 @@ class MapRest:
 
     connected: Annotated[bool, "Connected now"]
     in_sync: Annotated[bool, "They hold exactly the desired flows"]
+    state: Annotated[str, STATES]
     switches: Annotated[int, "Number of workers"]
     jobs: Annotated[int, "Jobs attached to them"]
     rate: Annotated[Rate, "Present rate of these jobs"]
@@ -131,18 +135,13 @@ def show() -> dict[str, object]:
     trunks = [link for link in links if not link.name.startswith(ACCESS)]
     loads = controls.switches.core_ports()
     cores = [
-        MapCore(each.datapath, each.name, each.connected, each.in_sync, loads.get(each.datapath, ()))
+        MapCore(each.datapath, each.name, each.connected, each.in_sync, each.state, loads.get(each.datapath, ()))
         for each in switches
         if each.role == "core"
     ]
     ruled = {each.host: each for each in controls.workers.ruled()}
     edges = [_drawn(each, ruled.pop(each.host, None), rates, access) for each in switches if each.role == "edge"]
-    edges += [
-        MapSwitch(
-            None, each.host, True, not each.waiting, each.jobs, rates.get(each.host, IDLE), *_of(each.host, access)
-        )
-        for each in ruled.values()
-    ]
+    edges += [_without_switch(each, rates, access) for each in ruled.values()]
     drawn, others = _chosen(edges)
     reach = controls.policy.reach()
     return {
@@ -167,13 +166,23 @@ def _drawn(
     """A worker with a switch, which may have jobs at none as well."""
     return MapSwitch(
         switch.datapath,
-        switch.name,
+        # One that nobody has named is better known by its host.
+        switch.host if switch.host and switch.name == switch.datapath else switch.name,
         switch.connected,
-        switch.in_sync and (ruled is None or not ruled.waiting),
+        switch.in_sync,
+        switch.waiting,
+        switch.state,
         switch.jobs + (0 if ruled is None else ruled.jobs),
         rates.get(switch.host, IDLE),
         *_of(switch.host, access),
     )
+
+
+def _without_switch(ruled: RuledWorker, rates: Mapping[str, Rate], access: Mapping[str, LinkStatus]) -> MapSwitch:
+    """A worker whose jobs are all at no switch."""
+    state = state_of(connected=True, in_sync=True, waiting=ruled.waiting)
+    rate, link = rates.get(ruled.host, IDLE), _of(ruled.host, access)
+    return MapSwitch(None, ruled.host, True, True, ruled.waiting, state, ruled.jobs, rate, *link)
 
 
 def _of(host: str, access: Mapping[str, LinkStatus]) -> tuple[float | None, bool]:
@@ -185,24 +194,38 @@ def _of(host: str, access: Mapping[str, LinkStatus]) -> tuple[float | None, bool
 def _chosen(edges: Iterable[MapSwitch]) -> tuple[list[MapSwitch], list[MapSwitch]]:
     """The switches to be drawn, and the others. Many with problems leave room for those that carry most."""
     ranked = sorted(edges, key=_rank)
-    well = next((at for at, each in enumerate(ranked) if each.connected and each.in_sync), len(ranked))
+    well = next((at for at, each in enumerate(ranked) if each.state == IN_SYNC), len(ranked))
     troubled = min(well, max(DRAWN // 2, DRAWN - (len(ranked) - well)))
     end = well + DRAWN - troubled
     return ranked[:troubled] + ranked[well:end], ranked[troubled:well] + ranked[end:]
 
 
-def _rank(switch: MapSwitch) -> tuple[bool, bool, float, int, str]:
-    in_sync = switch.connected and switch.in_sync
-    return in_sync, switch.connected, -(switch.rate.inward + switch.rate.outward), -switch.jobs, switch.name
+def _rank(switch: MapSwitch) -> tuple[bool, bool, bool, float, int, str]:
+    return (
+        switch.state == IN_SYNC,
+        # A problem that concerns jobs comes before one that concerns none yet.
+        not switch.jobs,
+        switch.connected,
+        -(switch.rate.inward + switch.rate.outward),
+        -switch.jobs,
+        switch.name,
+    )
 
 
 def _summed(switches: Iterable[MapSwitch]) -> list[MapRest]:
-    alike: dict[tuple[bool, bool], list[MapSwitch]] = {}
+    alike: dict[str, list[MapSwitch]] = {}
     for each in switches:
-        alike.setdefault((each.connected, each.connected and each.in_sync), []).append(each)
+        alike.setdefault(each.state, []).append(each)
     return [
-        MapRest(connected, in_sync, len(same), sum(each.jobs for each in same), _sum(each.rate for each in same))
-        for (connected, in_sync), same in alike.items()
+        MapRest(
+            state != AWAY,
+            state not in (AWAY, OUT_OF_SYNC),
+            state,
+            len(same),
+            sum(each.jobs for each in same),
+            _sum(each.rate for each in same),
+        )
+        for state, same in alike.items()
     ]
 
 

@@ -10,7 +10,7 @@ from flask import g
 from marshmallow import fields
 
 from lark_controller.api.policy import PolicyVersion
-from lark_controller.api.switches import SwitchStatus
+from lark_controller.api.switches import IN_SYNC, SwitchStatus
 from lark_controller.jobs.job import JobState
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
@@ -145,4 +145,4 @@ def _rank(switch: SwitchStatus) -> tuple[bool, bool, int, int, str]:
 def needs_attention(switch: SwitchStatus) -> bool:
     """True if a switch needs an operator's attention."""
     full = switch.max_rules > 0 and switch.desired >= NEARLY_FULL * switch.max_rules
-    return not switch.in_sync or full or switch.drift > 0
+    return switch.state != IN_SYNC or full or switch.drift > 0

@@ -13,6 +13,7 @@ from lark_controller.api.health import Readiness
 from lark_controller.api.jobs import TransferState, Waiting
 from lark_controller.api.policy import Effect, JobChange, PastPolicy, Plan, PolicyVersion, SwitchPlan
 from lark_controller.api.switches import (
+    STATES,
     Explanation,
     FlowStatus,
     FlowTable,
@@ -308,12 +309,12 @@ class JobPageSchema(Page):
 
 PortSchema = schema_of(PortStatus, "PortSchema")
 SwitchProblemSchema = schema_of(SwitchProblem, "SwitchProblemSchema")
-SwitchSchema = schema_of(SwitchStatus, "SwitchSchema", without=("ports", "problems"))
-SwitchDetailSchema = schema_of(SwitchStatus, "SwitchDetailSchema")
+SwitchSchema = schema_of(SwitchStatus, "SwitchSchema", without=("ports", "problems"), state=a_text(STATES))
+SwitchDetailSchema = schema_of(SwitchStatus, "SwitchDetailSchema", state=a_text(STATES))
 
 
 class SwitchListSchema(Written):
-    """All switches that are declared or have been connected."""
+    """All switches that are declared, have been connected or have jobs."""
 
     switches = Rows(SwitchSchema, "The switches")
 

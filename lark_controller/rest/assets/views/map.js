@@ -6,17 +6,16 @@ import { count, rate, several } from "../format.js";
 import { bar, headed, link, to, userLink } from "../parts.js";
 
 // The picture for a window, and the one for a phone, at whose width the other would be a fifth of itself.
-const WIDE = { width: 1040, row: 4, box: 236, height: 84, gap: 24, letters: 28 };
-const NARROW = { width: 356, row: 2, box: 168, height: 102, gap: 16, letters: 19 };
+const WIDE = { width: 1040, row: 4, box: 236, height: 84, gap: 24, names: 25, letters: 28 };
+const NARROW = { width: 356, row: 2, box: 168, height: 102, gap: 16, names: 16, letters: 19 };
 const LINE = 17;
 // Ports of a core that have a line each.
 const PORTS = 6;
 const MARKS = { all: ["✓", "all"], some: ["◐", "some"], none: ["✕", "none"] };
 
-function state(one) {
-  if (!one.connected) return ["bad", "away"];
-  return one.in_sync ? ["good", "in sync"] : ["poor", "not in sync"];
-}
+// A worker's state and jobs in words.
+const workers = (one) => (one.state === "jobs wait" ? `${count(one.waiting)} of ${several(one.jobs, "job")} wait` : `${one.state}, ${several(one.jobs, "job")}`);
+const kindOf = (one) => (one.state === "in sync" ? "good" : one.connected ? "poor" : "bad");
 
 // How much of a link is used, in the direction that has more, or in both where they share it; null where its capacity is not known.
 function load({ inward, outward }, capacity, shared = false) {
@@ -55,11 +54,13 @@ function portLine({ name, up, outward, inward, capacity }) {
 function coreBox(each, { width, letters }) {
   const ports = each.ports.slice(0, PORTS).map((port) => short(portLine(port), 2 * letters + 8));
   if (each.ports.length > PORTS) ports.push(`${several(each.ports.length - PORTS, "port")} more`);
-  return { key: each.datapath, kind: state(each)[0], href: to("switches", each.datapath), width, part: null,
-    title: short(each.name || each.datapath, letters), lines: [`core switch, ${state(each)[1]}`, ...ports],
+  return { key: each.datapath, kind: kindOf(each), href: to("switches", each.datapath), width, part: null,
+    title: short(each.name || each.datapath, letters), lines: [`core switch, ${each.state}`, ...ports],
     height: 52 + LINE * (ports.length + 1) };
 }
 
+// Jobs whose rates are not known: those at switches that are away.
+const blind = ({ edges, rest }) => [...edges, ...rest].reduce((sum, each) => sum + (each.state === "away" ? each.jobs : 0), 0);
 const short = (text, letters) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
 const most = (parts) => parts.reduce((found, each) => (each === null ? found : Math.max(found ?? 0, each)), null);
 
@@ -68,14 +69,15 @@ function picture(found, shape) {
   const narrow = shape === NARROW;
   const wanRate = { inward: found.wan.rate.wan_inward, outward: found.wan.rate.wan_outward };
   const middle = width / 2;
-  const rates = (one) => (narrow ? [`↑ ${rate(one.outward)}`, `↓ ${rate(one.inward)}`] : [ways(one)]);
+  // Nothing is known of what passes a switch that is away.
+  const rates = (one) => (one.state === "away" ? ["rates not known"] : narrow ? [`↑ ${rate(one.rate.outward)}`, `↓ ${rate(one.rate.inward)}`] : [ways(one.rate)]);
   const boxes = [
-    ...found.edges.map((each) => ({ key: each.datapath || each.name, kind: state(each)[0], title: short(each.name || each.datapath, shape.letters),
+    ...found.edges.map((each) => ({ key: each.datapath || each.name, kind: kindOf(each), title: short(each.name || each.datapath, shape.names),
       href: each.datapath ? to("switches", each.datapath) : to("jobs", { host: each.name }),
-      lines: [`${state(each)[1]}, ${several(each.jobs, "job")}${each.capacity && !narrow ? `, ${rate(each.capacity)}` : ""}`, ...rates(each.rate)],
+      lines: [`${workers(each)}${each.capacity && !narrow ? `, ${rate(each.capacity)}` : ""}`, ...rates(each)],
       part: load(each.rate, each.capacity, each.shared) })),
-    ...found.rest.map((each) => ({ key: state(each)[1], kind: `${state(each)[0]} many`, title: `${several(each.switches, "worker")} more`, href: "#/switches",
-      lines: [`${state(each)[1]}, ${several(each.jobs, "job")}`, ...rates(each.rate)], part: null })),
+    ...found.rest.map((each) => ({ key: each.state, kind: `${kindOf(each)} many`, title: `${several(each.switches, "worker")} more`, href: "#/switches",
+      lines: [`${each.state}, ${several(each.jobs, "job")}`, ...rates(each)], part: null })),
   ].map((each) => ({ ...each, width: shape.box, height: shape.height }));
   // Cores need room for the rates of their ports: one to a row on a phone, two elsewhere.
   const coreRow = narrow ? 1 : Math.min(2, Math.max(1, found.cores.length));
@@ -110,7 +112,8 @@ function picture(found, shape) {
     }),
     box(narrow ? 8 : middle - 400, 16, { key: "wan", kind: "wan", width: narrow ? width - 16 : 800, height: 84, title: "WAN", part: wanPart, lines: [
       `jobs: ${ways(wanRate)}${found.wan.capacity ? ` of ${rate(found.wan.capacity)}${found.wan.shared ? " together" : ""}` : ""}`,
-      found.wan.reserved ? `${rate(found.wan.reserved)} reserved` : "outside of the site"] }),
+      [blind(found) > 0 && `without ${several(blind(found), "job")} whose switches are away`, found.wan.reserved > 0 && `${rate(found.wan.reserved)} reserved`]
+        .filter(Boolean).join(", ") || "outside of the site"] }),
     cores.map((each, index) => box(...corePlace(index), each)),
     h("rect", { class: "site", x: 8, y: site, width: width - 16, height: 24, rx: 4 }),
     h("text", { class: "line on-site", x: middle, y: site + 17, "text-anchor": "middle" }, "the site’s network"),

@@ -50,7 +50,7 @@ export function open({ one, paint, live, signal }) {
 
   const draw = () => paint(title(), detail ? content() : h("p", { class: "empty" }, "Loading…"));
   const content = () => [
-    facts(["State", [state(switchState(detail)), detail.in_sync ? "" : h("span", { class: "reason" }, detail.reason)]],
+    facts(["State", [state(switchState(detail)), detail.state === "in sync" ? "" : h("span", { class: "reason" }, detail.reason)]],
       ["Datapath id", h("code", {}, detail.datapath)], ["Role", detail.role], ["Host", detail.host], ["Connects from", detail.through ? `${detail.address}, through ${detail.through}` : detail.address],
       ["Connected", moment(detail.since)], ["Rules used", rules(detail)], ["Installed", count(detail.installed)], ["Jobs", count(detail.jobs)],
       ["Changed by others", detail.drift ? `${count(detail.drift)} flows` : "never"], ["Packets to controller", count(detail.packet_ins)],

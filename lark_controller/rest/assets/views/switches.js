@@ -11,7 +11,7 @@ export function switchTable(switches) {
   return table("Switches", [
     { head: "Switch", cell: (one) => switchLink(one.datapath, one.name) },
     { head: "Role", cell: (one) => one.role },
-    { head: "State", cell: (one) => [state(switchState(one)), one.in_sync ? "" : h("span", { class: "reason" }, one.reason)] },
+    { head: "State", cell: (one) => [state(switchState(one)), one.state === "in sync" ? "" : h("span", { class: "reason" }, one.reason)] },
     { head: "Rules used", number: true, cell: rules },
     { head: "Installed", number: true, narrow: false, cell: (one) => count(one.installed) },
     { head: "Jobs", number: true, cell: (one) => count(one.jobs) },
