@@ -164,7 +164,7 @@ class DesiredPair:
             placed = self.desired.placed.get(number)
             if placed is not None and follows:
                 decision = again.of(placed)
-                # What is decided as before stands in both states, also of a job that was put meanwhile.
+                # A decision that is the same stands in both states, also of a job that was put meanwhile.
                 if every or decision is not placed.decision:
                     desired.decide_anew(number, decision)
             elif placed is not None:
