@@ -191,7 +191,9 @@ def test_jobs_taken_in_together_are_as_those_that_came_one_by_one(
         waiting: Callable[[int], Any] = some.loop.confirmations.waiting
         assert waiting(job.number) == single.loop.confirmations.waiting(job.number)
     assert sorted(some.loop.confirmations.open()) == sorted(single.loop.confirmations.open())
-    assert list(programs(text, some.loop.desired)) == list(programs(text, single.loop.desired))
+    hold = [list(programs(text, each.loop.desired)) for each in (some, single)]
+    # Of two live jobs at one port, which no registration lets be, either may have its flows.
+    assert hold[0] == hold[1] or len({job.port for job, _ in found}) < len(found)
     for datapath in EDGES:
         assert some.loop.desired.tags_at(datapath) == single.loop.desired.tags_at(datapath)
     # What the store had of each job is no longer shown once it was looked at.
