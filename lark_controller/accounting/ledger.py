@@ -45,7 +45,6 @@ from lark_controller.accounting.places import (
     rate_between,
     read_flow,
     read_port,
-    restore,
 )
 from lark_controller.accounting.plain import FlowCounts, PortCounts
 from lark_controller.accounting.plain_readings import JobReading, PlainReadings
@@ -61,6 +60,7 @@ from lark_controller.accounting.readings import (
 )
 from lark_controller.accounting.shares.steps import Step, is_sound, set_state, state_of
 from lark_controller.accounting.shown import Shown
+from lark_controller.accounting.stored import restore
 from lark_controller.accounting.switch_reading import SwitchReading
 from lark_controller.accounting.unwritten import Unwritten
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate, Usage

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from json import JSONDecoder
 from operator import itemgetter, sub
 from typing import Final
 
-from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, STRETCH, ZEROS, Account
+from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, Account
 from lark_controller.accounting.counters import counted
 from lark_controller.accounting.readings import CountKind, TransferCounts
 from lark_controller.accounting.usage import MOST, Rate, Usage
@@ -49,8 +48,6 @@ _FLOW_SUMS: Final[dict[int, tuple[int, int, int | None]]] = {
     for kind, (size, packets) in FLOW_PLACES.items()
 }
 _IN, _OUT, _WAN_IN, _WAN_OUT = (PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
-# Stored readings have no spaces around them, which json.loads() looks for.
-_decoded: Final = JSONDecoder().raw_decode
 # In the order of TransferCounts.
 TRANSFER_PLACES: Final = tuple(PLACES[f"transfer_{name}"] for name in TransferCounts._fields)
 WORKER_PLACES: Final = tuple(
@@ -155,23 +152,3 @@ def rate_between(before: array[int], now: array[int], elapsed: float, last: Rate
         inward, outward, wan_inward if wan_inward < inward else inward,
         wan_outward if wan_outward < outward else outward, last.transfer_inward, last.transfer_outward,
     )  # fmt: skip
-
-
-def restore(account: Account, readings: str, usage: Sequence[int]) -> None:
-    """Have an account go on from the readings and the use that were written, before a start of the controller."""
-    stored, _ = _decoded(readings)
-    if max(usage) > MOST:
-        # The first versions wrote larger ones. A sum that stays is never less than what is written of it.
-        usage = [min(each, MOST) for each in usage]
-    # Earlier versions wrote the stretch, too.
-    numbers = [*usage, *usage, *stored["counters"]][:STRETCH]
-    numbers += ZEROS[len(numbers) :]
-    numbers[DROPS:PEAK] = drops_of(numbers)
-    # Made in one piece: a start makes 200,000, and each has the size that it needs.
-    account.numbers = array("Q", numbers)
-    # Earlier versions had another word for "reported".
-    reported = stored["reported"] if "reported" in stored else stored["told"]
-    account.started, account.reported, account.at = stored["started"], reported, stored["at"]
-    account.unwritten = account.moved_at = account.at
-    # Its worker counts from a report to the controller before this one, and that may have written less.
-    account.timed, account.restored = False, True

@@ -109,6 +109,11 @@ class Desired(ExternalJobs):
         yield from move_blocks(self.placed, self._decided_anew, self._followed)
         self._followed, self._decided_anew = [], []
 
+    @property
+    def enters_all(self) -> bool:
+        """True while jobs of which nothing else is decided are to be given to :meth:`decide_anew`, too."""
+        return not all(kept for _, _, kept in self._followed)
+
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def dscp_of(self, decision: Decision) -> int:
@@ -160,6 +165,11 @@ class Desired(ExternalJobs):
     def slice_digest(self, key: SliceKey) -> bytes:
         """A digest of the prefixes of a slice's jobs, equal for equal prefixes alone."""
         return self._slices.digest(key)
+
+    @property
+    def slice_changes(self) -> int:
+        """A number that grows wherever the prefixes of a slice's jobs may change."""
+        return self._slices.changes
 
     def build_job(self, datapath: int, number: int) -> Program:
         """The flows at a job's own port that a known switch should hold; none where the job is not attached to it."""

@@ -61,10 +61,12 @@ class LabelledPrefixes:
     The covers of labels that are ``unasked`` are not kept, and their changes not returned, until one is asked for.
     """
 
-    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets", "_shared", "_unasked")
+    __slots__ = ("_block_of", "_blocks", "_labels", "_lengths", "_sets", "_shared", "_unasked", "changes")
 
     def __init__(self, unasked: Iterable[Hashable] = ()) -> None:
         self._unasked = set(unasked)
+        # Grows wherever a cover may change: while it is the same, all covers are.
+        self.changes = 0
         self._labels: dict[int, Hashable] = {}
         # The block that each address came from, by its prefix, so that a copy of this one is one of its references.
         self._block_of: dict[int, Prefix] = {}
@@ -165,6 +167,7 @@ class LabelledPrefixes:
         """:meth:`put` of many addresses, each :func:`packed`, into an empty set; covers are calculated once, at last.
         Raises ValueError for a block that does not hold its address."""
         assert not self._labels, "only an empty set is filled"
+        self.changes += 1
         # Addresses that were there already, those out of no block, and those out of each.
         again, alone = list[tuple[int, Prefix | None, Hashable | None]](), list[int]()
         out_of: dict[Prefix, tuple[_Block, list[int]]] = {}
@@ -396,6 +399,7 @@ class LabelledPrefixes:
         self, before: set[tuple[Hashable, Prefix]], after: set[tuple[Hashable, Prefix]]
     ) -> list[tuple[Hashable, Delta]]:
         """Apply what a region counted as and counts as now; the net change of every label's cover."""
+        self.changes += 1
         came: dict[Hashable, set[Prefix]] = {}
         went: dict[Hashable, set[Prefix]] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Self
 
 from lark_common.runs import NetworkType
@@ -61,6 +61,10 @@ class PlacedJobs:
     def present_at(self, datapath: int) -> Iterator[Placed]:
         """The jobs that belong to an edge, in any order."""
         return (self.placed[number] for number in self._local.at(datapath).numbers)
+
+    def numbers_at(self, datapath: int) -> Set[int]:
+        """The numbers of the jobs that belong to an edge."""
+        return self._local.at(datapath).numbers
 
     def count_at(self, datapath: int) -> int:
         """The number of jobs of an edge."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
 from lark_controller.flows.edge import program as edge
@@ -9,7 +11,7 @@ from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_flows
 from lark_controller.flows.model import Changes, Flow, Program
 from lark_controller.flows.placement import Placed
-from lark_controller.policies.model import Policy, WanAction
+from lark_controller.policies.model import Policy, SliceKey, WanAction
 
 
 def places_alike(one: Policy, other: Policy) -> bool:
@@ -37,6 +39,11 @@ class Transition:
         # Jobs of which the same is decided differ by their slices' tags alone.
         self._unmarked = _marks_alike(before.policy, after.policy) and before.networks == after.networks
         self._rules: dict[bool, tuple[tuple[Flow, ...], tuple[Flow, ...]]] = {}
+        # Slices whose prefixes were compared, and those of them that differ, as long as neither state's change: a slice
+        # has jobs on many switches.
+        self._compared: set[SliceKey] = set()
+        self._differing: set[SliceKey] = set()
+        self._compared_at = (-1, -1)
 
     def changes(self, datapath: int) -> Changes:
         """The changes that a switch needs which holds what it should hold in ``before``; counts its rules in ``after``.
@@ -49,9 +56,7 @@ class Transition:
             return diff(after.program(datapath), before.build(datapath))
         there, new_flows = (list(flows) for flows in self._differing_rules(now.tracks))
         tags, old_tags = after.tags_at(datapath), before.tags_at(datapath)
-        for key in tags.keys() | old_tags.keys():
-            if tags.get(key) == old_tags.get(key) and after.slice_digest(key) == before.slice_digest(key):
-                continue
+        for key in self._moved_slices(tags, old_tags):
             if key in old_tags:
                 there += slice_flows(old_tags[key], before.slice_prefixes(key))
             if key in tags:
@@ -77,14 +82,11 @@ class Transition:
         """The jobs of a switch whose own flows there differ, as they are placed before and after."""
         before, after = self._before, self._after
         if self._unmarked and after.tags_at(datapath) == before.tags_at(datapath):
-            numbers = {
-                each.job.number for each in after.present_at(datapath) if before.placed.get(each.job.number) is not each
-            }
-            numbers |= {
-                each.job.number for each in before.present_at(datapath) if after.placed.get(each.job.number) is not each
-            }
+            was_at, is_at = before.placed, after.placed
+            here = before.numbers_at(datapath) | after.numbers_at(datapath)
+            numbers = {number for number in here if was_at.get(number) is not is_at.get(number)}
         else:
-            numbers = {each.job.number for desired in (before, after) for each in desired.present_at(datapath)}
+            numbers = {*before.numbers_at(datapath), *after.numbers_at(datapath)}
         found = []
         for number in sorted(numbers):
             was, now = before.placed.get(number), after.placed.get(number)
@@ -93,6 +95,19 @@ class Transition:
             if was is None or now is None or not self._alike(was, now) or before.marks(was) != after.marks(now):
                 found.append((was, now))
         return found
+
+    def _moved_slices(self, tags: Mapping[SliceKey, int], old_tags: Mapping[SliceKey, int]) -> set[SliceKey]:
+        """The slices with one of these tags that have another before and after, or other prefixes."""
+        before, after = self._before, self._after
+        if self._compared_at != (at := (before.slice_changes, after.slice_changes)):
+            self._compared, self._differing, self._compared_at = set(), set(), at
+        keys = tags.keys() | old_tags.keys()
+        for key in keys - self._compared:
+            if after.slice_digest(key) != before.slice_digest(key):
+                self._differing.add(key)
+        self._compared |= keys
+        moved = keys & self._differing
+        return moved if tags == old_tags else moved | {key for key in keys if tags.get(key) != old_tags.get(key)}
 
     def _alike(self, was: Placed, now: Placed) -> bool:
         """True where a job has the same flows but for its marks."""

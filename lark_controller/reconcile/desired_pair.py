@@ -159,11 +159,14 @@ class DesiredPair:
 
     def _decisions(self, desired: Desired, decider: Decider, *, follows: bool) -> Iterator[None]:
         """Decide every job that is there by another policy, some a step."""
-        again = _Again(decider)
+        again, every = _Again(decider), desired.enters_all
         for count, number in enumerate(list(self.desired.placed), 1):
             placed = self.desired.placed.get(number)
             if placed is not None and follows:
-                desired.decide_anew(number, again.of(placed))
+                decision = again.of(placed)
+                # A decision that is the same stands in both states, also of a job that was put meanwhile.
+                if every or decision is not placed.decision:
+                    desired.decide_anew(number, decision)
             elif placed is not None:
                 desired.put(placed.job, decider.of(placed.job))
             if count % _A_STEP == 0:

@@ -8,14 +8,14 @@ takes the whole job back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
 from lark_common.classads.ads import JobAd
 from lark_common.errors import AdError, PathError
-from lark_controller.jobs.job import Job
+from lark_controller.jobs.job import Facts, Job
 from lark_controller.qos.booking import End, flow_booking
 from lark_controller.qos.pattern import ATTRIBUTE, NodePattern, node_pattern
 from lark_controller.qos.reservation import Booking
@@ -53,13 +53,24 @@ class NodePatterns:
     def note(self, job: Job) -> None:
         """Take in a live job, if it is a node of one with a pattern."""
         # Of every job that is put, so what most jobs have not comes first.
-        if not any(name == _FACT for name, _ in job.facts.job):
+        if not _asks(job.facts):
             return
         node = node_of(job)
         if node is not None:
             key = (job.run.global_job_id, job.run.started)
             self._nodes.setdefault(key, {})[node] = job.id
             self._of[job.id] = key, node
+
+    def note_all(self, jobs: Iterable[Job]) -> None:
+        """:meth:`note` of all live jobs, many of which have the same facts."""
+        # By identity, as long as the jobs are there that have them.
+        asking: dict[int, tuple[Facts, bool]] = {}
+        for job in jobs:
+            facts = job.facts
+            if (known := asking.get(id(facts))) is None:
+                known = asking[id(facts)] = facts, _asks(facts)
+            if known[1]:
+                self.note(job)
 
     def forget(self, job_id: str) -> None:
         """Forget a job that is over."""
@@ -95,6 +106,11 @@ class NodePatterns:
         nodes = self._nodes.get((job.run.global_job_id, job.run.started), {})
         found = {each: self._live(job_id) for each, job_id in nodes.items() if each != node}
         return {each: other for each, other in found.items() if other is not None and other.id != job.id}
+
+
+def _asks(facts: Facts) -> bool:
+    """True for the facts of a job that asks for a pattern."""
+    return any(name == _FACT for name, _ in facts.job)
 
 
 def node_of(job: Job) -> int | None:

@@ -90,8 +90,7 @@ class Reservations:
         if self._coming is None:
             return
         policy, live = self._coming, self._feed.live()
-        for job in live:
-            self._nodes.note(job)
+        self._nodes.note_all(live)
         capacities = self._store.reservations.worker_capacities() | self.new_links
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         promised = {} if topology is None else self._promised(policy, topology, live)

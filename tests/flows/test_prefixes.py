@@ -234,6 +234,26 @@ def test_a_cover_that_is_asked_for_late_is_as_if_it_had_always_been_kept(
 
 
 @settings(max_examples=100, deadline=None)
+@given(st.lists(puts(), max_size=20), st.lists(puts(), max_size=20), st.booleans())
+def test_while_there_were_no_changes_all_covers_are_the_same(
+    filled: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
+    history: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],
+    relabelled: bool,
+) -> None:
+    one = LabelledPrefixes(unasked="c")
+    known: dict[int, list[bytes]] = {one.changes: [b"", b"", b""]}
+    one.fill((packed(address), block, label) for address, block, label, _ in filled)
+    for address, block, label, put in history:
+        assert known.setdefault(one.changes, found := [one.digest(each) for each in "abc"]) == found
+        if relabelled:
+            one.relabel([(address, label)])
+        elif put:
+            one.put(address, block, label)
+        else:
+            one.discard(address)
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.lists(puts(), max_size=40))
 def test_every_live_address_is_covered_by_its_own_label_alone(
     history: list[tuple[tuple[int, int], Prefix | None, Hashable | None, bool]],

@@ -5,8 +5,10 @@ from __future__ import annotations
 import cProfile
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,10 +16,13 @@ from lark_controller.flows.cookies import Category, parse
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.edge.program import alike
 from lark_controller.flows.transition import Transition, places_alike
-from lark_controller.jobs.job import Job, ReservedFlow
+from lark_controller.jobs.job import Directory, Job, ReservedFlow
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.qos.worker_queues import Claim
+from lark_controller.reconcile import desired_pair
+from lark_controller.reconcile.desired_pair import DesiredPair
+from lark_controller.reconcile.prepared import PreparedDirectory
 from tests.flows.test_desired import CORE, EDGES, FULL, QUEUES, a_job, a_switch, apply, jobs, numbers, steps
 
 BLOCK = """  - block: {when: 'Owner == "mallory"'}\n"""
@@ -77,15 +82,17 @@ def test_the_way_to_another_policy_equals_the_full_recompute(
 
     assert places_alike(old, new)
     after, decider = Desired.following(new, before), Decider(new)
-    waiting = list(before.placed)
-    for number in waiting[:place]:
-        after.decide_anew(number, decider.of(before.placed[number].job))
+    pair = DesiredPair(old, PreparedDirectory(Directory(), decided, before))
+    deciding = pair._decisions(after, decider, follows=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(desired_pair, "_A_STEP", 1)
+        for _ in islice(deciding, place):
+            pass
     # Jobs come, change and go in both states while the policy is prepared, and while it is put in force.
     play(before, decided, early, dict(live))
     play(after, decider, early, live)
-    for number in waiting[place:]:
-        if (placed := before.placed.get(number)) is not None:
-            after.decide_anew(number, decider.of(placed.job))
+    for _ in deciding:
+        pass
     for _, step in zip(after.move_labels(), (*early, *early), strict=False):
         play(before, decided, [step], dict(live))
         play(after, decider, [step], live)

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +17,14 @@ from sqlalchemy import Connection, create_engine, inspect, text
 
 from lab.postgres import PostgresServer
 from lark_common.errors import StoreError
+from lark_controller.accounting.ledger import Ledger
+from lark_controller.accounting.readings import PortReading, WorkerCounts
 from lark_controller.api.jobs import JobFilter
 from lark_controller.store import Store, migrate
 from lark_controller.store.database import connect
 from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, metadata
 from tests.fixtures.databases import NOW, a_run
+from tests.fixtures.stored_readings import as_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,6 +149,24 @@ def test_down_and_up_again(store: Store, store_url: str) -> None:
     store.migrate()
     assert database.read(tables) == full
     assert store.runs.register(a_run(), "", "", "hook", NOW).created
+    database.close()
+
+
+def test_readings_go_down_to_what_the_version_before_reads(store: Store, store_url: str) -> None:
+    ledger = Ledger()
+    for number in (1, 2, 3):
+        ledger.begin(replace(a_run(), number=number, created=NOW), "group")
+        ledger.read(number, NOW + 10, PortReading(5, 500, 7, 700), port_age=10.0)
+    ledger.report(2, NOW + 20, WorkerCounts(PortReading(9, 900, 8, 800), wan=(1, 2, 3, 4)), final=True)
+    entries = ledger.entries([1, 2, 3])
+    earlier = as_json(entries[2].readings)
+    store.usage.write([*entries[:2], entries[2]._replace(readings=earlier)])
+    database = connect(store_url)
+    database.write(lambda connection: command.downgrade(migrate.configuration(connection), "0020_kept_switches"))
+    stored = [each.readings for each in store.usage.unended()]
+    assert stored == [as_json(entries[0].readings), as_json(entries[1].readings), earlier]
+    store.migrate()
+    assert [each.readings for each in store.usage.unended()] == stored
     database.close()
 
 
