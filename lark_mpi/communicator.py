@@ -47,6 +47,8 @@ LONGEST_WAIT: Final = 30.0
 PACE: Final = 2.0
 SLOWEST_PACE: Final = 16.0
 NO_WISH: Final = "the attribute's value is a lark_mpi.Wish"
+# Letters of what is not accepted, such as a list with a rate for each rank.
+SHOWN: Final = 80
 # Numbers of answers are less.
 _LARGEST: Final = 1e300
 
@@ -357,7 +359,8 @@ def _sent(comm: MPI.Intracomm, wish: Wish) -> dict[int, float]:
     try:
         pattern = Pattern(wish.pattern)
     except ValueError:
-        raise ReservationError(f"{wish.pattern}: {', '.join(Pattern)} or a table are accepted") from None
+        shown, accepted = str(wish.pattern)[:SHOWN], ", ".join(Pattern)
+        raise ReservationError(f"{shown}: {accepted} or a table (a dictionary of rates by rank) are accepted") from None
     if wish.rate is None:
         raise ReservationError(f"the pattern {pattern} needs a rate, bytes a second")
     near = _neighbours(comm) if pattern is Pattern.NEIGHBOURS else ()
@@ -366,7 +369,7 @@ def _sent(comm: MPI.Intracomm, wish: Wish) -> dict[int, float]:
 
 def _checked_lease(lease: float) -> float:
     if not within(lease, SHORTEST_LEASE, LONGEST_LEASE):
-        raise ReservationError(f"a lease of {lease} seconds; {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} are accepted")
+        raise ReservationError(f"a lease of {lease!r} seconds; {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} are accepted")
     return float(lease)
 
 

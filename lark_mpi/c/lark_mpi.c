@@ -873,6 +873,8 @@ static void undo(reservation *of) {
         if (!made.id[0] || (made.kbps == wanted && made.steady == was.steady) || made.lost[0]) continue;
         if (!wanted) answers = give(of, job, answers);
         else answers = set(of, job, wanted, was.steady, answers);
+        /* The program reads that it is lost, and reserves it again by its next request. */
+        if (was.lost[0]) keep(of, job, &was);
     }
 }
 
@@ -1256,6 +1258,17 @@ end:
     return result;
 }
 
+/* Says why a call has failed: the program prints it as it does a refusal's reason. */
+static int failed(MPI_Comm comm, char *reason) {
+    int between;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID)
+        snprintf(reason, TEXT, "MPI is not running; between MPI_Init and MPI_Finalize it is accepted");
+    else if (comm != MPI_COMM_NULL && MPI_Comm_test_inter(comm, &between) == MPI_SUCCESS && between)
+        snprintf(reason, TEXT, "the communicator is between two groups; one of a single group is accepted");
+    else snprintf(reason, TEXT, "an MPI call failed, or there is no memory");
+    return LARK_MPI_FAILED;
+}
+
 static int request(MPI_Comm comm, const lark_mpi_wish *wish, reservation **out) {
     char problem[TEXT] = "", reason[TEXT] = "";
     int rank, size, between, jobs = 0, refused = 0, result = LARK_MPI_FAILED;
@@ -1306,10 +1319,13 @@ int lark_mpi_reserve(MPI_Comm comm, const lark_mpi_wish *wish, lark_mpi_status *
     reservation *made;
     int before = 0;
     lark_mpi_status ignored;
-    if (lark_mpi_reserved(comm, &ignored, &before)) return LARK_MPI_FAILED;
+    if (!status) status = &ignored;
+    memset(status, 0, sizeof *status);
+    if (lark_mpi_reserved(comm, status, &before)) return failed(comm, status->reason);
     int result = request(comm, wish, &made);
-    if (status) memset(status, 0, sizeof *status);
-    if (made && status) *status = made->status;
+    memset(status, 0, sizeof *status);
+    if (result == LARK_MPI_FAILED) return failed(comm, status->reason);
+    if (made) *status = made->status;
     if (result == LARK_MPI_REFUSED && !before) lark_mpi_release(comm);
     return result;
 }
@@ -1431,7 +1447,7 @@ int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, ch
     int result = LARK_MPI_OK;
     *count = 0;
     *reason = '\0';
-    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return LARK_MPI_FAILED;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return failed(comm, reason);
     for (int job = 0, jobs = of ? jobs_of(of) : 0; job < jobs && !result; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;
@@ -1500,7 +1516,7 @@ int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) 
     reservation *of;
     *changed = 0;
     *reason = '\0';
-    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return LARK_MPI_FAILED;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return failed(comm, reason);
     int result = await_change(of, seconds, changed, reason);
     leave(of);
     return result;

@@ -148,6 +148,19 @@ def test_a_change_is_waited_for_though_nobody_answers_hours_after_the_last_look(
     program.do("end")
 
 
+def test_what_was_lost_is_still_shown_as_lost_after_a_refusal(program: Program) -> None:
+    program.do("take")
+    program.standin.reservations.clear()
+    gone = b'HTTP/1.1 404 Not Found\r\n\r\n{"detail": "it is over"}'
+    program.standin.instead = lambda job, method, path: gone if method == "GET" and "/reservations/" in path else None
+    program.do("refused", "refused")
+    assert program.rates() == []
+    program.standin.instead = lambda job, method, path: None
+    program.do("take")
+    assert program.rates() == [30.0]
+    program.do("end")
+
+
 def test_a_value_of_the_attribute_that_is_not_the_librarys_is_left_alone(program: Program) -> None:
     program.do("take", "foreign")
     assert program.rates() == [30.0]

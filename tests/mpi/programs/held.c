@@ -19,6 +19,12 @@ int main(void) {
         int good = 1;
         if (!strcmp(step, "take")) good = prepare(&of, (long long[]){0, 30000, 0}, reason);
         if (!strcmp(step, "change")) good = prepare(&of, (long long[]){0, 60000, 0}, reason);
+        if (!strcmp(step, "refused")) {
+            /* It was lost, and is so after the refusal, too. */
+            good = !prepare(&of, (long long[]){0, 30000, 0}, reason);
+            undo(&of);
+            good = good && strstr(flow_of(&of, 1).lost, " is over");
+        }
         if (!strcmp(step, "second")) good = prepare(&other, (long long[]){0, 0, 20000}, reason);
         if (!strcmp(step, "slow")) {
             of.lease = 3;
