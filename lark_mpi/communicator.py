@@ -45,6 +45,9 @@ _PORT: Final = 9
 # many each time, and no more than the last figure.
 LONGEST_WAIT: Final = 30.0
 PACE: Final = 2.0
+# Seconds between two requests that wait for less than that. Changes come no more often, and a program that looks for
+# one in each step of a loop would leave its renewals no requests.
+LEAST_WAIT: Final = 1.0
 SLOWEST_PACE: Final = 16.0
 NO_WISH: Final = "the attribute's value is a lark_mpi.Wish"
 # Letters of what is not accepted, such as a list with a rate for each rank.
@@ -106,6 +109,8 @@ class Reservation:
         # The first of the questions in a row that had no answer, and the last one; none where there was one since.
         self._silent: float | None = None
         self._unanswered = 0.0
+        # No question about a change before this time, by the monotonic clock, but one that waits itself.
+        self._not_before, self._pace = 0.0, PACE
         self._over = False
 
     def paths(self) -> tuple[Path, ...]:
@@ -115,8 +120,9 @@ class Reservation:
 
     def changed(self, timeout: float) -> bool:
         """Wait until paths are others than when this was last asked, or :meth:`paths` was called; False after
-        ``timeout`` seconds without. Local, and waits in the kernel. Raises ReservationError, where nobody answers only
-        after a lease: a service or controller that starts anew has kept what is reserved."""
+        ``timeout`` seconds without. Local, and waits in the kernel; in a loop with short times it asks once a second.
+        Raises ReservationError, where nobody answers only after a lease: a service or controller that starts anew has
+        kept what is reserved."""
         # NaN is no time.
         end = time.monotonic() + (timeout if timeout > 0 else 0.0)
         was_over = self._over
@@ -131,6 +137,13 @@ class Reservation:
         while True:
             began = time.monotonic()
             wait = min(max(end - began, 0.0), LONGEST_WAIT)
+            if wait < LEAST_WAIT and began < self._not_before:
+                if wait > 0:
+                    time.sleep(min(wait, self._not_before - began))
+                if self._over != was_over or time.monotonic() >= end:
+                    return self._over != was_over
+                continue
+            self._not_before = began + LEAST_WAIT
             answers = self._look(before, wait if before else 0.0)
             if (before and self._version != before) or self._over != was_over:
                 return True
@@ -150,11 +163,13 @@ class Reservation:
         try:
             self._paths(after, wait, 0.0)
         except _BusyError:
+            self._not_before, self._pace = time.monotonic() + self._pace, min(2 * self._pace, SLOWEST_PACE)
             return False
         except AwayError:
             if self._is_silent():
                 raise
             return False
+        self._pace = PACE
         return True
 
     def _is_silent(self) -> bool:

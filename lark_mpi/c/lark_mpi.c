@@ -62,6 +62,9 @@
 #define LONGEST_WAIT 30.0
 #define PACE 2.0
 #define SLOWEST_PACE 16.0
+/* Seconds between two requests that wait for less than that. Changes come no more often, and a program that looks for one in
+ * each step of a loop would leave its renewals no requests. */
+#define LEAST_WAIT 1.0
 /* A version, as it stands in a query. */
 #define VERSION 256
 /* Between a reservation's id and the number of a share of it. */
@@ -527,6 +530,8 @@ typedef struct reservation {
     lark_mpi_status status; /* first: what the attribute shows */
     double lease, due, all_due; /* the next renewal, and the next one of all flows */
     double silent, unanswered; /* the first question about paths in a row without an answer, and the last one; 0: none */
+    double not_before, pace;   /* no question about a change before this time, but one that waits itself; and so much
+                                  later where the job asks too often */
     int makes, jobs, own, steady;
     char version[VERSION]; /* of the paths as they were read last */
     place *places; /* of each job */
@@ -1413,6 +1418,28 @@ static void begin_to_ask(reservation *of) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Notes whether the job's processes ask too often. */
+static void note_busy(reservation *of, int busy) {
+    pthread_mutex_lock(&lock);
+    if (!busy || of->pace <= 0) of->pace = PACE;
+    if (busy) {
+        of->not_before = now() + of->pace;
+        if ((of->pace *= 2) > SLOWEST_PACE) of->pace = SLOWEST_PACE;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Seconds to wait until a question about a change that waits no longer than LEAST_WAIT itself; where it is its time, it is
+ * noted. */
+static double too_soon(reservation *of, double wait) {
+    double at = now(), found = 0;
+    pthread_mutex_lock(&lock);
+    if (wait < LEAST_WAIT && at < of->not_before) found = of->not_before - at;
+    else of->not_before = at + LEAST_WAIT;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 /* A path as it is among those of the job; a reservation is the sum of its shares. */
 static void read_path(const reservation *of, int job, const flow *made, json list, lark_mpi_path *out) {
     char id[ID];
@@ -1488,7 +1515,15 @@ static int await_change(reservation *of, double seconds, int *changed, char *rea
     begin_to_ask(of);
     for (double pace = PACE;;) {
         double began = now(), left = end > began ? end - began : 0, wait = left < LONGEST_WAIT ? left : LONGEST_WAIT;
+        double early = too_soon(of, wait);
+        if (early > 0) {
+            rest(early < wait ? early : wait);
+            *changed = is_over(of);
+            if (*changed || now() >= end) return LARK_MPI_OK;
+            continue;
+        }
         int answers = read_paths(of, before, before[0] ? wait : 0, 0, &found, &list, reason);
+        note_busy(of, !answers && found.status == BUSY);
         if (answers) forget(&found);
         /* A job that asks too often is told of nothing meanwhile. A service or controller that starts anew has kept what
          * is reserved, until the lease is over. */

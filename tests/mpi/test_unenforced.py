@@ -163,7 +163,9 @@ def test_what_is_not_enforced_is_refused_with_the_reason_and_given_back(
     flows.release()
 
 
-def test_what_was_lost_is_still_shown_as_lost_after_a_refusal(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_lost_is_still_shown_as_lost_after_a_refusal(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # In C: test_held_in_c.py.
     monkeypatch.setattr(held, "WAIT", 0.1)
     flows = Flows()
