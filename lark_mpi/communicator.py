@@ -413,8 +413,10 @@ def _first(comm: MPI.Intracomm, problem: str) -> str:
 def _places(comm: MPI.Intracomm) -> tuple[list[Place], str]:
     """The job of each rank, or the reason why one has none. One rank of each job asks."""
     keys = comm.allgather(_surroundings())
-    asks, place, problem = keys.index(keys[comm.rank]) == comm.rank, None, ""
-    if asks and len(set(keys)) > 1:
+    # By job, its lowest rank.
+    lowest = {key: rank for rank, key in reversed(list(enumerate(keys)))}
+    asks, place, problem = lowest[keys[comm.rank]] == comm.rank, None, ""
+    if asks and len(lowest) > 1:
         try:
             place = _own_place()
         except ReservationError as error:
@@ -425,7 +427,7 @@ def _places(comm: MPI.Intracomm) -> tuple[list[Place], str]:
     if problem := _first(comm, problem):
         return [], problem
     told = comm.allgather(place)
-    return [told[keys.index(key)] for key in keys], ""
+    return [told[lowest[key]] for key in keys], ""
 
 
 def _surroundings() -> str:
