@@ -45,8 +45,13 @@ _PORT: Final = 9
 # many each time, and no more than the last figure.
 LONGEST_WAIT: Final = 30.0
 PACE: Final = 2.0
+# Seconds between two requests that wait for less than that. Changes come no more often, and a program that looks for
+# one in each step of a loop would leave its renewals no requests.
+LEAST_WAIT: Final = 1.0
 SLOWEST_PACE: Final = 16.0
 NO_WISH: Final = "the attribute's value is a lark_mpi.Wish"
+# Letters of what is not accepted, such as a list with a rate for each rank.
+SHOWN: Final = 80
 # Numbers of answers are less.
 _LARGEST: Final = 1e300
 
@@ -104,6 +109,8 @@ class Reservation:
         # The first of the questions in a row that had no answer, and the last one; none where there was one since.
         self._silent: float | None = None
         self._unanswered = 0.0
+        # No question about a change before this time, by the monotonic clock, but one that waits itself.
+        self._not_before, self._pace = 0.0, PACE
         self._over = False
 
     def paths(self) -> tuple[Path, ...]:
@@ -113,8 +120,9 @@ class Reservation:
 
     def changed(self, timeout: float) -> bool:
         """Wait until paths are others than when this was last asked, or :meth:`paths` was called; False after
-        ``timeout`` seconds without. Local, and waits in the kernel. Raises ReservationError, where nobody answers only
-        after a lease: a service or controller that starts anew has kept what is reserved."""
+        ``timeout`` seconds without. Local, and waits in the kernel; in a loop with short times it asks once a second.
+        Raises ReservationError, where nobody answers only after a lease: a service or controller that starts anew has
+        kept what is reserved."""
         # NaN is no time.
         end = time.monotonic() + (timeout if timeout > 0 else 0.0)
         was_over = self._over
@@ -129,6 +137,13 @@ class Reservation:
         while True:
             began = time.monotonic()
             wait = min(max(end - began, 0.0), LONGEST_WAIT)
+            if wait < LEAST_WAIT and began < self._not_before:
+                if wait > 0:
+                    time.sleep(min(wait, self._not_before - began))
+                if self._over != was_over or time.monotonic() >= end:
+                    return self._over != was_over
+                continue
+            self._not_before = began + LEAST_WAIT
             answers = self._look(before, wait if before else 0.0)
             if (before and self._version != before) or self._over != was_over:
                 return True
@@ -148,11 +163,13 @@ class Reservation:
         try:
             self._paths(after, wait, 0.0)
         except _BusyError:
+            self._not_before, self._pace = time.monotonic() + self._pace, min(2 * self._pace, SLOWEST_PACE)
             return False
         except AwayError:
             if self._is_silent():
                 raise
             return False
+        self._pace = PACE
         return True
 
     def _is_silent(self) -> bool:
@@ -357,7 +374,8 @@ def _sent(comm: MPI.Intracomm, wish: Wish) -> dict[int, float]:
     try:
         pattern = Pattern(wish.pattern)
     except ValueError:
-        raise ReservationError(f"{wish.pattern}: {', '.join(Pattern)} or a table are accepted") from None
+        shown, accepted = str(wish.pattern)[:SHOWN], ", ".join(Pattern)
+        raise ReservationError(f"{shown}: {accepted} or a table (a dictionary of rates by rank) are accepted") from None
     if wish.rate is None:
         raise ReservationError(f"the pattern {pattern} needs a rate, bytes a second")
     near = _neighbours(comm) if pattern is Pattern.NEIGHBOURS else ()
@@ -366,7 +384,7 @@ def _sent(comm: MPI.Intracomm, wish: Wish) -> dict[int, float]:
 
 def _checked_lease(lease: float) -> float:
     if not within(lease, SHORTEST_LEASE, LONGEST_LEASE):
-        raise ReservationError(f"a lease of {lease} seconds; {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} are accepted")
+        raise ReservationError(f"a lease of {lease!r} seconds; {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} are accepted")
     return float(lease)
 
 
@@ -395,8 +413,10 @@ def _first(comm: MPI.Intracomm, problem: str) -> str:
 def _places(comm: MPI.Intracomm) -> tuple[list[Place], str]:
     """The job of each rank, or the reason why one has none. One rank of each job asks."""
     keys = comm.allgather(_surroundings())
-    asks, place, problem = keys.index(keys[comm.rank]) == comm.rank, None, ""
-    if asks and len(set(keys)) > 1:
+    # By job, its lowest rank.
+    lowest = {key: rank for rank, key in reversed(list(enumerate(keys)))}
+    asks, place, problem = lowest[keys[comm.rank]] == comm.rank, None, ""
+    if asks and len(lowest) > 1:
         try:
             place = _own_place()
         except ReservationError as error:
@@ -407,7 +427,7 @@ def _places(comm: MPI.Intracomm) -> tuple[list[Place], str]:
     if problem := _first(comm, problem):
         return [], problem
     told = comm.allgather(place)
-    return [told[keys.index(key)] for key in keys], ""
+    return [told[lowest[key]] for key in keys], ""
 
 
 def _surroundings() -> str:

@@ -120,6 +120,11 @@ class Flows:
         for job, before in reversed(self._taken):
             if before is None:
                 answers = self._give(job, answers)
+            elif before.lost:
+                answers = self._give(job, answers)
+                # The program reads that it is lost, and reserves it again by its next request.
+                with self._lock:
+                    self._made[job] = before
             else:
                 answers = self._set(job, self.made()[job], before.rate, before.steady, answers)
         self._taken = []
@@ -199,9 +204,7 @@ class Flows:
     def _take(self, job: str, rate: float) -> None:
         with self._turn(job):
             before, answer = self.made().get(job), None
-            if before is not None and before.lost:
-                before = None
-            if before is not None:
+            if before is not None and not before.lost:
                 answer = ask("PATCH", _target(before), self._terms(rate, self.steady))
             if answer is None or answer[0] == NOT_FOUND:
                 # A share: another communicator of the same jobs may have its own. By its number the worker service

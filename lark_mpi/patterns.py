@@ -59,16 +59,18 @@ def row(pattern: Pattern, rank: int, size: int, rate: float, neighbours: Iterabl
 
 
 def table(rank: int, size: int, rates: Mapping[int, float]) -> dict[int, float]:
-    """Check the rates that a rank sends: without those to itself and those of 0. Raises ReservationError, and TypeError
-    for a rank that is no whole number."""
+    """Check the rates that a rank sends: without those to itself and those of 0. Raises ReservationError."""
     found: dict[int, float] = {}
     for each, rate in rates.items():
-        receiver = index(each)
+        try:
+            receiver = index(each)
+        except TypeError:
+            raise ReservationError(f"a rank of {each!r}; whole numbers of 0 to {size - 1} are accepted") from None
         if not 0 <= receiver < size:
             raise ReservationError(f"there is no rank {receiver} to send to; 0 to {size - 1} are accepted")
         # Without math.isfinite, which fails at whole numbers of hundreds of digits.
         if not within(rate, 0, MOST):
-            raise ReservationError(f"a rate of {rate} bytes a second; 0 to {MOST:g} are accepted")
+            raise ReservationError(f"a rate of {rate!r} bytes a second; 0 to {MOST:g} are accepted")
         if receiver != rank and rate > 0:
             found[receiver] = float(rate)
     return found

@@ -103,8 +103,9 @@ class JobControls(Protocol):
         """Take a run in; ``running`` where its job has started. Raises AdError, AddressError, CapacityError, PathError,
         ExternalAddressError."""
 
-    def confirm(self, job_id: str, timeout: float) -> Confirmation:
-        """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
+    def confirm(self, job_id: str, timeout: float, *, of_flows: bool = False) -> Confirmation:
+        """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows; ``of_flows`` until what it
+        has reserved is enforced, whatever else it waits for. Raises NotFoundError."""
 
     def reserved(self, job_id: str) -> Standing | None:
         """Tell how far the reserved flows that a live job sends are enforced, as it was seen last; None where no such

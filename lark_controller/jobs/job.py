@@ -326,9 +326,12 @@ class Directory:
     def set_reserving(self, number: int, standing: Standing | None) -> bool:
         """Set how far the reserved flows that a job sends are enforced (None: as far as the job); returns whether that
         is another than before."""
-        before = self.reserving.pop(number, None)
+        before = self.reserving.get(number)
+        # A reader in between is not to see the job's own standing in its place.
         if standing is not None:
             self.reserving[number] = standing
+        else:
+            self.reserving.pop(number, None)
         return standing != before
 
     def reserved(self, job_id: str) -> Standing | None:

@@ -111,6 +111,8 @@ class Confirmations:
         self._shared: dict[tuple[_Part, ...], tuple[_Part, ...]] = {}
         self._confirmed: dict[Awaited, _Part] = {}
         self._waiters: dict[int, list[Waiter]] = {}
+        # Those of them that wait for a job's reserved flows alone.
+        self._of_flows: dict[int, list[Waiter]] = {}
         self._open: dict[Awaited, set[int]] = {}
 
     def sent(self, number: int, what: Awaited) -> None:
@@ -189,11 +191,20 @@ class Confirmations:
         """The things confirmed, in the order of :func:`rank`."""
         return sorted((part.what for part in self._jobs.get(number, ()) if not part.reason), key=rank)
 
-    def when_settled(self, number: int, waiter: Waiter) -> None:
-        """Call ``waiter`` once nothing more is waited for (at once if that is so now)."""
-        if self._lacks(number):
-            self._waiters.setdefault(number, []).append(waiter)
-        else:
+    def when_settled(self, number: int, waiter: Waiter, *, of_flows: bool = False) -> None:
+        """Call ``waiter`` once nothing more is waited for (at once if that is so now); ``of_flows`` also once
+        :meth:`flows_settled` is called."""
+        if not self._lacks(number):
+            waiter()
+            return
+        self._waiters.setdefault(number, []).append(waiter)
+        if of_flows:
+            self._of_flows.setdefault(number, []).append(waiter)
+
+    def flows_settled(self, number: int) -> None:
+        """Call those who wait for the reserved flows of a job, whatever else it waits for."""
+        for waiter in self._of_flows.pop(number, ()):
+            self.stop_waiting(number, waiter)
             waiter()
 
     def awaited(self) -> list[int]:
@@ -206,11 +217,12 @@ class Confirmations:
 
     def stop_waiting(self, number: int, waiter: Waiter) -> None:
         """Forget a waiter that has given up."""
-        waiters = self._waiters.get(number, [])
-        if waiter in waiters:
-            waiters.remove(waiter)
-        if not waiters:
-            self._waiters.pop(number, None)
+        for of_jobs in (self._waiters, self._of_flows):
+            waiters = of_jobs.get(number, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                of_jobs.pop(number, None)
 
     def forget(self, number: int) -> None:
         """Forget a job that is over; its waiters are called."""
@@ -220,7 +232,7 @@ class Confirmations:
         self._call(number)
 
     def __len__(self) -> int:
-        return len(self._jobs) + len(self._waiters) + len(self._open)
+        return len(self._jobs) + len(self._waiters) + len(self._of_flows) + len(self._open)
 
     def _part(self, number: int, what: Awaited) -> _Part | None:
         parts = self._jobs.get(number, ())
@@ -244,6 +256,7 @@ class Confirmations:
         return True
 
     def _call(self, number: int) -> None:
+        self._of_flows.pop(number, None)
         for waiter in self._waiters.pop(number, ()):
             waiter()
 

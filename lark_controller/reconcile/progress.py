@@ -128,6 +128,8 @@ class Progress:
             self._note_away(placed, waiting if state is JobState.PENDING else {})
         flows = self._of_flows(placed, waiting)
         another = directory.set_reserving(number, None if flows == (state, reason) else flows)
+        if flows is not None and flows.state is JobState.ENFORCED:
+            self._loop.confirmations.flows_settled(number)
         if self._note_closed(job, closed) or another or (state, reason) != directory.standing(number):
             directory.set_standing(number, state, reason)
             self._on_state(directory.now(job))

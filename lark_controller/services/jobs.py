@@ -151,8 +151,9 @@ class Jobs:
             raise NotFoundError(f"no job has the id {job_id}")
         return as_now(job, now)
 
-    def confirm(self, job_id: str, timeout: float) -> Confirmation:
-        """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows. Raises NotFoundError."""
+    def confirm(self, job_id: str, timeout: float, *, of_flows: bool = False) -> Confirmation:
+        """Wait up to ``timeout`` seconds until the switches concerned hold the job's flows; ``of_flows`` until what it
+        has reserved is enforced, whatever else it waits for. Raises NotFoundError."""
 
         def confirmation() -> Confirmation | None:
             # The job's state is to follow its last confirmation, without another turn of a loop that may be busy.
@@ -164,12 +165,17 @@ class Jobs:
         seen, live = self._reconciler.confirmations, self._reconciler.directory.by_id
 
         def wait(waiter: Waiter) -> None:
+            job = live.get(job_id)
+            if of_flows and job is not None:
+                # For some time after a start its standing is the one that is stored.
+                self._reconciler.dirty.job(job.number)
             self._reconciler.act()
             job = live.get(job_id)
-            if job is None:
+            standing = self._reconciler.directory.reserved(job_id) if of_flows else None
+            if job is None or (standing is not None and standing.state is JobState.ENFORCED):
                 waiter()
             else:
-                seen.when_settled(job.number, waiter)
+                seen.when_settled(job.number, waiter, of_flows=of_flows)
 
         def give_up(waiter: Waiter) -> None:
             job = live.get(job_id)

@@ -62,6 +62,9 @@
 #define LONGEST_WAIT 30.0
 #define PACE 2.0
 #define SLOWEST_PACE 16.0
+/* Seconds between two requests that wait for less than that. Changes come no more often, and a program that looks for one in
+ * each step of a loop would leave its renewals no requests. */
+#define LEAST_WAIT 1.0
 /* A version, as it stands in a query. */
 #define VERSION 256
 /* Between a reservation's id and the number of a share of it. */
@@ -527,6 +530,8 @@ typedef struct reservation {
     lark_mpi_status status; /* first: what the attribute shows */
     double lease, due, all_due; /* the next renewal, and the next one of all flows */
     double silent, unanswered; /* the first question about paths in a row without an answer, and the last one; 0: none */
+    double not_before, pace;   /* no question about a change before this time, but one that waits itself; and so much
+                                  later where the job asks too often */
     int makes, jobs, own, steady;
     char version[VERSION]; /* of the paths as they were read last */
     place *places; /* of each job */
@@ -873,6 +878,8 @@ static void undo(reservation *of) {
         if (!made.id[0] || (made.kbps == wanted && made.steady == was.steady) || made.lost[0]) continue;
         if (!wanted) answers = give(of, job, answers);
         else answers = set(of, job, wanted, was.steady, answers);
+        /* The program reads that it is lost, and reserves it again by its next request. */
+        if (was.lost[0]) keep(of, job, &was);
     }
 }
 
@@ -1256,6 +1263,17 @@ end:
     return result;
 }
 
+/* Says why a call has failed: the program prints it as it does a refusal's reason. */
+static int failed(MPI_Comm comm, char *reason) {
+    int between;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID)
+        snprintf(reason, TEXT, "MPI is not running; between MPI_Init and MPI_Finalize it is accepted");
+    else if (comm != MPI_COMM_NULL && MPI_Comm_test_inter(comm, &between) == MPI_SUCCESS && between)
+        snprintf(reason, TEXT, "the communicator is between two groups; one of a single group is accepted");
+    else snprintf(reason, TEXT, "an MPI call failed, or there is no memory");
+    return LARK_MPI_FAILED;
+}
+
 static int request(MPI_Comm comm, const lark_mpi_wish *wish, reservation **out) {
     char problem[TEXT] = "", reason[TEXT] = "";
     int rank, size, between, jobs = 0, refused = 0, result = LARK_MPI_FAILED;
@@ -1306,10 +1324,13 @@ int lark_mpi_reserve(MPI_Comm comm, const lark_mpi_wish *wish, lark_mpi_status *
     reservation *made;
     int before = 0;
     lark_mpi_status ignored;
-    if (lark_mpi_reserved(comm, &ignored, &before)) return LARK_MPI_FAILED;
+    if (!status) status = &ignored;
+    memset(status, 0, sizeof *status);
+    if (lark_mpi_reserved(comm, status, &before)) return failed(comm, status->reason);
     int result = request(comm, wish, &made);
-    if (status) memset(status, 0, sizeof *status);
-    if (made && status) *status = made->status;
+    memset(status, 0, sizeof *status);
+    if (result == LARK_MPI_FAILED) return failed(comm, status->reason);
+    if (made) *status = made->status;
     if (result == LARK_MPI_REFUSED && !before) lark_mpi_release(comm);
     return result;
 }
@@ -1397,6 +1418,28 @@ static void begin_to_ask(reservation *of) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Notes whether the job's processes ask too often. */
+static void note_busy(reservation *of, int busy) {
+    pthread_mutex_lock(&lock);
+    if (!busy || of->pace <= 0) of->pace = PACE;
+    if (busy) {
+        of->not_before = now() + of->pace;
+        if ((of->pace *= 2) > SLOWEST_PACE) of->pace = SLOWEST_PACE;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Seconds to wait until a question about a change that waits no longer than LEAST_WAIT itself; where it is its time, it is
+ * noted. */
+static double too_soon(reservation *of, double wait) {
+    double at = now(), found = 0;
+    pthread_mutex_lock(&lock);
+    if (wait < LEAST_WAIT && at < of->not_before) found = of->not_before - at;
+    else of->not_before = at + LEAST_WAIT;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 /* A path as it is among those of the job; a reservation is the sum of its shares. */
 static void read_path(const reservation *of, int job, const flow *made, json list, lark_mpi_path *out) {
     char id[ID];
@@ -1431,7 +1474,7 @@ int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, ch
     int result = LARK_MPI_OK;
     *count = 0;
     *reason = '\0';
-    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return LARK_MPI_FAILED;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return failed(comm, reason);
     for (int job = 0, jobs = of ? jobs_of(of) : 0; job < jobs && !result; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;
@@ -1472,7 +1515,15 @@ static int await_change(reservation *of, double seconds, int *changed, char *rea
     begin_to_ask(of);
     for (double pace = PACE;;) {
         double began = now(), left = end > began ? end - began : 0, wait = left < LONGEST_WAIT ? left : LONGEST_WAIT;
+        double early = too_soon(of, wait);
+        if (early > 0) {
+            rest(early < wait ? early : wait);
+            *changed = is_over(of);
+            if (*changed || now() >= end) return LARK_MPI_OK;
+            continue;
+        }
         int answers = read_paths(of, before, before[0] ? wait : 0, 0, &found, &list, reason);
+        note_busy(of, !answers && found.status == BUSY);
         if (answers) forget(&found);
         /* A job that asks too often is told of nothing meanwhile. A service or controller that starts anew has kept what
          * is reserved, until the lease is over. */
@@ -1500,7 +1551,7 @@ int lark_mpi_changed(MPI_Comm comm, double seconds, int *changed, char *reason) 
     reservation *of;
     *changed = 0;
     *reason = '\0';
-    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return LARK_MPI_FAILED;
+    if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return failed(comm, reason);
     int result = await_change(of, seconds, changed, reason);
     leave(of);
     return result;

@@ -20,7 +20,7 @@ enum {
     LARK_MPI_OK = 0,
     LARK_MPI_REFUSED = 1, /* the reason is in the status, the same on every rank */
     LARK_MPI_FAILED = 2   /* an MPI call failed, MPI is not running, there is no memory, or the communicator is no
-                             intracommunicator */
+                             intracommunicator; status or reason says which, and ranks may differ */
 };
 
 /* The receivers of each rank. */

@@ -148,6 +148,35 @@ def test_a_change_is_waited_for_though_nobody_answers_hours_after_the_last_look(
     program.do("end")
 
 
+def test_a_look_in_each_step_of_a_loop_is_no_request_in_each(program: Program) -> None:
+    # In Python: test_unanswered_looks.py.
+    program.do("take")
+    asked = len(program.standin.requests)
+
+    def delay(job: int, method: str) -> None:
+        program.standin.capacity -= 1
+
+    # Each answer is another than the one before, so that whoever asks is told of a change.
+    program.do("take")
+    program.standin.delay = delay
+    program.do("often")
+    assert len(program.standin.requests) - asked <= 10
+    program.do("end")
+
+
+def test_what_was_lost_is_still_shown_as_lost_after_a_refusal(program: Program) -> None:
+    program.do("take")
+    program.standin.reservations.clear()
+    gone = b'HTTP/1.1 404 Not Found\r\n\r\n{"detail": "it is over"}'
+    program.standin.instead = lambda job, method, path: gone if method == "GET" and "/reservations/" in path else None
+    program.do("refused", "refused")
+    assert program.rates() == []
+    program.standin.instead = lambda job, method, path: None
+    program.do("take")
+    assert program.rates() == [30.0]
+    program.do("end")
+
+
 def test_a_value_of_the_attribute_that_is_not_the_librarys_is_left_alone(program: Program) -> None:
     program.do("take", "foreign")
     assert program.rates() == [30.0]

@@ -58,10 +58,10 @@ def test_a_table_names_ranks_that_are_there(rank: int) -> None:
         table(0, 3, {rank: 1.0})
 
 
-@pytest.mark.parametrize("rates", [{1.0: 1.0}, {"one": 1.0}])
-def test_a_table_of_anything_else_is_named_before_it_is_used(rates: Any) -> None:
-    with pytest.raises(TypeError):
-        table(0, 3, rates)
+@pytest.mark.parametrize(("rank", "named"), [(1.0, "1.0"), ("one", "'one'")])
+def test_a_table_of_anything_else_is_named_before_it_is_used(rank: Any, named: str) -> None:
+    with pytest.raises(ReservationError, match=f"^a rank of {named}; whole numbers of 0 to 2 are accepted$"):
+        table(0, 3, {rank: 1.0})
 
 
 @pytest.mark.parametrize("rate", ["fast", None, [1.0], 1j])

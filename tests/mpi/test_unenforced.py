@@ -163,6 +163,31 @@ def test_what_is_not_enforced_is_refused_with_the_reason_and_given_back(
     flows.release()
 
 
+def test_what_was_lost_is_still_shown_as_lost_after_a_refusal(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In C: test_held_in_c.py.
+    monkeypatch.setattr(held, "WAIT", 0.1)
+    flows = Flows()
+    flows.prepare({RECEIVER: 30.0})
+    flows.commit()
+    standin.reservations.clear()
+    standin.standing = partial(_standing, "pending")
+    for _ in range(2):
+        with pytest.raises(ReservationError, match="not enforced"):
+            flows.prepare({RECEIVER: 30.0})
+        flows.undo()
+        assert standin.rates() == {}
+        (flow,) = flows.made().values()
+        assert flow.lost == f"the reservation {flow.id} is over"
+    standin.standing = lambda _job: ("enforced", "")
+    flows.prepare({RECEIVER: 20.0})
+    flows.commit()
+    assert [(flow.rate, flow.lost) for flow in flows.made().values()] == [(20.0, "")]
+    assert list(standin.rates().values()) == [20.0]
+    flows.release()
+
+
 def test_a_worker_service_of_before_tells_nothing_and_nothing_is_refused(standin: Standin) -> None:
     standin.standing = lambda _job: None
     flows = Flows()

@@ -29,6 +29,30 @@ def test_whoever_has_given_up_is_not_called_and_not_kept() -> None:
     seen.stop_waiting(7, impatient)
 
 
+def test_whoever_waits_for_reserved_flows_is_called_once_for_them_or_for_all_or_the_jobs_end() -> None:
+    seen, called = Confirmations(), list[str]()
+    for number in (7, 8, 9):
+        seen.blocked(number, FlowsAt(1), "is away")
+        seen.when_settled(number, partial(called.append, f"job {number}"))
+        seen.when_settled(number, partial(called.append, f"flows {number}"), of_flows=True)
+
+    def gone() -> None:
+        called.append("gone")
+
+    seen.when_settled(7, gone, of_flows=True)
+    seen.stop_waiting(7, gone)
+    seen.flows_settled(7)
+    assert called == ["flows 7"]
+    seen.confirmed(7, FlowsAt(1))
+    seen.confirmed(8, FlowsAt(1))
+    seen.forget(9)
+    seen.flows_settled(8)
+    assert called == ["flows 7", "job 7", "job 8", "flows 8", "job 9", "flows 9"]
+    for number in (7, 8):
+        seen.forget(number)
+    assert len(seen) == 0
+
+
 def test_a_switch_is_awaited_while_a_caller_waits_for_a_job_that_waits_for_it() -> None:
     seen = Confirmations()
     for number in range(7, 200):

@@ -281,15 +281,16 @@ def check_wait(query: dict[str, Any]) -> None:
         raise Problem(422, f"wait: {wrong['problem']}", "parameters", errors=[wrong])
 
 
-def confirm(job_id: str, wait: float) -> Confirmation:
-    """Wait for the switches' confirmation; not at all where too many requests wait already."""
+def confirm(job_id: str, wait: float, *, of_flows: bool = False) -> Confirmation:
+    """Wait for the switches' confirmation, of a job or of what it has reserved; not at all where too many requests wait
+    already."""
     context = current()
     if not wait:
         return context.controls.jobs.confirm(job_id, 0.0)
     with context.waits.place() as free:
         if not free:
             context.metrics.waits_refused.inc()
-        return context.controls.jobs.confirm(job_id, wait if free else 0.0)
+        return context.controls.jobs.confirm(job_id, wait if free else 0.0, of_flows=of_flows)
 
 
 def _answer(confirmation: Confirmation) -> Response:

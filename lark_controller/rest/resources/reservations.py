@@ -163,7 +163,7 @@ def reserve(query: dict[str, Any]) -> tuple[dict[str, object], int, dict[str, st
     if made.job is not None and query["wait"]:
         # Jobs ask for these through their workers' tokens, and must leave places to the hooks of jobs that start.
         with current().reserves.place() as free:
-            confirm(made.job, query["wait"] if free else 0.0)
+            confirm(made.job, query["wait"] if free else 0.0, of_flows=True)
     document = shown(made) if query["wait"] else _begun(made)
     return document, 201, {"Location": f"/v1/reservations/{made.id}"}
 
@@ -207,7 +207,7 @@ def show(query: dict[str, Any], reservation_id: str) -> dict[str, object]:
     found, wait = _own(reservation_id), min(query["wait"], current().settings.wait_limit)
     if wait and found.job is not None:
         with current().watching(wait) as wait:
-            current().controls.jobs.confirm(found.job, wait)
+            current().controls.jobs.confirm(found.job, wait, of_flows=found.kind is ReservationKind.FLOW)
         # It may be another meanwhile, or over.
         found = _own(reservation_id)
     return shown(found)

@@ -19,6 +19,12 @@ int main(void) {
         int good = 1;
         if (!strcmp(step, "take")) good = prepare(&of, (long long[]){0, 30000, 0}, reason);
         if (!strcmp(step, "change")) good = prepare(&of, (long long[]){0, 60000, 0}, reason);
+        if (!strcmp(step, "refused")) {
+            /* It was lost, and is so after the refusal, too. */
+            good = !prepare(&of, (long long[]){0, 30000, 0}, reason);
+            undo(&of);
+            good = good && strstr(flow_of(&of, 1).lost, " is over");
+        }
         if (!strcmp(step, "second")) good = prepare(&other, (long long[]){0, 0, 20000}, reason);
         if (!strcmp(step, "slow")) {
             of.lease = 3;
@@ -52,8 +58,15 @@ int main(void) {
             /* Hours after the last look, and after one that had no answer; then a lease after that. */
             int changed = 0, silent = step[0] == 's';
             of.unanswered -= silent ? 1 : 7200;
+            of.not_before = 0;
             of.silent -= silent ? 7200 : 0;
             good = await_change(&of, 0, &changed, reason) == (silent ? LARK_MPI_REFUSED : LARK_MPI_OK) && !changed;
+        }
+        if (!strcmp(step, "often")) {
+            /* A look in each step of a loop; then one that waits itself. */
+            int changed = 0;
+            for (int i = 0; i < 500 && good; i++) good = await_change(&of, 0, &changed, reason) == LARK_MPI_OK && !changed;
+            good = good && await_change(&of, 2, &changed, reason) == LARK_MPI_OK && changed;
         }
         if (!strcmp(step, "foreign")) good = !gone(MPI_COMM_NULL, 0, &(lark_mpi_wish){.rate = 1e6}, NULL);
         if (!strcmp(step, "end")) ends(MPI_COMM_NULL, 0, NULL, NULL);

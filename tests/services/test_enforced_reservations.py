@@ -1,0 +1,63 @@
+"""Requests that wait until what a job has reserved is enforced, at a running controller."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from lark_common.worker_rules import WaysOut
+from lark_controller.api.reservations import Wish
+from lark_controller.controller import Controller
+from lark_controller.jobs.job import Job, JobState
+from tests.fixtures.controllers import running, until
+from tests.services.test_reservations import POLICY, start
+
+OUT = WaysOut({"eth0": 1000.0})
+BRIDGED = 'LarkNetworkType = "bridge"\nAvailBandwidth = 1000'
+
+
+def put_in_place(controller: Controller, job: Job) -> None:
+    """Have the job's worker confirm its rules: with the first word it tells of its interfaces, and gets others."""
+    for _ in range(2):
+        controller.workers.confirmed(job.host, controller.workers.rules(job.host, "", 0).revision, {}, (), OUT)
+
+
+def states(controller: Controller, job: Job) -> tuple[JobState, JobState]:
+    """The states of a job, and of what it has reserved."""
+    found, reserved = controller.jobs.live(job.id), controller.jobs.reserved(job.id)
+    assert found is not None
+    assert reserved is not None
+    return found.state, reserved.state
+
+
+def test_whoever_waits_for_what_is_reserved_waits_for_no_core(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller, ThreadPoolExecutor(1) as threads:
+        # Her rule needs a core, which never comes.
+        job = start(controller, 1, "carol", more=BRIDGED)
+        controller.reservations.reserve(Wish(job.id, "10.0.0.5", 20.0, None), "test", of_job=True)
+        found = threads.submit(controller.jobs.confirm, job.id, 600, of_flows=True)
+        until(lambda: controller._reconciler.confirmations._of_flows)
+        put_in_place(controller, job)
+        assert found.result(60).waiting
+        assert states(controller, job) == (JobState.PENDING, JobState.ENFORCED)
+        # What is enforced already is not waited for, and nobody is kept who is over.
+        found = threads.submit(controller.jobs.confirm, job.id, 600, of_flows=True)
+        assert found.result(60).waiting
+        assert not controller._reconciler.confirmations._waiters
+
+
+def test_what_was_enforced_before_a_start_is_so_again_once_its_worker_says_so(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1, more=BRIDGED)
+        controller.reservations.reserve(Wish(job.id, "10.0.0.5", 20.0, None), "test", of_job=True)
+        put_in_place(controller, job)
+        until(lambda: states(controller, job) == (JobState.ENFORCED, JobState.ENFORCED))
+        until(lambda: controller.jobs.found(job.id).state is JobState.ENFORCED)
+    with running(tmp_path, POLICY) as controller:
+        # Before a worker has said anything, a job is shown as it is stored.
+        assert states(controller, job) == (JobState.ENFORCED, JobState.ENFORCED)
+        assert controller.jobs.confirm(job.id, 0.01, of_flows=True).waiting
+        assert states(controller, job) == (JobState.PENDING, JobState.PENDING)
+        put_in_place(controller, job)
+        controller.jobs.confirm(job.id, 60, of_flows=True)
+        assert states(controller, job) == (JobState.ENFORCED, JobState.ENFORCED)
