@@ -223,19 +223,21 @@ def _instead(switch: Switch, name: str) -> str:
 def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
     """A connected switch as a policy places it, with what its handshake found out."""
     features = link.features
+    # Each is made when it is asked for.
+    ports = list(features.ports.values())
     # Where a switch marks live ports as such, a port without the mark is not live.
-    marks = any(port.live for port in features.ports.values())
+    marks = any(port.live for port in ports)
     return place_switch(
         policy,
         link.datapath,
-        {port.name: port.number for port in features.ports.values()},
+        {port.name: port.number for port in ports},
         normal=features.normal,
         tracks=features.tracks,
         local_mac=None if (local := features.ports.get(PORT_LOCAL)) is None else mac_number(local.mac),
         max_meter=features.max_meter if features.meter_drop else 0,
         description=features.description,
-        speeds={port.number: port.speed / 1000 for port in features.ports.values() if port.speed},
-        down={port.number for port in features.ports.values() if not port.up or (marks and not port.live)},
+        speeds={port.number: port.speed / 1000 for port in ports if port.speed},
+        down={port.number for port in ports if not port.up or (marks and not port.live)},
     )
 
 
