@@ -34,6 +34,11 @@ def test_they_are_those_of_a_dictionary(found: list[PortInfo], other: int) -> No
     assert all(hash(ports[number]) == hash(known[number]) for number in known)
     assert (other in ports, ports.get(other)) == (other in known, known.get(other))
     assert "a name" not in ports
+    assert set(ports.names) == {port.name for port in found if known[port.number] is port}
+    assert ports.numbers() == {port.name: port.number for port in ports.values()}
+    assert ports.speeds() == {port.number: port.speed for port in known.values() if port.speed}
+    marks = any(port.live for port in known.values())
+    assert ports.down() == {each.number for each in known.values() if not each.up or (marks and not each.live)}
     assert Ports(ports.values()) == known
 
 

@@ -15,17 +15,15 @@ _MAC: Final = 6
 _UP: Final = 1
 _NO_FLOOD: Final = 2
 _LIVE: Final = 4
-_FLAGS: Final = tuple((bool(each & _UP), bool(each & _NO_FLOOD), bool(each & _LIVE)) for each in range(8))
-# The values of a port before it is one: a frozen value sets each of its own by a call, and each look at a switch makes
-# all of its ports.
+# The values of a port before it is one: a frozen value sets each of its own by a call.
 _Column: Final = make_dataclass("_Column", [each.name for each in fields(PortInfo)], slots=True)
 
 
 class Ports(Mapping[int, PortInfo]):
     """The ports of a switch by number, in this order.
 
-    They are kept in columns, at 23 bytes a port, where a dictionary of values takes ten times as much. Each is made
-    when it is asked for, so whoever needs all asks for :meth:`values` once.
+    They are kept in columns, at 25 bytes a port, where a dictionary of values takes nine times as much. Each is made
+    when it is asked for; what is needed of all, again and again, comes from the columns.
     """
 
     __slots__ = ("_flags", "_macs", "_names", "_numbers", "_speeds")
@@ -36,7 +34,7 @@ class Ports(Mapping[int, PortInfo]):
         self._numbers = array("I", [port.number for port in found])
         self._names = tuple(port.name for port in found)
         self._macs = bytes.fromhex("".join(port.mac for port in found).replace(":", ""))
-        self._flags = bytes(_UP * port.up | _NO_FLOOD * port.no_flood | _LIVE * port.live for port in found)
+        self._flags = bytes([port.up | port.no_flood << 1 | port.live << 2 for port in found])
         self._speeds = array("I", [port.speed for port in found])
 
     def __len__(self) -> int:
@@ -58,16 +56,35 @@ class Ports(Mapping[int, PortInfo]):
         """All ports."""
         return _Values(self)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all ports."""
+        return self._names
+
+    def numbers(self) -> dict[str, int]:
+        """The number of each name."""
+        return dict(zip(self._names, self._numbers, strict=True))
+
+    def speeds(self) -> dict[int, int]:
+        """The speeds that are known, by number."""
+        return {number: speed for number, speed in zip(self._numbers, self._speeds, strict=True) if speed}
+
+    def down(self) -> set[int]:
+        """The numbers of the ports that are not up. Where a switch marks live ports as such, a port without the mark is
+        not live."""
+        needed = _UP | _LIVE if any(each & _LIVE for each in self._flags) else _UP
+        found = zip(self._numbers, self._flags, strict=True)
+        return {number for number, flags in found if flags & needed != needed}
+
     def _place(self, number: int) -> int | None:
         place = bisect_left(self._numbers, number)
         return place if place < len(self._numbers) and self._numbers[place] == number else None
 
     def _from(self, first: int, end: int) -> Iterator[PortInfo]:
-        numbers, names, macs, speeds = self._numbers, self._names, self._macs, self._speeds
         for place in range(first, end):
-            up, no_flood, live = _FLAGS[self._flags[place]]
-            mac = macs[place * _MAC : place * _MAC + _MAC].hex(":")
-            yield _port_of(numbers[place], names[place], mac, up, no_flood, speeds[place], live)
+            flags, mac = self._flags[place], self._macs[place * _MAC : place * _MAC + _MAC].hex(":")
+            up, no_flood, live = bool(flags & _UP), bool(flags & _NO_FLOOD), bool(flags & _LIVE)
+            yield _port_of(self._numbers[place], self._names[place], mac, up, no_flood, self._speeds[place], live)
 
 
 def _port_of(*values: Any) -> PortInfo:
