@@ -168,7 +168,9 @@ class SwitchState:
     def _watched(self, now: Switch) -> dict[str, tuple[str, bool]]:
         """Its uplinks and LAN ports by name: the kind, and whether it is up."""
         kinds = {**dict.fromkeys(now.uplinks, "uplink"), **dict.fromkeys(now.lan, "LAN port")}
-        found = [] if self.link is None else map(self.link.features.ports.get, sorted(kinds))
+        if self.link is None:
+            return {}
+        found = [self.link.features.ports.get(number) for number in sorted(kinds)]
         return {port.name: (kinds[port.number], port.up) for port in found if port is not None}
 
     @property

@@ -96,7 +96,8 @@ def test_readings_that_failed_or_were_long_apart_count_for_nothing() -> None:
 
 def slowly(readings: Iterable[tuple[float, float, Look | None]]) -> Why | None:
     """As :func:`decided`, of readings with the seconds before each, and those that it took."""
-    watch, now = None, 0.0
+    watch: Watch | None = None
+    now = 0.0
     for pause, took, look in readings:
         now += pause + took
         watch = None if look is None else watched(watch, look, now, took)
