@@ -33,7 +33,8 @@ def test_they_are_those_of_a_dictionary(found: list[PortInfo], other: int) -> No
     assert ports.keys() == known.keys()
     assert all(hash(ports[number]) == hash(known[number]) for number in known)
     assert (other in ports, ports.get(other)) == (other in known, known.get(other))
-    assert "a name" not in ports
+    name: object = "a name"
+    assert name not in ports
     assert set(ports.names) == {port.name for port in found if known[port.number] is port}
     assert ports.numbers() == {port.name: port.number for port in ports.values()}
     assert ports.speeds() == {port.number: port.speed for port in known.values() if port.speed}
