@@ -276,6 +276,7 @@ class Member:
 
     def _stand_by(self) -> None:
         counters, kept, reached = self._counters(), self._kept(), self._reached(self._look.away)
+        began = self._clock()
         look = self._place.meet(self.me, STANDBY, self._tokens(), counters, kept, reached=reached)
         before = self._look if self._watch is not None else None
         if (look.generation, look.holder) != (self._look.generation, self._look.holder):
@@ -286,7 +287,8 @@ class Member:
             self._place.hold(look.generation)
             self._win(Term(look.generation, look.since, Why(look.why)))
             return
-        self._watch = watched(self._watch, look, self._clock())
+        now = self._clock()
+        self._watch = watched(self._watch, look, now, now - began)
         why = reason(self._watch, self.me)
         if why is None:
             if before is None or before.holder != look.holder:

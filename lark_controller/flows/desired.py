@@ -7,8 +7,9 @@ holds the two against each other on random histories. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from lark_common.worker_rules import WaysOut, WorkerRules
 from lark_controller.flows import access_point, core
@@ -211,12 +212,18 @@ class Desired(ExternalJobs):
         self.place_switch(switch, hosts)
         return diff(self.program(switch.datapath), before)
 
-    def place_switch(self, switch: Switch, hosts: Iterable[str] = (), open_there: Collection[int] = ()) -> set[int]:
+    def place_switch(
+        self,
+        switch: Switch,
+        hosts: Iterable[str] = (),
+        open_there: Collection[int] = (),
+        like: Mapping[int, Placed] = MappingProxyType({}),
+    ) -> set[int]:
         """As :meth:`set_switch`, without calculating what changes, for callers that need the whole program or none.
 
         Returns the numbers of the jobs whose switch was not known until now. ``rules`` has the switch at once only
         where its rules are limited, else from :meth:`program` on. ``open_there`` are the jobs whose external addresses
-        a core has already: they keep their room before others.
+        a core has already: they keep their room before others. Places that are in ``like``, too, are shared with it.
         """
         self.switches[switch.datapath] = switch
         # It is compared as a whole, and so asked again.
@@ -228,7 +235,8 @@ class Desired(ExternalJobs):
                     found |= self._homeless.pop(host, set())
         for number in found | self._local.at(switch.datapath).numbers:
             placed = self.placed[number]
-            self._index(placed, self.where(placed.job, placed.decision))
+            new, other = self.where(placed.job, placed.decision), like.get(number)
+            self._index(placed, new if other is None or other != new else other)
         if switch.max_rules:
             self.fit(switch.datapath, open_there)
         return found

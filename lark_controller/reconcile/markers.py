@@ -97,9 +97,14 @@ class Markers:
             await asyncio.wait(under_way, timeout=LAST_SECONDS)
 
     def place(self, link: SwitchLink, hosts: Iterable[str]) -> None:
-        """Place a switch in the state as of the start, too."""
-        if self._loaded is not None:
-            self._loaded.desired.place_switch(placed_switch(self._loaded.desired.policy, link), hosts)
+        """Place a switch, which is in the state of now, in that as of the start, too."""
+        if self._loaded is None:
+            return
+        loaded, now = self._loaded.desired, self._loop.desired
+        # Until all switches are back there are two states, and what they have in common is in memory once.
+        same = loaded.policy is now.policy
+        switch = now.switches[link.datapath] if same else placed_switch(loaded.policy, link)
+        loaded.place_switch(switch, hosts, like=now.placed)
 
     def agrees(self, link: SwitchLink) -> bool:
         """True where a switch's marker shows the program that it should hold, or should have held as of the start, with

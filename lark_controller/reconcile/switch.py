@@ -138,7 +138,7 @@ class SwitchState:
         """Note that an uplink or a LAN port has gone down or come up since it was seen last."""
         noted = []
         ports = self._watched(now)
-        there = {port.name for port in link.features.ports.values()}
+        there = frozenset(link.features.ports.names)
         # One that the policy calls neither any longer has gone nowhere.
         before = {name: was for name, was in (self.links or {}).items() if name in ports or name not in there}
         for name, (kind, up) in ports.items():
@@ -168,8 +168,10 @@ class SwitchState:
     def _watched(self, now: Switch) -> dict[str, tuple[str, bool]]:
         """Its uplinks and LAN ports by name: the kind, and whether it is up."""
         kinds = {**dict.fromkeys(now.uplinks, "uplink"), **dict.fromkeys(now.lan, "LAN port")}
-        ports = () if self.link is None else self.link.features.ports.values()
-        return {port.name: (kinds[port.number], port.up) for port in ports if port.number in kinds}
+        if self.link is None:
+            return {}
+        found = [self.link.features.ports.get(number) for number in sorted(kinds)]
+        return {port.name: (kinds[port.number], port.up) for port in found if port is not None}
 
     @property
     def all_problems(self) -> list[SwitchProblem]:
@@ -222,20 +224,18 @@ def _instead(switch: Switch, name: str) -> str:
 
 def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
     """A connected switch as a policy places it, with what its handshake found out."""
-    features = link.features
-    # Where a switch marks live ports as such, a port without the mark is not live.
-    marks = any(port.live for port in features.ports.values())
+    features, ports = link.features, link.features.ports
     return place_switch(
         policy,
         link.datapath,
-        {port.name: port.number for port in features.ports.values()},
+        ports.numbers(),
         normal=features.normal,
         tracks=features.tracks,
-        local_mac=None if (local := features.ports.get(PORT_LOCAL)) is None else mac_number(local.mac),
+        local_mac=None if (local := ports.get(PORT_LOCAL)) is None else mac_number(local.mac),
         max_meter=features.max_meter if features.meter_drop else 0,
         description=features.description,
-        speeds={port.number: port.speed / 1000 for port in features.ports.values() if port.speed},
-        down={port.number for port in features.ports.values() if not port.up or (marks and not port.live)},
+        speeds={number: speed / 1000 for number, speed in ports.speeds().items()},
+        down=ports.down(),
     )
 
 

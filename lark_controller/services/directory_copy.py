@@ -69,16 +69,10 @@ class _Copy:
         """Take in the changes. An address that one job gives up is free before another job has it."""
         self.at = found.at
         directory, desired = self.prepared.directory, self.prepared.desired
-        changed = []
-        for each in found.changed:
-            placed = desired.placed.get(each.job.number)
-            if placed is not None and placed.job == each.job:
-                # Its state alone: with a switch that comes, all its jobs have another.
-                directory.set_standing(each.job.number, *each.standing)
-                self.versions[each.job.number] = each.version
-            else:
-                changed.append(each)
-        numbers = [*found.gone, *(each.job.number for each in changed)]
+        for version, number, standing in found.moved:
+            directory.set_standing(number, *standing)
+            self.versions[number] = version
+        numbers = [*found.gone, *(each.job.number for each in found.changed)]
         before = [placed.job for number in numbers if (placed := desired.placed.get(number)) is not None]
         for job in before:
             self.holdings.release(job)
@@ -88,9 +82,14 @@ class _Copy:
                 directory.forget(number)
                 desired.remove(number)
             self.versions.pop(number, None)
-        for each in changed:
+        for each in found.changed:
             job = self._take_in(each)
             desired.put(job, self.prepared.decider.of(job))
+
+    def held(self, number: int) -> Job | None:
+        """The job of a number; None where it has none."""
+        placed = self.prepared.desired.placed.get(number)
+        return None if placed is None else placed.job
 
     def fill(self, copied: Iterable[Copied]) -> Iterator[tuple[Job, Decision]]:
         """Take in the jobs of an empty copy; the jobs with their decisions."""
@@ -144,11 +143,11 @@ class DirectoryCopy:
         self._show(None)
         if copy is None or copy.policy != policy.digest or self._thread.is_alive():
             return None
-        found = self._store.runs.difference(copy.versions)
+        found = self._store.runs.difference(copy.versions, copy.held)
         if (found.policy, found.server) != (copy.policy, copy.server):
             return None
         copy.follow(found)
-        event("directory taken over", jobs=len(copy.versions), changed=len(found.changed), gone=len(found.gone))
+        event("directory taken over", jobs=len(copy.versions), changed=found.others, gone=len(found.gone))
         return TakenDirectory(copy.prepared, copy.holdings)
 
     # -- on the thread -------------------------------------------------------------------------------------------------
@@ -183,7 +182,7 @@ class DirectoryCopy:
             if copy is not None:
                 event("directory copied", jobs=len(copy.versions))
         else:
-            found = self._store.runs.difference(copy.versions)
+            found = self._store.runs.difference(copy.versions, copy.held)
             if (found.policy, found.server) != (copy.policy, copy.server):
                 self._copy = copy = None
             else:
@@ -209,12 +208,17 @@ class DirectoryCopy:
             gc.freeze()
             self._rest(PORTION)
         # Pages are of different moments: an address may be with two jobs in them.
-        found = self._store.runs.difference({number: each.version for number, each in copied.items()})
+        found = self._store.runs.difference(
+            {number: each.version for number, each in copied.items()},
+            lambda number: None if (each := copied.get(number)) is None else each.job,
+        )
         if found.policy != latest.digest:
             return None
         for number in found.gone:
             del copied[number]
         copied |= {each.job.number: each for each in found.changed}
+        for version, number, standing in found.moved:
+            copied[number] = Copied(version, copied[number].job, standing)
         policy = load(latest.text)
         prepared = PreparedDirectory(Directory(), Decider(policy), Desired(policy))
         copy = _Copy(latest.digest, found.server, prepared, Holdings(policy), found.at)

@@ -7,7 +7,7 @@ database.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +30,8 @@ _SERVER: Final = text(
     "SELECT pg_postmaster_start_time()::text, extract(epoch FROM clock_timestamp())::double precision"
 )
 _ROWS_AT_ONCE: Final = 2_000
+# The server keeps the rest of the versions meanwhile.
+_VERSIONS_AT_ONCE: Final = 5_000
 
 
 class Copied(NamedTuple):
@@ -40,17 +42,31 @@ class Copied(NamedTuple):
     standing: Standing
 
 
+class Moved(NamedTuple):
+    """A live run that is as far as told here, and otherwise as it is held."""
+
+    version: int
+    number: int
+    standing: Standing
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The changes since the versions that were known: ``server`` is the run of the database server that has shown
     it, ``at`` the time of that by the server's clock, ``policy`` the digest of the newest version of the policy
-    (``""``: there is none)."""
+    (``""``: there is none). In those that have ``moved`` nothing else can be another than what is held."""
 
     server: str
     at: float
     policy: str
     changed: tuple[Copied, ...]
+    moved: tuple[Moved, ...]
     gone: tuple[int, ...]
+
+    @property
+    def others(self) -> int:
+        """The number of runs that live and have another row."""
+        return len(self.changed) + len(self.moved)
 
 
 def page(connection: Connection, after: int, most: int) -> list[Copied]:
@@ -58,18 +74,28 @@ def page(connection: Connection, after: int, most: int) -> list[Copied]:
     return [_copied(row) for row in connection.execute(_PAGE, {"after": after, "most": most}).all()]
 
 
-def difference(connection: Connection, known: Mapping[int, int]) -> Difference:
+def difference(connection: Connection, known: Mapping[int, int], held: Callable[[int], Job | None]) -> Difference:
     """The live runs whose rows have other versions than those that are known by number, and the numbers of which none
-    lives any more."""
+    lives any more. ``held`` is the job that is held of a number.
+
+    With switches that come, rows of all jobs have changed, and their jobs have not: these are read in portions, so that
+    no second one of each is in memory.
+    """
     server, at = connection.execute(_SERVER).one()
     digest = connection.execute(_POLICY).scalar_one_or_none()
-    rows = connection.execute(_VERSIONS).all()
-    now: dict[int, int] = {row[0]: row[1] for row in rows}
-    other = [number for number, version in now.items() if known.get(number) != version]
-    changed: list[Copied] = []
+    gone, other = set(known), list[int]()
+    for part in connection.execute(_VERSIONS, execution_options={"yield_per": _VERSIONS_AT_ONCE}).partitions():
+        other += [number for number, version in part if known.get(number) != version]
+        gone.difference_update([number for number, _ in part])
+    changed, moved = list[Copied](), list[Moved]()
     for first in range(0, len(other), _ROWS_AT_ONCE):
-        changed += _rows(connection, other[first : first + _ROWS_AT_ONCE])
-    return Difference(str(server), float(at), digest or "", tuple(changed), tuple(known.keys() - now.keys()))
+        for each in _rows(connection, other[first : first + _ROWS_AT_ONCE]):
+            job = held(each.job.number)
+            if job is not None and job == each.job:
+                moved.append(Moved(each.version, job.number, each.standing))
+            else:
+                changed.append(each)
+    return Difference(str(server), float(at), digest or "", tuple(changed), tuple(moved), tuple(gone))
 
 
 def _rows(connection: Connection, numbers: Collection[int]) -> list[Copied]:

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lark_controller.api.instances import AWAY_SECONDS, Identity, Look, Why
-from lark_controller.cluster.takeover import ENDED_SECONDS, GAP_SECONDS, READINGS, Watch, reason, watched
+from lark_controller.cluster.takeover import (
+    ENDED_SECONDS,
+    GAP_SECONDS,
+    PAUSE_SECONDS,
+    READINGS,
+    SLOW_READINGS,
+    Watch,
+    reason,
+    watched,
+)
 
 ME = Identity("b1", "b", "http://b", "1")
 HELD = Look(7, "a1", "a", "http://a", beat=1, held=True, server="monday")
@@ -83,6 +92,48 @@ def test_readings_that_failed_or_were_long_apart_count_for_nothing() -> None:
     # After twelve hours without a database, its holder is given the time to give a sign of life.
     assert decided([*dead, *((at, None) for at in range(6, 43200)), *every(0.5, FREE, 43200, 43205.5)]) is None
     assert decided([*dead, (6.0, None), *every(0.5, FREE, 6.5, 12.5)]) is Why.SILENT
+
+
+def slowly(readings: Iterable[tuple[float, float, Look | None]]) -> Why | None:
+    """As :func:`decided`, of readings with the seconds before each, and those that it took."""
+    watch: Watch | None = None
+    now = 0.0
+    for pause, took, look in readings:
+        now += pause + took
+        watch = None if look is None else watched(watch, look, now, took)
+    return None if watch is None else reason(watch, ME)
+
+
+@pytest.mark.parametrize("took", [2.6, 3.0, 5.0, 30.0])
+@pytest.mark.parametrize("look", [HELD, FREE])
+def test_a_holder_that_died_is_followed_while_each_commit_takes_seconds(took: float, look: Look) -> None:
+    first = [(0.5, took, look)]
+    assert slowly([*first, *[(0.5, took, look)] * (SLOW_READINGS - 1)]) is None
+    assert slowly([*first, *[(0.5, took, look)] * SLOW_READINGS]) is Why.SILENT
+    # Some commits are quicker.
+    mixed = [each for _ in range(SLOW_READINGS) for each in ((0.5, 0.1, look), (0.5, took, look))]
+    assert slowly([*first, *mixed]) is Why.SILENT
+
+
+@pytest.mark.parametrize("took", [2.6, 5.0, 30.0])
+def test_a_holder_whose_own_commits_take_seconds_is_not_followed(took: float) -> None:
+    """It writes half as often as the other reads."""
+    assert slowly((0.5, took, replace(HELD, beat=number // 2)) for number in range(100)) is None
+
+
+def test_slow_readings_count_in_a_row_alone() -> None:
+    slow = [(0.5, 5.0, HELD)] * SLOW_READINGS
+    # Once the database is fast again, it is as ever.
+    assert slowly([*slow, *[(0.5, 0.1, HELD)] * 9]) is None
+    assert slowly([*slow, (0.5, 5.0, None), (0.5, 5.0, HELD)]) is None
+    assert slowly([*slow, (0.5, 5.0, replace(HELD, beat=2))]) is None
+    assert slowly([*slow, (0.5, 0.1, replace(HELD, beat=2)), (0.5, 5.0, replace(HELD, beat=2))]) is None
+    assert slowly([*slow, (0.5, 5.0, replace(HELD, generation=8))]) is None
+    # It was paused itself before each.
+    assert slowly([(PAUSE_SECONDS + 0.1, 5.0, HELD)] * 100) is None
+    assert slowly([(30.0, 0.1, HELD)] * 100) is None
+    # The database stood still, and the holder is given the time that it always has.
+    assert slowly([(0.5, 0.1, HELD), (0.5, 600.0, HELD), *[(0.5, 0.1, HELD)] * 9]) is None
 
 
 def test_another_term_begins_anew() -> None:

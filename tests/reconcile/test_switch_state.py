@@ -11,6 +11,7 @@ from lark_common.log import LOGGER
 from lark_controller.flows.placement import Switch
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.switch import KEPT_PROBLEMS, LINES_AT_ONCE, SwitchState
+from lark_controller.switches.openflow.ports import Ports
 from lark_controller.switches.openflow.replies import PortInfo
 
 EDGE = 1
@@ -18,7 +19,7 @@ EDGE = 1
 
 def look(state: SwitchState, *ports: PortInfo) -> list[str]:
     """The events that a look at these ports leads to; each is an uplink."""
-    link = cast("Any", SimpleNamespace(features=SimpleNamespace(ports={port.number: port for port in ports})))
+    link = cast("Any", SimpleNamespace(features=SimpleNamespace(ports=Ports(ports))))
     state.link = link
     switch = Switch(EDGE, "worker1", SwitchRole.EDGE, uplinks=tuple(port.number for port in ports))
     return [happening.detail for happening in state.note_links(link, switch)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lark_controller.switches.openflow.replies import PortInfo
+from lark_controller.switches.openflow.ports import Ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class SwitchFeatures:
     meter_drop: bool
     normal: bool
     tracks: bool
-    ports: Mapping[int, PortInfo]
+    ports: Ports
     description: str
     hardware: str
     software: str

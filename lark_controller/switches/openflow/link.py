@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -27,6 +27,7 @@ from lark_controller.switches.openflow.dumps import Dump, FlowDigest, Held
 from lark_controller.switches.openflow.features import SwitchFeatures
 from lark_controller.switches.openflow.newcomer import Newcomer
 from lark_controller.switches.openflow.oxm import WireError
+from lark_controller.switches.openflow.ports import Ports
 from lark_controller.switches.openflow.replies import (
     FlowRecord,
     FlowRemoved,
@@ -147,7 +148,7 @@ class SwitchLink(CounterRequests):
         # Changes of ports that are not reported yet: the port, or None for one that is gone. The ports without them,
         # and how many there are with them.
         self._ports: dict[int, PortInfo | None] = {}
-        self._ports_before: Mapping[int, PortInfo] = {}
+        self._ports_before = Ports()
         self._port_count = 0
         self._ports_timer: asyncio.TimerHandle | None = None
         self._ports_from = 0.0
@@ -333,13 +334,14 @@ class SwitchLink(CounterRequests):
 
     # for the server
 
-    def set_ports(self, ports: list[PortInfo]) -> dict[int, PortInfo]:
+    def set_ports(self, ports: list[PortInfo]) -> Ports:
         """The ports of the handshake's reply with the changes that came while it was under way."""
-        return self._with_changes({port.number: port for port in ports})
+        return self._with_changes(ports)
 
     def begin(self) -> None:
         """Report the switch from now on, with the changes of its ports that came meanwhile."""
-        self.features = replace(self.features, ports=self._with_changes(dict(self.features.ports)))
+        if self._ports:
+            self.features = replace(self.features, ports=self._with_changes(self.features.ports.values()))
         self.check_ports(self._port_count, True)
         self.ready = True
 
@@ -427,7 +429,8 @@ class SwitchLink(CounterRequests):
         return False
 
     def _port_status(self, port: PortInfo, present: bool) -> None:
-        there = self._ports.get(port.number, self._ports_before.get(port.number)) is not None
+        number = port.number
+        there = self._ports[number] is not None if number in self._ports else number in self._ports_before
         self._ports[port.number] = port if present else None
         if len(self._ports) > _MOST_PORTS:
             raise WireError(f"more than {_MOST_PORTS} ports")
@@ -444,7 +447,7 @@ class SwitchLink(CounterRequests):
         if self.closed_because:
             return
         try:
-            self.features = replace(self.features, ports=self._with_changes(dict(self.features.ports)))
+            self.features = replace(self.features, ports=self._with_changes(self.features.ports.values()))
             self.handler.ports_changed(self)
             self.check_ports(self._port_count, True)
         except WireError as error:
@@ -455,15 +458,13 @@ class SwitchLink(CounterRequests):
         now = loop.time()
         self._ports_from = now + (now - started) / _PORTS_SHARE
 
-    def _with_changes(self, ports: dict[int, PortInfo]) -> dict[int, PortInfo]:
-        for number, port in self._ports.items():
-            if port is None:
-                ports.pop(number, None)
-            else:
-                ports[number] = port
+    def _with_changes(self, before: Iterable[PortInfo]) -> Ports:
+        ports: dict[int, PortInfo | None] = {port.number: port for port in before}
+        ports |= self._ports
         self._ports.clear()
-        if len(ports) > _MOST_PORTS:
+        now = Ports(port for port in ports.values() if port is not None)
+        if len(now) > _MOST_PORTS:
             raise WireError(f"more than {_MOST_PORTS} ports")
-        self._ports_before, self._port_count = ports, len(ports)
+        self._ports_before, self._port_count = now, len(now)
         self.check_ports(self._port_count, False)
-        return ports
+        return now

@@ -19,6 +19,7 @@ from lark_controller.switches.openflow.connection import Connection, OpenFlowOpt
 from lark_controller.switches.openflow.features import SwitchFeatures
 from lark_controller.switches.openflow.link import SwitchLink
 from lark_controller.switches.openflow.newcomer import Newcomer, identify
+from lark_controller.switches.openflow.ports import Ports
 from lark_controller.switches.openflow.requests import Bound, ReplyRoom
 from tests.flows.test_pipeline import a_job
 
@@ -132,7 +133,7 @@ async def _play_link(data: bytes) -> None:
     newcomer.features, newcomer.datapath = replies.Features(DATAPATH, 254, 0, 0), DATAPATH
     link = SwitchLink(newcomer, cast(Any, _Handler()))
     link.ready = True
-    link.features = SwitchFeatures(254, 0, 0, False, True, False, {}, "", "", "", "")
+    link.features = SwitchFeatures(254, 0, 0, False, True, False, Ports(), "", "", "", "")
     waiting = [
         link.requests.collect("fuzz", kind, wire.flow_stats_request, cast(Any, read), 60.0) for kind, read in REQUESTS
     ]
