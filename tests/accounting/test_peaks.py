@@ -15,6 +15,7 @@ from lark_controller.accounting.readings import PortReading, WorkerCounts
 from lark_controller.accounting.usage import FLAT, Peak
 from tests.accounting.test_ledger import job, opened, used
 from tests.fixtures.databases import NOW
+from tests.fixtures.stored_readings import members
 
 MEGA = 1_000_000
 
@@ -88,7 +89,7 @@ def test_it_goes_on_after_a_restart_and_from_what_earlier_versions_wrote() -> No
     again.begin(job(), "group_cms", entry.readings, entry.usage)
     assert peak(again) == peak(ledger) == Peak(0, 80 * MEGA)
     # Earlier versions wrote neither, or the stretch that was not over, too.
-    written = json.loads(entry.readings)
+    written = members(entry.readings)
     counters, stretch = written["counters"], [1000 * round(NOW + 10), 0, 100 * MEGA]
     neither, both = Ledger(), Ledger()
     for old, known in ((neither, counters[: -len(FLAT)]), (both, counters + stretch)):
