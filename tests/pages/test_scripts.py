@@ -122,6 +122,22 @@ def test_the_bucket_that_is_not_over_is_shown_by_narrower_ones(reader: Reader, s
     assert fresh == [[121, 2], [122, 2]]
 
 
+def test_no_line_is_drawn_through_a_minute_of_which_nothing_is_known(reader: Reader, site: Site) -> None:
+    """A page that is opened in the midst of a burst has no sample of the running minute from before."""
+    reader.go("")
+    late, soon, idle = reader.page.evaluate(
+        "async () => { const { joined } = await import('/pages/history.js');"
+        " const whole = [{at: 0, inward: 0}, {at: 60000, inward: 0}];"
+        " const at = (...times) => times.map((each) => ({at: each, inward: 8}));"
+        " const show = (points) => points.map((each) => [each.at, each.inward ?? null]);"
+        " return [joined(whole, at(50000, 125000, 135000), 0), joined(whole, at(65000, 75000), 0),"
+        "   joined([], at(125000), 0)].map(show) }"
+    )
+    assert late == [[0, 0], [60000, 0], [60001, None], [125000, 8], [135000, 8]]
+    assert soon == [[0, 0], [60000, 0], [65000, 8], [75000, 8]]
+    assert idle == [[125000, 8]]
+
+
 def test_what_has_not_changed_keeps_its_element(reader: Reader, site: Site) -> None:
     reader.go("")
     kept = reader.page.evaluate(

@@ -40,6 +40,18 @@ export function pointsOf(parts, from, counted) {
   return points;
 }
 
+// A longer stretch than this without a value is not drawn through: nothing is known of it.
+const UNKNOWN_MS = 30000;
+
+// The points of buckets, and the samples from where the last minute that is whole ends. A page that was just opened has none of the
+// running minute, of which no line may make a slope.
+export function joined(whole, samples, from) {
+  const end = whole.at(-1)?.at ?? from;
+  const since = samples.filter((each) => each.at > end);
+  const gap = whole.length && since.length && since[0].at - end > UNKNOWN_MS ? [{ at: end + 1 }] : [];
+  return [...whole, ...gap, ...since];
+}
+
 function sums(rows) {
   const buckets = new Map();
   for (const row of rows) {
@@ -109,10 +121,7 @@ export function history({ live, draw, signal, by, choose, subject, label, limits
       if (!past) return h("p", { class: "empty" }, "Loading…");
       const until = Date.now();
       const from = until - range.seconds * 1000;
-      const whole = pointsOf(past.parts, from, past.counted);
-      // Samples go on where the last minute that is whole ends.
-      const end = whole.at(-1)?.at ?? from;
-      const points = [...whole, ...samplesOf(subject).filter((each) => each.at > end)];
+      const points = joined(pointsOf(past.parts, from, past.counted), samplesOf(subject), from);
       return [
         h("div", { class: "ranges", role: "group", "aria-label": "Range" }, RANGES.map((each) => h("button", { type: "button", key: each.name,
           class: "quiet", "aria-pressed": String(each === range), on: { click: () => {
