@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lark_common.client import Client, ProblemError, UnreachableError
+from lark_common.controllers import urls
 from lark_common.errors import SettingError
 from lark_common.settings_table import lines_of
 from lark_worker.errors import AwayError, NetworkError, RefusedError
@@ -37,6 +38,7 @@ OWN: Final = frozenset(
         "namespace_script", "startd_address_file", "starters", "startds",
     )
 )  # fmt: skip
+_URL: Final = PREFIX + "URL"
 # These reach beyond their line of a file of settings (systemd.exec(5), EnvironmentFile), and could hide those behind.
 _QUOTING: Final = frozenset("\"'\\")
 # Seconds before its end from which a certificate is made anew.
@@ -180,9 +182,12 @@ def has_certificate(place: Place) -> bool:
 def merged(before: str, given: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The text of a file of settings with what was given, and the settings of the site's that stay as they are.
 
-    What names this worker's files is replaced; every other setting that the file has is the site's.
+    What names this worker's files is replaced, and a controller's URL but for a list that has it; every other setting
+    that the file has is the site's.
     """
     known = lines_of(before)
+    if known.get(_URL) and given.get(_URL) in urls(known[_URL]):
+        given = {**given, _URL: known[_URL]}
     kept = tuple(name for name in given if name in known and known[name] != given[name] and name not in OWN)
     lines = []
     for line in before.splitlines():

@@ -17,7 +17,9 @@ import psycopg
 import pytest
 
 from lab.postgres import PostgresServer
+from lark_controller.cli.run import HANDED_OVER
 from tests.cluster.test_processes import ADS, pair, took_over, until
+from tests.store.test_lost_answers import Relay
 
 pytestmark = pytest.mark.postgres
 
@@ -80,6 +82,28 @@ def test_a_database_that_stands_still_for_longer_than_signs_of_life_ends_no_term
         assert len(posted) == 3
         assert len(took_over(a)) == 1
         assert b.stands_by()
+
+
+def test_one_that_alone_has_lost_the_database_is_followed_and_ends_once_it_is_back(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    url, place = server.new_database(), server.directory / ".s.PGSQL.5432"
+    way = Relay(place)
+    name = url.partition("?")[0].rpartition("/")[2]
+    with pair(url, tmp_path, f"postgresql://lark@127.0.0.1:{way.port}/{name}") as (a, b):
+        posted = {a.post(1), b.post(2)}
+        way.close()
+        until(b.is_active)
+        posted.add(b.post(3))
+        status, body = a.ask("/v1/jobs", "POST", ADS.format(number=4))
+        assert (status, body["type"]) == (503, "urn:lark:problem:store")
+        # It has found nothing of the takeover, and so is there.
+        assert a.process is not None
+        assert a.process.poll() is None
+        way = Relay(place, way.port)
+        assert a.process.wait(120) == HANDED_OVER
+        assert b.live() == posted
+    way.close()
 
 
 def test_a_database_whose_disk_is_full_promises_nothing_and_loses_nothing(

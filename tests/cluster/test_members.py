@@ -18,7 +18,7 @@ from sqlalchemy import text
 from lark_common.errors import FencedError, NotFoundError, StandbyError, StateError, StoreError
 from lark_controller.api.instances import Expected, Identity, Term, Why
 from lark_controller.cluster import member as module
-from lark_controller.cluster import reach
+from lark_controller.cluster import reach, takeover
 from lark_controller.cluster.member import Member
 from lark_controller.store import Store, migrate
 from lark_controller.store.instances import _LOCK_CLASS, _OLDER_LOCK
@@ -158,6 +158,31 @@ def test_a_session_that_has_ended_is_replaced_at_once(url: str, monkeypatch: pyt
         a.write()
         assert a.store.instances.all().generation == generation
         assert b.won.empty()
+
+
+# Each commit of a sign of life takes half a second.
+SLOW_COMMITS = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON instances DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION slow()
+"""
+
+
+def test_one_that_dies_while_each_commit_takes_long_is_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No two readings are closer than that.
+    monkeypatch.setattr(takeover, "GAP_SECONDS", 0.4)
+    with joined(url, "a", "b") as (a, b):
+        before = a.generation
+        with psycopg.connect(url) as operator:
+            operator.execute(SLOW_COMMITS)
+        # Its session is there, and it gives no sign of life.
+        a.member._thread.stop()
+        term = b.won.get(timeout=120)
+        assert (term.why, term.before) == (Why.SILENT, "a")
+        assert term.generation > before
+        b.write()
+        with pytest.raises(FencedError):
+            a.write()
 
 
 def test_one_that_is_told_of_a_takeover_ends_and_says_by_whom(url: str) -> None:

@@ -140,9 +140,9 @@ def server() -> Iterator[PostgresServer]:
 
 
 @contextmanager
-def pair(url: str, folder: Path) -> Iterator[tuple[Instance, Instance]]:
-    """``a``, which is active, and ``b``, which stands by."""
-    a, b = Instance("a", folder, url), Instance("b", folder, url)
+def pair(url: str, folder: Path, way_of_a: str = "") -> Iterator[tuple[Instance, Instance]]:
+    """``a``, which is active, and ``b``, which stands by; ``a`` may have a URL of its own to the same database."""
+    a, b = Instance("a", folder, way_of_a or url), Instance("b", folder, url)
     try:
         a.start()
         until(a.is_active)

@@ -76,17 +76,26 @@ class Process:
         self.at(self.world.random.random(), self.write)
 
     def look(self) -> None:
-        """One turn of the member's thread, whose statements take time or are lost."""
+        """One turn of the member's thread, whose statements take time or are lost. Its sign of life is seen by others
+        at its end, and the next turn begins a pause after that."""
         database, world = self.world.database, self.world
-        self.at(ACTIVE_SECONDS if self.term else STANDBY_SECONDS, self.look)
         if world.lost():
             self.watch = None
+            self.turn_again()
             return
-        database.beats[self.me.id] = database.beats.get(self.me.id, 0) + 1
         if self.term:
             database.sessions[self.term] = self.me.id
-        seen = self._seen()
-        self.at(world.latency(), lambda: self.act(seen))
+        began, seen = world.now, self._seen()
+
+        def answered() -> None:
+            database.beats[self.me.id] = database.beats.get(self.me.id, 0) + 1
+            self.act(seen, world.now - began)
+            self.turn_again()
+
+        self.at(world.latency(), answered)
+
+    def turn_again(self) -> None:
+        self.at(ACTIVE_SECONDS if self.term else STANDBY_SECONDS, self.look)
 
     def _seen(self) -> Look:
         database, holder = self.world.database, self.world.names.get(self.world.database.holder, "")
@@ -102,7 +111,7 @@ class Process:
             database.why,
         )
 
-    def act(self, look: Look) -> None:
+    def act(self, look: Look, took: float) -> None:
         if self.term:
             if (look.generation, look.holder) != (self.term, self.me.id):
                 self.end()
@@ -110,7 +119,7 @@ class Process:
         if look.holder == self.me.id:
             self.term = look.generation
             return
-        self.watch = watched(self.watch, look, self.world.now)
+        self.watch = watched(self.watch, look, self.world.now, took)
         why = reason(self.watch, self.me)
         if why is not None:
             self.take(look.generation, why)
@@ -185,9 +194,9 @@ class World:
         self.names: dict[str, str] = {}
         self.processes: dict[str, Process] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        # Statements lost, of a hundred, and the longest latency.
+        # Statements lost, of a hundred; the shortest latency, and how much longer it may be.
         self._losses = self.random.choice([0, 0, 5, 30])
-        self._latency = self.random.choice([0.01, 0.1, 1.0])
+        self._least, self._latency = self.random.choice([(0.0, 0.01), (0.0, 0.1), (0.0, 1.0), (0.0, 8.0)])
 
     def at(self, delay: float, step: Callable[[], object]) -> None:
         heapq.heappush(self._events, (self.now + delay, next(self.numbers), step))  # type: ignore[misc]
@@ -196,7 +205,7 @@ class World:
         return self.database.away or self.random.randrange(100) < self._losses
 
     def latency(self) -> float:
-        return self.random.random() * self._latency
+        return self._least + self.random.random() * self._latency
 
     def start(self, name: str) -> None:
         process = self.processes[name] = Process(self, name)
@@ -232,9 +241,14 @@ class World:
     def back(self) -> None:
         self.database.away = False
 
+    def slow(self, least: float, more: float) -> None:
+        """Have each statement take ``least`` seconds from now on, and up to so many ``more``."""
+        self._least, self._latency = least, more
+
     def calm(self) -> None:
         """No statement is lost from now on, and nobody is paused."""
-        self._losses, self._latency = 0, 0.1
+        self._losses = 0
+        self.slow(0.0, 0.1)
         self.back()
         for process in self.processes.values():
             process.paused_until = 0.0
@@ -282,6 +296,24 @@ def test_no_schedule_lets_two_terms_write(block: int) -> None:
     assert refused > 0
     assert committed > 1000
     assert reasons == {Why.FIRST, Why.RELEASED, Why.RESTARTED, Why.ENDED, Why.SILENT}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_holder_is_followed_where_it_dies_and_not_where_the_database_is_slow(seed: int) -> None:
+    world = World(seed)
+    world.calm()
+    for name in "abc":
+        world.start(name)
+    world.run(10.0)
+    database, least = world.database, world.random.uniform(2.6, 20.0)
+    world.slow(least, 0.3 * least)
+    world.run(1000.0)
+    assert database.takeovers == [Why.FIRST]
+    (holder,) = [each for each in world.processes.values() if each.me.id == database.holder]
+    holder.alive = False
+    # Turns of another: the one in which it dies, and four after that; then the write that was in flight.
+    world.run(world.now + 5 * (1.3 * least + STANDBY_SECONDS) + IDLE + 1.0)
+    assert database.takeovers[1:] == [Why.SILENT]
 
 
 def test_without_the_guard_schedules_let_two_terms_write() -> None:

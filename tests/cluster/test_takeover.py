@@ -151,6 +151,25 @@ LOOKS = st.builds(
 )
 
 
+# Of one holder for the most part, that gives a sign of life now and then.
+SLOW_LOOKS = st.sampled_from([HELD] * 6 + [FREE, replace(HELD, beat=2), replace(HELD, generation=8), None])
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(GAP_SECONDS + 0.1, 60.0), SLOW_LOOKS), max_size=20))
+def test_no_holder_is_followed_by_slow_readings_without_evidence(steps: list[tuple[float, float, Look | None]]) -> None:
+    """The last ones have one beat of one holder, and each came after hardly a pause."""
+    why = slowly(steps)
+    if why is None:
+        return
+    assert why is Why.SILENT
+    first, *after = steps[-SLOW_READINGS - 1 :]
+    assert len(after) == SLOW_READINGS
+    assert all(pause <= PAUSE_SECONDS + 1e-6 for pause, _, _ in after)
+    seen = [look for _, _, look in (first, *after) if look is not None]
+    assert len(seen) == SLOW_READINGS + 1
+    assert len({_who(look) for look in seen}) == 1
+
+
 @given(st.lists(st.tuples(st.floats(0.0, 4.0), st.none() | LOOKS), max_size=40))
 def test_no_holder_is_followed_without_evidence(steps: list[tuple[float, Look | None]]) -> None:
     """The last readings, in a row, have one beat of one holder, and are as many and as long as the reason asks; those

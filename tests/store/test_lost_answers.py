@@ -24,9 +24,9 @@ pytestmark = pytest.mark.postgres
 class Relay:
     """Passes connections on to a server's socket, until it loses the server's side of each and keeps the client's."""
 
-    def __init__(self, server: Path) -> None:
+    def __init__(self, server: Path, port: int = 0) -> None:
         self._server = server
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         self._behind: list[socket.socket] = []
         self._clients: list[socket.socket] = []
@@ -48,6 +48,9 @@ class Relay:
 
     def close(self) -> None:
         """End all."""
+        # Without it the thread that waits for connections would go on to take one.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for each in (*self._behind, *self._clients):
             with suppress(OSError):

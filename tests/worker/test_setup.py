@@ -169,6 +169,27 @@ def test_a_second_run_changes_nothing_and_needs_no_token(site: Site) -> None:
 
 
 @pytest.mark.ovs
+def test_several_controllers_that_the_site_has_named_stay(site: Site, own_ovs: OpenVSwitch) -> None:
+    site.start()
+    site.worker("--join", site.join_token())
+    (target,) = own_ovs.vsctl("get-controller", BRIDGE).split()
+    targets, named = {target, "ssl:192.0.2.11:6653"}, f"{URL},https://lark2.example:8443"
+    own_ovs.vsctl("set-controller", BRIDGE, *targets)
+    settings = site.etc() / "worker.env"
+    settings.write_text(settings.read_text().replace(f"LARK_WORKER_URL={URL}\n", f"LARK_WORKER_URL={named}\n"))
+    before = site.files()
+    said, _ = site.worker()
+    assert said[0] == f"{HOST} has joined {URL} already"
+    assert site.files() == before
+    # Its certificate is made anew.
+    (site.etc() / "switch.pem").unlink()
+    said, _ = site.worker("--join", site.join_token())
+    assert said[0].startswith(f"joined {URL} as {HOST}")
+    assert lines_of(settings.read_text())["LARK_WORKER_URL"] == named
+    assert set(own_ovs.vsctl("get-controller", BRIDGE).split()) == targets
+
+
+@pytest.mark.ovs
 def test_an_answer_that_was_lost_is_asked_for_again(site: Site) -> None:
     """The same worker may use its token again, since it has the same token of its own; nobody else may."""
     site.start()
