@@ -24,8 +24,8 @@ def transfer_steps(ends: Ends, policy: Policy, state_of: StateOf, owner: str | N
     own = [each for each in placed.values() if owner in (None, each.job.owner)]
     if own and not policy.transfers:
         jobs = f"job{'s' if len(own) > 1 else ''} {' and '.join(each.job.called for each in own)}"
-        words = "sandboxes, URLs) is outside of the policy, which has no rule for transfers"
-        yield Step("transfers", f"what HTCondor moves for {jobs} ({words}")
+        moved = f"what HTCondor moves for {jobs} (sandboxes, URLs)"
+        yield Step("transfers", f"{moved} is outside of the policy, which has no rule for transfers")
         return
     for each in own:
         job, terms = each.job, each.decision.transfers
