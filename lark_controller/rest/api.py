@@ -64,7 +64,7 @@ _made: Final = dict[tuple[Blueprint, ...], bytes]()
 
 
 def _document(blueprints: tuple[Blueprint, ...]) -> bytes:
-    """The OpenAPI document, made when it is asked for: that takes longer than the rest of an application, and few ask."""
+    """The OpenAPI document, made when it is asked for: few ask, and it takes longer than the rest of an application."""
     with _making:
         if blueprints not in _made:
             _made[blueprints] = _described(blueprints)
