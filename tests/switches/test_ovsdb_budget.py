@@ -13,13 +13,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from ovs.db import idl
 
 from lark_common.log import LOGGER
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.fence import Fence
-from lark_controller.switches.ovsdb import bounds, driver, json_stream
+from lark_controller.switches.ovsdb import bounds, driver, json_stream, replica
 from lark_controller.switches.ovsdb.json_stream import Parser
+from lark_controller.switches.ovsdb.transactions import MOST_WORDS, outcome
 
 
 def test_a_database_beyond_its_time_is_not_read_and_later_it_is() -> None:
@@ -56,7 +56,7 @@ def test_a_database_that_asks_and_takes_no_answers_is_left() -> None:
         most, end = 0, time.monotonic() + 60
         while asking.is_alive() and time.monotonic() < end:
             switch.step()
-            most = max(most, switch._idl._session.get_backlog())
+            most = max(most, switch._replica.backlog)
         asking.join(20)
         assert not asking.is_alive()
         assert most < 2 * bounds.MOST_OWED
@@ -76,54 +76,31 @@ def references(count: int) -> dict[str, Any]:
     return {"queues": ["map", [[number, ["uuid", str(UUID(int=number))]] for number in range(count)]]}
 
 
-def serve(
-    listener: socket.socket, rows: int, new: dict[str, Any], turns: int = 1_000, about: list[Any] | None = None
-) -> None:
-    """A database that inserts rows, so many at a time, and then waits. With ``about`` they are in the database about
-    the server itself; that has its requests."""
+def serve(listener: socket.socket, rows: int, new: dict[str, Any], turns: int = 1_000) -> None:
+    """A database that inserts rows, so many at a time, and then waits."""
     peer = listener.accept()[0]
-    decoder, held, monitor = json.JSONDecoder(), "", None
     with peer, contextlib.suppress(OSError):
-        while monitor is None:
-            held += peer.recv(65_536).decode()
-            with contextlib.suppress(ValueError):
-                while held:
-                    asked, end = decoder.raw_decode(held)
-                    held = held[end:]
-                    answer: dict[str, Any] = {"id": asked.get("id"), "error": None, "result": {}}
-                    if asked["method"] == "monitor":
-                        monitor, root = asked["params"][1], {"new": {"cur_cfg": 0, "next_cfg": 0}}
-                        answer["result"] = {"Open_vSwitch": {str(UUID(int=1)): root}}
-                    elif asked["method"] == "get_schema" and about is not None:
-                        answer["result"] = {"name": "_Server", "version": "1.0.0", "tables": {"Database": MANY_COLUMNS}}
-                    elif asked["method"] == "get_schema":
-                        answer |= {"error": "no such database", "result": None}
-                    elif asked["method"] == "monitor_cond" and about is not None:
-                        monitor, own = asked["params"][1], {"name": "Open_vSwitch", "model": "standalone"}
-                        about.append(asked["params"][2])
-                        answer["result"] = {"Database": {str(UUID(int=1)): {"initial": own}}}
-                    peer.sendall(json.dumps(answer).encode())
-        table = "Database" if about is not None else "Queue" if "external_ids" in new else "QoS"
-        method, row = ("update", {"new": new}) if about is None else ("update2", {"insert": new})
+        asked = json.loads(peer.recv(65_536))
+        monitor, table = asked["params"][1], "Queue" if "external_ids" in new else "QoS"
+        answer = {"Open_vSwitch": {str(UUID(int=1)): {"initial": {}}}}
+        peer.sendall(json.dumps({"id": asked["id"], "error": None, "result": answer}).encode())
         for first in range(0, turns * rows, rows):
-            some = {str(UUID(int=number + 2)): row for number in range(first, first + rows)}
-            update = {"id": None, "method": method, "params": [monitor, {table: some}]}
+            some = {str(UUID(int=number + 2)): {"insert": new} for number in range(first, first + rows)}
+            update = {"id": None, "method": "update2", "params": [monitor, {table: some}]}
             peer.sendall(json.dumps(update).encode())
         while peer.recv(65_536):
             pass
 
 
-MANY_COLUMNS = {"columns": {f"c{number}": {"type": "string"} for number in range(1_000)}}
-
-
 @pytest.mark.parametrize(
-    ("rows", "new", "table"), [(100, text(1), "Queue"), (1, text(5_000), "Queue"), (1, references(100), "QoS")]
+    ("rows", "new"), [(100, text(1)), (1, text(5_000)), (1, references(100))], ids=["many", "long", "references"]
 )
 def test_a_database_of_rows_without_end_is_left(
-    rows: int, new: dict[str, Any], table: str, monkeypatch: pytest.MonkeyPatch
+    rows: int, new: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, most in (("MOST_ROWS", 2_000), ("MOST_CHARACTERS", 100_000), ("LOOK_AGAIN", 20_000), ("AT_ONCE", 1)):
-        monkeypatch.setattr(bounds, name, most)
+    monkeypatch.setattr(bounds, "MOST_ROWS", 2_000)
+    monkeypatch.setattr(bounds, "MOST_CHARACTERS", 100_000)
+    monkeypatch.setattr(replica, "AT_ONCE", 1)
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
         serving = threading.Thread(target=serve, args=(listener, rows, new), daemon=True)
         serving.start()
@@ -133,49 +110,47 @@ def test_a_database_of_rows_without_end_is_left(
         while serving.is_alive() and time.monotonic() < end:
             report = switch.step()
             reasons += [] if report is None else [report.reason]
-            most = max(most, len(switch._idl.tables[table].rows))
+            most = max(most, switch._replica.count)
         serving.join(20)
         assert reasons[-1] == bounds.TOO_LARGE
         assert 0 < most <= 2_000
-        assert not switch._idl.tables[table].rows
+        assert not switch._replica.count
         switch.close()
 
 
-@pytest.mark.parametrize(("rows", "length"), [(100, 1), (1, 5_000)])
-def test_what_it_says_of_its_server_is_bounded_as_well(rows: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library has tables of its own for that, with the columns that the server names."""
-    for name, most in (("MOST_ROWS", 2_000), ("MOST_CHARACTERS", 100_000), ("LOOK_AGAIN", 20_000), ("AT_ONCE", 1)):
-        monkeypatch.setattr(bounds, name, most)
+def test_a_row_that_grows_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change of a row takes as long as it is."""
+    monkeypatch.setattr(replica, "MOST_ROW", 2_000)
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
-        about: list[Any] = []
-        serving = threading.Thread(
-            target=serve, args=(listener, rows, {"name": "x" * length}, 1_000, about), daemon=True
-        )
-        serving.start()
+
+        def grow() -> None:
+            peer = listener.accept()[0]
+            with peer, contextlib.suppress(OSError):
+                asked = json.loads(peer.recv(65_536))
+                answer = {"Queue": {str(UUID(int=1)): {"initial": {}}}}
+                peer.sendall(json.dumps({"id": asked["id"], "error": None, "result": answer}).encode())
+                for number in range(10_000):
+                    row = {"modify": {"external_ids": ["map", [[f"key{number}", ""]]]}}
+                    params = [asked["params"][1], {"Queue": {str(UUID(int=1)): row}}]
+                    peer.sendall(json.dumps({"id": None, "method": "update2", "params": params}).encode())
+                while peer.recv(65_536):
+                    pass
+
+        growing = threading.Thread(target=grow, daemon=True)
+        growing.start()
         switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
         reasons: list[str] = []
         most, end = 0, time.monotonic() + 60
-        while serving.is_alive() and time.monotonic() < end:
-            report = switch.step()
+        while growing.is_alive() and time.monotonic() < end:
+            most = max(most, switch._replica.characters - switch._replica.waiting)
+            try:
+                report = switch.step()
+            except ValueError:  # it has no row of Open_vSwitch
+                continue
             reasons += [] if report is None else [report.reason]
-            tables = switch._idl.server_tables or {}
-            most = max(most, *(len(each.rows) for each in tables.values())) if tables else most
-        serving.join(20)
+        growing.join(20)
         assert reasons[-1] == bounds.TOO_LARGE
-        assert 0 < most <= 2_000
-        assert about == [{"Database": [{"columns": list(bounds._SERVER_COLUMNS)}]}]
-        switch.close()
-
-
-@pytest.mark.parametrize("state", ["x" * 1_000_000, [[]] * 1_000_000, {"a": 1}, None, 7])
-def test_what_stands_in_the_place_of_its_states_name_is_not_kept(state: Any) -> None:
-    with selectors.DefaultSelector() as selector:
-        switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
-        switch._idl.last_id = state
-        report = switch.step()
-        assert report is not None
-        assert report.reason == bounds.TOO_LARGE
-        assert switch._idl.last_id == str(UUID(int=0))
+        assert 0 < most < 2_100
         switch.close()
 
 
@@ -206,13 +181,13 @@ def test_databases_that_are_each_within_their_bounds_do_not_add_up(monkeypatch: 
         most, end = 0, time.monotonic() + 60
 
         def held() -> int:
-            return len(switches[0]._idl.tables["Queue"].rows)
+            return switches[0]._replica.count - 1
 
         while (any(each.is_alive() for each in serving[1:]) or held() < 300) and time.monotonic() < end:
             for datapath, switch in enumerate(switches):
                 report = switch.step()
                 reasons |= {} if report is None else {datapath: report.reason}
-            most = max(most, sum(len(each._idl.tables["Queue"].rows) for each in switches))
+            most = max(most, sum(each._replica.count for each in switches))
         assert {reasons[datapath] for datapath in range(1, 9)} == {bounds.TOO_MUCH_TOGETHER}
         assert "no bridge" in reasons[0]
         assert held() == 300
@@ -247,7 +222,7 @@ def test_messages_without_an_end_do_not_add_up(monkeypatch: pytest.MonkeyPatch) 
                 report = switch.step()
                 if report is not None and report.reason == bounds.TOO_MUCH_TOGETHER:
                     reasons[number] = report.reason
-                most = max(most, sum(each._bounds._waiting() for each in switches))
+                most = max(most, sum(each._replica.waiting for each in switches))
         assert len(reasons) == 4
         assert most < 2 * bounds.MOST_TOGETHER
         for each in switches:
@@ -297,11 +272,11 @@ def test_a_database_whose_messages_fail_has_few_lines_of_the_log_and_short_reaso
     with selectors.DefaultSelector() as selector, caplog.at_level("INFO", LOGGER):
         switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
         reasons = [switch.failed(KeyError("x" * 10_000)).reason for _ in range(100)]
-        switch._txn = SimpleNamespace(commit=lambda: idl.Transaction.ERROR, get_error=lambda: "x" * 1_000_000)
+        switch._replica._outcome = outcome(None, "x" * 1_000_000)
         switch._finished()
         switch.close()
     assert 0 < len(caplog.records) <= driver.LINES_AT_ONCE + 1
-    assert max(len(each) for each in (*reasons, switch._error)) < 2 * driver.MOST_WORDS
+    assert max(len(each) for each in (*reasons, switch._error)) < 2 * MOST_WORDS
 
 
 @pytest.mark.parametrize("value", ["0", '"x"', "null"])

@@ -1,8 +1,8 @@
 """Drives the databases of Open vSwitch (RFC 7047): one thread for all switches, none of which can hold up another.
 
 The driver takes each switch's desired queues (:meth:`Ovsdb.set_queues`) and reports those in force (:class:`Report`).
-It keeps a replica of the few rows that concern queues (the ``ovs`` library's IDL), sends what differs as one
-transaction, and waits until ovs-vswitchd has put it into force (``cur_cfg``). It reports failures.
+It keeps a replica of the few rows that concern queues, sends what differs as one transaction, and waits until
+ovs-vswitchd has put it into force (``cur_cfg``). It reports failures.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from lark_common.limits import Bucket
 from lark_common.log import WARNING, event, failure
 from lark_controller.qos.queues import PortQueues
 from lark_controller.switches.fence import FENCED, Fence, is_later
 from lark_controller.switches.ovsdb.bounds import ReplicaBounds, RowRoom
-from lark_controller.switches.ovsdb.library import Idl, Stream, Transaction
-from lark_controller.switches.ovsdb.replica import replica, rows_of
+from lark_controller.switches.ovsdb.library import Stream
+from lark_controller.switches.ovsdb.replica import Replica
 from lark_controller.switches.ovsdb.reports import Report
 from lark_controller.switches.ovsdb.rows import (
     Difference,
+    Operation,
     Rows,
     difference,
     dropped,
@@ -38,6 +39,7 @@ from lark_controller.switches.ovsdb.rows import (
     waited,
 )
 from lark_controller.switches.ovsdb.term import generation_in, guard
+from lark_controller.switches.ovsdb.transactions import MOST_WORDS
 from lark_controller.switches.ovsdb.waits import Waits
 
 # Milliseconds of silence after which a server is asked whether it is there.
@@ -55,12 +57,12 @@ BUSY: Final = 60.0
 # Lines of the log that say of one database whether queues can be managed: at once, and a second afterwards.
 LINES_AT_ONCE: Final = 16
 LINES: Final = 1 / 60
-# Letters of an error in the words of a database.
-MOST_WORDS: Final = 500
 # Seconds without the replica of a database that goes beyond its bounds.
 SHUT: Final = 60.0
 # Seconds before a server that does not answer is called away.
 PATIENCE: Final = 1.0
+# In the place of a number of changes: nothing was read yet, a transaction was written since, rows are not kept.
+UNREAD, WRITTEN, FORGOTTEN = -1, -2, -3
 CONNECTING: Final = "its database has not answered yet"
 READING: Final = "its database is being read"
 USERSPACE: Final = "its bridge has the userspace datapath (datapath_type=netdev), in which queues have no effect"
@@ -256,14 +258,18 @@ class _Switch:
         self._desired: Mapping[str, PortQueues] = {}
         self._begin_replica()
         self._given_up: dict[str, PortQueues] = {}
-        self._txn: Any = None
+        # A transaction is under way.
+        self._asked = False
         self._awaited: int | None = None
         self._since = self._answered = time.monotonic()
         self._retry_at = 0.0
-        self._seen = -1
+        self._seen = UNREAD
         # The replica for which the last report was the last word; None as long as there is something to do.
         self._settled: int | None = None
+        # What was read last, as long as it is compared with; of settled rows the counts stay.
         self._rows = Rows()
+        self._waited: Mapping[tuple[str, int], float] = MappingProxyType({})
+        self._dropped: Mapping[tuple[str, int], int] = MappingProxyType({})
         # The queues of the transaction under way, None where it has none.
         self._tried: Mapping[str, PortQueues] | None = None
         self._error = ""
@@ -287,8 +293,8 @@ class _Switch:
         self._bounds.expect(ports)
 
     def _begin_replica(self) -> None:
-        self._idl = replica(self.address, PROBE)
-        self._bounds = ReplicaBounds(self._idl, self._room)
+        self._replica = Replica(self.address, PROBE)
+        self._bounds = ReplicaBounds(self._replica, self._room)
         self._bounds.expect(self._desired)
 
     def close(self) -> None:
@@ -300,7 +306,7 @@ class _Switch:
         """Begin anew after a failure."""
         self.close()
         self._begin_replica()
-        self._txn, self._awaited, self._seen, self._settled = None, None, -1, None
+        self._asked, self._awaited, self._seen, self._settled = False, None, UNREAD, None
         self.deadline = time.monotonic() + RETRY
         self._last = Report(self._datapath, self._revision, reason=reason)
         return self._last
@@ -346,28 +352,34 @@ class _Switch:
             event("queues are managed", datapath=self.name, ovsdb=self.address)
 
     def _work(self) -> Report:
-        if not self._connected():
+        if not self._replica.is_connected:
             # A transaction that was under way has ended, one way or the other; the new replica will show which.
-            self._txn, self._seen, self._settled = None, -1, None
+            self._asked, self._seen, self._settled = False, UNREAD, None
             away = time.monotonic() - self._answered > PATIENCE
             return self._report(f"its database at {self.address} cannot be reached" if away else CONNECTING)
         self._answered = time.monotonic()
-        if self._last is not None and self._settled == self._idl.change_seqno:
+        if self._last is not None and self._settled == self._replica.changes:
             return self._last
         self._settled = None
-        if self._idl.state != Idl.IDL_S_MONITORING:
+        if not self._replica.is_read:
             return self._report(READING)
-        if self._txn is not None and not self._finished():
+        if self._asked and not self._finished():
             return self._report("")
-        if self._seen != self._idl.change_seqno:
-            if self._seen < 0:
-                self._awaited = self._root().next_cfg
+        if self._seen != self._replica.changes:
+            if self._seen in (UNREAD, WRITTEN):
+                self._awaited = self._replica.root().next_cfg
                 self._since = time.monotonic()
-            self._seen = self._idl.change_seqno
-            self._rows = rows_of(self._idl)
+            self._seen = self._replica.changes
+            self._read()
         if reason := self._unusable() or self._overtaken():
             return self._report(reason)
         return self._compare()
+
+    def _read(self) -> None:
+        """Take the rows out of the replica, as long as they are compared with."""
+        self._rows = self._replica.rows()
+        self._waited = MappingProxyType(waited(self.name, self._rows))
+        self._dropped = MappingProxyType(dropped(self.name, self._rows))
 
     def _compare(self) -> Report:
         found = difference(self.name, self._wanted(), self._rows)
@@ -378,48 +390,45 @@ class _Switch:
                 return self._report(self._error, found)
             self._begin(found)
             return self._report("", found)
-        if self._awaited is not None and self._root().cur_cfg < self._awaited:
+        if self._awaited is not None and self._replica.root().cur_cfg < self._awaited:
             slow = now - self._since > SLOW
             return self._report("ovs-vswitchd does not put changes into force" if slow else "", found)
         self._awaited, self._error = None, ""
-        self._settled = self._idl.change_seqno
-        return self._report("", found, settled=True)
+        self._settled = self._replica.changes
+        report = self._report("", found, settled=True)
+        # The replica has them in a fraction of the memory.
+        self._rows, self._seen = Rows(), FORGOTTEN
+        return report
 
     def _wanted(self) -> dict[str, PortQueues]:
         """The desired queues, but for ports that have none."""
         return {port: wanted for port, wanted in self._desired.items() if self._given_up.get(port) != wanted}
 
     def _begin(self, found: Difference) -> None:
-        self._txn = Transaction(self._idl)
-        self._txn.add_comment("lark: queues")
+        first: tuple[Operation, ...] = ()
         if self._generation:
-            for operation in guard(self._bridge, self._bridge_ids, self._generation):
-                self._txn.add_op(operation)
-        for operation in found.operations:
-            self._txn.add_op(operation)
-        self._tried = None
-        if found.operations:
-            self._tried = self._wanted()
-            self._root().increment("next_cfg")
-        self._txn.commit()
+            first = guard(self._bridge, self._bridge_ids, self._generation)
+        self._tried = self._wanted() if found.operations else None
+        self._replica.transact((*first, *found.operations), into_force=bool(found.operations))
+        self._asked = True
 
     def _finished(self) -> bool:
         """True if the transaction is over; takes note of how it ended."""
-        status = self._txn.commit()
-        if status == Transaction.INCOMPLETE:
+        ended = self._replica.outcome()
+        if ended is None:
             return False
-        if status == Transaction.SUCCESS and self._tried is not None:
-            self._awaited = self._txn.get_increment_new_value()
-            self._since = time.monotonic()
-            rows = rows_of(self._idl)
-            for port, wanted in self._tried.items():
-                if port not in rows.ports:
-                    self._given_up[port] = wanted
-        elif status not in (Transaction.SUCCESS, Transaction.UNCHANGED):
+        if ended.again or ended.error:
             self._retry_at = time.monotonic() + RETRY
-            if status == Transaction.ERROR:
-                self._error = f"its database refuses the queues: {self._txn.get_error()[:MOST_WORDS]}"
-        self._txn, self._seen = None, -2
+            if ended.error:
+                self._error = f"its database refuses the queues: {ended.error}"
+        elif self._tried is not None:
+            self._awaited = ended.awaited
+            self._since = time.monotonic()
+            ports = self._replica.rows().ports
+            for port, wanted in self._tried.items():
+                if port not in ports:
+                    self._given_up[port] = wanted
+        self._asked, self._seen = False, WRITTEN
         return True
 
     def _report(self, reason: str, found: Difference | None = None, *, settled: bool = False) -> Report:
@@ -441,17 +450,17 @@ class _Switch:
             reason,
             MappingProxyType(problems),
             self._ineffective,
-            MappingProxyType(waited(self.name, self._rows)),
-            MappingProxyType(dropped(self.name, self._rows)),
+            self._waited,
+            self._dropped,
         )
 
     def _unusable(self) -> str:
         """The reason why this database cannot be used; ``""`` where it is the switch's."""
-        bridges = [row for row in self._idl.tables["Bridge"].rows.values() if self.name in row.datapath_id]
-        if not bridges:
+        bridge = self._replica.bridge(self.name)
+        if bridge is None:
             return f"the database at {self.address} has no bridge with this datapath id"
-        self._ineffective = USERSPACE if bridges[0].datapath_type == "netdev" else ""
-        self._bridge, self._bridge_ids = str(bridges[0].uuid), dict(bridges[0].external_ids)
+        self._ineffective = USERSPACE if bridge.datapath_type == "netdev" else ""
+        self._bridge, self._bridge_ids = bridge.uuid, bridge.ids
         return ""
 
     def _overtaken(self) -> str:
@@ -466,17 +475,10 @@ class _Switch:
         self._shown = shown
         return FENCED if self._fence.is_shut else shown
 
-    def _root(self) -> Any:
-        return next(iter(self._idl.tables["Open_vSwitch"].rows.values()))
-
-    def _connected(self) -> bool:
-        # The library has no public word for it: its state stays as it was when a connection is lost.
-        return bool(self._idl._session.is_connected())
-
     def _watch(self) -> None:
         self._unwatch()
         waits = Waits()
-        self._idl.wait(waits)
+        self._replica.wait(waits)
         for number, events in waits.events.items():
             self._selector.register(number, events, self._datapath)
             self._fds.append(number)

@@ -11,8 +11,6 @@ import json
 import re
 from typing import Any, Final
 
-from lark_common.shared_texts import shared
-
 # A string, or what there is of it where its end has not come yet.
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|(\\?)\Z)', re.DOTALL)
 # Between values inside an array or an object there is a comma.
@@ -73,7 +71,7 @@ class Parser:
             value, end = _DECODER.raw_decode(whole)
             if end < before:
                 raise ValueError("what follows it is neither an object nor an array")
-            self._value = _shared(value)
+            self._value = value
         except (ValueError, RecursionError) as error:
             self._value, end = f"no JSON: {error}", len(whole)
         return skipped + end - before
@@ -112,14 +110,3 @@ class Parser:
         self._opened += opened
         self._commas += outside.count(",")
         return (self._depth <= 0 and not self._open) or _NEXT.search(outside) is not None
-
-
-def _shared(value: Any) -> Any:
-    """The value with each text once in memory: databases of many switches repeat the same words."""
-    if isinstance(value, str):
-        return shared(value)
-    if isinstance(value, list):
-        return [_shared(each) for each in value]
-    if isinstance(value, dict):
-        return {shared(name): _shared(each) for name, each in value.items()}
-    return value

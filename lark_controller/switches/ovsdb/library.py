@@ -26,9 +26,7 @@ def _without(name: str) -> Iterator[None]:
 
 with _without("eventlet"):
     from ovs import json, timeval
-    from ovs.db.data import Datum
-    from ovs.db.idl import Idl, SchemaHelper, Transaction
-    from ovs.jsonrpc import Message
+    from ovs.jsonrpc import Message, Session
     from ovs.stream import Stream
 
-__all__ = ["Datum", "Idl", "Message", "SchemaHelper", "Stream", "Transaction", "json", "timeval"]
+__all__ = ["Message", "Session", "Stream", "json", "timeval"]

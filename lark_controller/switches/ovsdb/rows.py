@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from lark_common.shared_texts import shared
 from lark_controller.qos.queues import PortQueues, Queue
 
 TYPE: Final = "linux-htb"
@@ -102,7 +103,9 @@ def standing(datapath: str, desired: Mapping[str, PortQueues], rows: Rows) -> di
             for number, uuid in row.queues.items()
             if uuid in rows.queues and (queue := _queue_of(rows.queues[uuid].config)) is not None
         }
-        found[port] = PortQueues(whole_number(row.config.get("max-rate", "")) or 0, MappingProxyType(held))
+        stands = PortQueues(whole_number(row.config.get("max-rate", "")) or 0, MappingProxyType(held))
+        # Reports are kept: what stands as desired takes no memory of its own.
+        found[port] = desired[port] if stands == desired[port] else stands
     return found
 
 
@@ -121,7 +124,7 @@ def _counts(datapath: str, rows: Rows, name: str) -> Iterator[tuple[tuple[str, i
         ids = row.ids
         count, number = whole_number(ids.get(name, "")), whole_number(ids.get(NUMBER, ""))
         if ids.get(MARK) == datapath and count is not None and number is not None:
-            yield (ids.get(PORT, ""), number), count
+            yield (shared(ids.get(PORT, "")), number), count
 
 
 def whole_number(text: str) -> int | None:

@@ -8,12 +8,12 @@ from collections import deque
 from typing import Any, Final
 
 import ovs.jsonrpc
-from ovs.db.idl import Idl
 
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.ovsdb import rows, term
 from lark_controller.switches.ovsdb.json_stream import Parser
-from lark_controller.switches.ovsdb.replica import replica, rows_of
+from lark_controller.switches.ovsdb.replica import Replica
+from lark_controller.switches.ovsdb.transactions import outcome
 
 MAX_BYTES: Final = 8192
 DATAPATH: Final = "0000000000000001"
@@ -21,10 +21,11 @@ UUID: Final = "11111111-2222-3333-4444-555555555555"
 DICTIONARY: Final = tuple(
     word.encode()
     for word in (
-        '{"id":7,"error":null,"result":', '{"id":null,"method":"update","params":[null,', '"Port"', '"QoS"', '"Queue"',
-        '"Bridge"', '"Open_vSwitch"', '{"new":', '"old":', '["uuid","' + UUID + '"]', '["set",[', '["map",[',
-        '"other_config"', '"external_ids"', '"queues"', '"qos"', '"name"', '"next_cfg"', '"lark-datapath"',
-        '"lark-port"', '"lark-queue"', '"lark-generation"', '"min-rate"', '"max-rate"', DATAPATH, UUID,
+        '{"id":7,"error":null,"result":', '{"id":null,"method":"update2","params":["fuzz",', '"Port"', '"QoS"',
+        '"Queue"', '"Bridge"', '"Open_vSwitch"', '{"initial":', '"insert":', '"modify":', '"delete":',
+        '["uuid","' + UUID + '"]', '["set",[', '["map",[', '"other_config"', '"external_ids"', '"queues"', '"qos"',
+        '"name"', '"next_cfg"', '"lark-datapath"', '"lark-port"', '"lark-queue"', '"lark-generation"', '"min-rate"',
+        '"max-rate"', DATAPATH, UUID,
         "]]", "}}", "1e999", "-1", "null", "\\u0000", '\\"',
     )
 )  # fmt: skip
@@ -34,13 +35,13 @@ logging.disable(logging.CRITICAL)
 class _Session:
     """A connection from which these messages come."""
 
+    rpc = None
+
     def __init__(self, messages: list[Any]) -> None:
         self._messages = deque(messages)
 
     def __getattr__(self, name: str) -> Any:
-        return {"is_connected": lambda: True, "get_seqno": lambda: 1, "get_name": lambda: "fuzz"}.get(
-            name, lambda *_: None
-        )
+        return {"is_connected": lambda: True, "get_seqno": lambda: 1, "send": lambda _: 0}.get(name, lambda *_: None)
 
     def recv(self) -> Any:
         return self._messages.popleft() if self._messages else None
@@ -94,21 +95,20 @@ def _read(text: str, size: int) -> list[Any]:
 
 
 def _follow(messages: list[Any]) -> None:
-    idl = replica("unix:/nowhere", 5000)
-    idl._session = _Session(messages)
-    idl._last_seqno = 1
-    idl.state, idl._monitor_request_id = Idl.IDL_S_DATA_MONITOR_REQUESTED, 7
+    for message in messages:
+        outcome(message.result, message.error)
+    replica = Replica("unix:/nowhere", 5000)
+    replica._session, replica._connection, replica._asked, replica._monitor = _Session(messages), 1, 7, "fuzz"
     try:
-        idl.run()
-        found = rows_of(idl)
-        bridges = [dict(row.external_ids) for row in idl.tables["Bridge"].rows.values()]
-    except Exception:
+        replica.exchange()
+    except ValueError:
         return  # the driver begins anew with this switch, and says so
+    found, bridge = replica.rows(), replica.bridge(DATAPATH)
     desired = {"eth0": PortQueues(1_000_000_000, {1: Queue(1_000_000, 2_000_000)})}
     rows.difference(DATAPATH, desired, found)
     rows.standing(DATAPATH, desired, found)
     rows.waited(DATAPATH, found)
     rows.dropped(DATAPATH, found)
-    for ids in bridges:
-        term.generation_in(ids)
-        json.dumps(term.guard(UUID, ids, 7))
+    if bridge is not None:
+        term.generation_in(bridge.ids)
+        json.dumps(term.guard(bridge.uuid, bridge.ids, 7))
