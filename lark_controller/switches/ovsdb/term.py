@@ -1,8 +1,7 @@
 """The generation of the instance in charge, in a switch's database: as ``external_ids`` of its bridge. Pure.
 
 Every transaction begins with :func:`guard`: it fails as a whole where another generation stands there by then, whatever
-the replica shows (RFC 7047, section 5.2.6: ``wait`` without a time to wait). ``Row.verify`` of the ``ovs`` library does
-not: it forgets rows that the transaction does not change.
+the replica shows (RFC 7047, section 5.2.6: ``wait`` without a time to wait).
 """
 
 from __future__ import annotations
