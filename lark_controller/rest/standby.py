@@ -1,6 +1,7 @@
 """Answers of an instance that stands by: those of the active one, to which it hands each request on.
 
-``/healthz``, ``/readyz``, ``/metrics``, ``/openapi.json`` and ``/v1/instances`` are answered by every instance itself.
+``/healthz``, ``/readyz``, ``/metrics``, ``/openapi.json`` and ``/v1/instances`` are answered by every instance itself;
+``/metrics?of=active`` is not.
 Where the active one cannot be reached the answer is 503 with its URL, and a page that leads there.
 """
 
@@ -62,12 +63,13 @@ _PAGE: Final = """<!doctype html>
 def answer(context: Context, environ: WSGIEnvironment) -> Response | None:
     """Have the request answered by the active instance, where this one stands by and the route needs it. Raises
     StandbyError, BusyError, Problem."""
-    if environ["PATH_INFO"] in _EVERYWHERE:
+    path = environ["PATH_INFO"]
+    if path in _EVERYWHERE and not (path == "/metrics" and request.args.get("of") == "active"):
         return None
     handed_on = environ.get(HANDED_ON)
     standing = context.controls.instances.standing()
     if handed_on is False:
-        if environ["PATH_INFO"] == COUNTERS:
+        if path == COUNTERS:
             context.metrics.counters_read.labels("refused").inc()
         words = "The request was handed on by a controller that has not read the present term, or by none."
         raise StandbyError(words, standing.url)

@@ -166,6 +166,20 @@ def test_each_instance_answers_some_routes_itself(active: Controller, standby: C
     assert "lark_requests_handed_on_total" in standby.ask("GET", "/metrics")[2].decode()
 
 
+def test_the_metrics_of_the_active_one_are_to_be_had_from_each(active: Controller, standby: Controller) -> None:
+    active.metrics.policy_changes.labels("accepted").inc(7)
+    expected = 'lark_policy_changes_total{result="accepted"} 7.0'
+    for instance in (active, standby):
+        status, _, body = instance.ask("GET", "/metrics?of=active")
+        assert status == 200
+        assert expected in body.decode()
+    assert expected not in standby.ask("GET", "/metrics")[2].decode()
+    assert expected not in standby.ask("GET", "/metrics?of=this")[2].decode()
+    assert standby.ask("GET", "/metrics?of=all")[0] == 422
+    active.server.stop()
+    assert standby.ask("GET", "/metrics?of=active")[0] == 503
+
+
 @pytest.mark.parametrize("token", ["operate", None])
 def test_without_the_active_one_the_answer_names_it(standby: Controller, token: str | None) -> None:
     standby.stand_by(AWAY)

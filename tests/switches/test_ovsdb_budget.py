@@ -82,7 +82,7 @@ def serve(listener: socket.socket, rows: int, new: dict[str, Any], turns: int = 
     with peer, contextlib.suppress(OSError):
         asked = json.loads(peer.recv(65_536))
         monitor, table = asked["params"][1], "Queue" if "external_ids" in new else "QoS"
-        answer = {"Open_vSwitch": {str(UUID(int=1)): {"initial": {}}}}
+        answer: dict[str, Any] = {"Open_vSwitch": {str(UUID(int=1)): {"initial": {}}}}
         peer.sendall(json.dumps({"id": asked["id"], "error": None, "result": answer}).encode())
         for first in range(0, turns * rows, rows):
             some = {str(UUID(int=number + 2)): {"insert": new} for number in range(first, first + rows)}
@@ -127,7 +127,7 @@ def test_a_row_that_grows_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -
             peer = listener.accept()[0]
             with peer, contextlib.suppress(OSError):
                 asked = json.loads(peer.recv(65_536))
-                answer = {"Queue": {str(UUID(int=1)): {"initial": {}}}}
+                answer: dict[str, Any] = {"Queue": {str(UUID(int=1)): {"initial": {}}}}
                 peer.sendall(json.dumps({"id": asked["id"], "error": None, "result": answer}).encode())
                 for number in range(10_000):
                     row = {"modify": {"external_ids": ["map", [[f"key{number}", ""]]]}}

@@ -10,6 +10,7 @@ from lark_controller.api.metrics import CONTENT_TYPE
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.schemas.answers import HealthSchema, ReadinessSchema
+from lark_controller.rest.schemas.queries import MetricsQuery
 from lark_controller.rest.tokens import Scope
 
 blueprint = resource("health", "For load balancers and Prometheus.", prefix="/")
@@ -36,9 +37,10 @@ def readyz() -> Any:
     "/metrics",
     name="read_metrics",
     scopes=(Scope.READ,),
+    query=MetricsQuery,
     answers={200: None},
     texts={200: ("text/plain",)},
 )
-def metrics() -> Response:
-    """The metrics, in Prometheus's text format."""
+def metrics(_: dict[str, Any]) -> Response:
+    """The metrics, in Prometheus's text format; one that stands by has handed on what is asked of the active one."""
     return Response(current().metrics.render(), content_type=CONTENT_TYPE)

@@ -52,6 +52,16 @@ class RegisterQuery(WaitQuery):
     )
 
 
+class MetricsQuery(Schema):
+    """The controller whose metrics are asked for."""
+
+    of = fields.String(
+        load_default="this",
+        validate=validate.OneOf(["this", "active"]),
+        metadata=meta("this: those of the controller that is asked; active: those of the active one, by any"),
+    )
+
+
 class EndQuery(Schema):
     """The source of a job's end."""
 

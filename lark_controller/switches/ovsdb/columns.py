@@ -131,7 +131,7 @@ CONDITIONS: Final[Mapping[str, list[Any]]] = {"Port": [["qos", "!=", ["set", []]
 
 
 def requests() -> dict[str, Any]:
-    """What is asked of a server, to be told of these columns (``<monitor-cond-requests>``)."""
+    """The request to be told of these columns (``<monitor-cond-requests>``)."""
     asked = {}
     for table, columns in COLUMNS.items():
         asked[table] = {"columns": [column.name for column in columns]}

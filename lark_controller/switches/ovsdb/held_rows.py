@@ -49,7 +49,7 @@ class HeldRows:
         return sum(map(len, self._tables.values()))
 
     def take(self, updates: Any) -> None:
-        """Take what a server says of rows (``<table-updates2>``, ovsdb-server(7)). Raises ValueError."""
+        """Take a server's word on rows (``<table-updates2>``, ovsdb-server(7)). Raises ValueError."""
         for table, rows in _object(updates).items():
             if table not in COLUMNS:
                 raise ValueError("a table that was not asked for")
