@@ -21,6 +21,7 @@ from bench import (
     hostile,
     instances,
     instances_report,
+    limited,
     ovsdb,
     posts,
     reactive,
@@ -37,7 +38,7 @@ PAGE: Final = ROOT / "docs" / "benchmarks.md"
 JOBS_A_WORKER: Final = 64
 # Those of the page's first table, which take a quarter of an hour, and all.
 TABLE: Final = ("reactive", "posts", "calculated", "whole", "views", "usage", "ovsdb")
-SUBJECTS: Final = (*TABLE, "scale", "hostile", "external", "takeovers", "instances")
+SUBJECTS: Final = (*TABLE, "scale", "limited", "hostile", "external", "takeovers", "instances")
 
 # Tables of their own in the page: what writes each, and the marks between which it stands.
 SECTIONS: Final = {
@@ -64,6 +65,7 @@ def measurements(
             "usage": lambda: usage.measure(1, 2_000, 5, minute_days=0.02),
             "ovsdb": lambda: ovsdb.measure(50, 20, 3.0),
             "scale": lambda: scale.measure(2_000, 32, 5.0, day_seconds=10.0),
+            "limited": lambda: limited.measure(2_000, 32),
             "hostile": lambda: hostile.measure(1.0, 4),
             "external": lambda: external.measure(1, 0.5, 500),
             "takeovers": lambda: takeovers.measure(2_000, 32, 2, 1.0, keep=taking),
@@ -86,6 +88,7 @@ def measurements(
         "usage": lambda: usage.measure(30, 200_000, 20),
         "ovsdb": lambda: ovsdb.measure(1000, 300),
         "scale": scale.measure,
+        "limited": lambda: limited.measure(sized.jobs or 200_000, max(1, (sized.jobs or 200_000) // JOBS_A_WORKER)),
         "hostile": lambda: hostile.measure(8.0, 16),
         "external": external.measure,
         "takeovers": lambda: takeovers.measure(
@@ -105,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the controller.")
     parser.add_argument("--quick", action="store_true", help="small sizes, some minutes; docs stay as they are")
     parser.add_argument("--only", choices=SUBJECTS, action="append", help="measure this alone (may be repeated)")
-    parser.add_argument("--jobs", type=int, help="jobs of the pool, 64 for each worker (takeovers, instances)")
+    parser.add_argument("--jobs", type=int, help="jobs of the pool, 64 for each worker (takeovers, instances, limited)")
     parser.add_argument("--connected", type=int, help="workers whose switches are played (takeovers; all)")
     parser.add_argument("--kills", type=int, help="takeovers after a kill (100)")
     parser.add_argument("--minutes", type=float, help="minutes after which none is killed any more (180)")
