@@ -18,6 +18,7 @@ from bench import (
     hostile,
     instances,
     instances_report,
+    limited,
     load,
     ovsdb,
     posts,
@@ -209,6 +210,14 @@ def test_every_worker_has_a_database_and_other_rates_get_there() -> None:
     assert found["storm"]["committed"] > 0
     table = report.table({"machine": report.machine(), "ovsdb": found})
     assert "OVSDB: 12 workers, each with a server of its own, 96 limited jobs: until all are connected" in table
+
+
+@pytest.mark.ovs
+def test_every_job_has_a_rate_of_its_own_and_is_enforced() -> None:
+    found = limited.measure(128, 2)
+    for kind in ("without", "with"):
+        assert 0 < found[kind]["loaded"] <= found[kind]["most"]
+        assert found[kind]["processor_seconds"] > 0
 
 
 def test_under_attack_posts_are_answered_and_a_full_disk_is_said() -> None:
