@@ -422,8 +422,6 @@ class _Switch:
             if ended.error:
                 self._error = f"its database refuses the queues: {ended.error}"
         elif self._tried is not None:
-            self._awaited = ended.awaited
-            self._since = time.monotonic()
             ports = self._replica.rows().ports
             for port, wanted in self._tried.items():
                 if port not in ports:

@@ -18,11 +18,10 @@ _COMMENT: Final[Operation] = {"op": "comment", "comment": "lark: queues"}
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of a transaction. ``again``: a condition did not hold, or the connection was lost. ``error``: in the
-    words of the database. ``awaited``: the configuration that the switch is to put into force, None for none."""
+    words of the database."""
 
     again: bool = False
     error: str = ""
-    awaited: int | None = None
 
 
 LOST: Final = Outcome(again=True)
@@ -30,13 +29,9 @@ LOST: Final = Outcome(again=True)
 
 def requested(operations: Iterable[Operation], root: str) -> list[Operation]:
     """The operations with the request to put what they change into force; ``root`` is the row of Open_vSwitch."""
-    where = where_uuid(root)
-    return [
-        *operations,
-        {"op": "mutate", "table": "Open_vSwitch", "where": where, "mutations": [["next_cfg", "+=", 1]]},
-        {"op": "select", "table": "Open_vSwitch", "where": where, "columns": ["next_cfg"]},
-        _COMMENT,
-    ]
+    mutations = [["next_cfg", "+=", 1]]
+    into_force = {"op": "mutate", "table": "Open_vSwitch", "where": where_uuid(root), "mutations": mutations}
+    return [*operations, into_force, _COMMENT]
 
 
 def outcome(results: Any, error: Any = None) -> Outcome:
@@ -50,15 +45,7 @@ def outcome(results: Any, error: Any = None) -> Outcome:
         return Outcome(error=_words(at))
     if any(errors) or any(each is None for each in results):
         return LOST
-    return Outcome(awaited=_next_cfg(results))
-
-
-def _next_cfg(results: list[Any]) -> int | None:
-    for each in results:
-        match each:
-            case {"rows": [{"next_cfg": int(number)}]}:
-                return number
-    return None
+    return Outcome()
 
 
 def _words(error: Any) -> str:
