@@ -1,6 +1,7 @@
-"""Many real OVSDB servers, one a worker, in a process of their own: ``python -m bench.databases DIRECTORY COUNT``.
+"""Many real OVSDB servers, one a worker, in a process of their own: ``python -m bench.databases DIRECTORY COUNT PORT``.
 
-Each is an ``ovsdb-server`` with the schema of Open vSwitch on a Unix socket, and has a bridge with all ports of a
+Each is an ``ovsdb-server`` with the schema of Open vSwitch on a Unix socket, and on ``PORT`` of its worker's own
+loopback address unless that is 0, and has a bridge with all ports of a
 worker of :mod:`bench.population`. ovs-vswitchd is played: a request (``next_cfg``) is reported as in force
 (``cur_cfg``) as soon as it was committed. ``commits`` on the standard input is answered by a line of JSON with what was
 committed since the last time; at the standard input's end all servers are stopped.
@@ -21,11 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from bench.fleet import own_address
 from bench.population import PORTS
 from lab.openvswitch import SCHEMA
 from lark_controller.cli.open_files import raise_open_files
 
-START_SECONDS: Final = 120.0
+START_SECONDS: Final = 600.0
 # Connections that are opened at a time.
 AT_ONCE: Final = 64
 MONITOR: Final = "cfg"
@@ -137,13 +139,16 @@ def template(path: Path) -> None:
         raise RuntimeError(f"ovsdb-tool: {done.stdout}")
 
 
-def _spawn(directory: Path, number: int, empty: Path) -> subprocess.Popen[bytes]:
+def _spawn(directory: Path, number: int, empty: Path, port: int) -> subprocess.Popen[bytes]:
     own = _socket(directory, number).parent
     own.mkdir()
     shutil.copy(empty, own / "conf.db")
+    remotes = [f"--remote=punix:{own / 'db.sock'}"]
+    if port:
+        remotes.append(f"--remote=ptcp:{port}:{own_address(number)}")
     return subprocess.Popen(
-        ["ovsdb-server", str(own / "conf.db"), f"--remote=punix:{own / 'db.sock'}", f"--unixctl={own / 'ctl'}",
-         "--no-chdir", "-vconsole:off", "-vsyslog:off"],
+        ["ovsdb-server", str(own / "conf.db"), *remotes, f"--unixctl={own / 'ctl'}", "--no-chdir", "-vconsole:off",
+         "-vsyslog:off"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -181,7 +186,7 @@ def _say(found: object) -> None:
     print(json.dumps(found), flush=True)
 
 
-def main(directory: Path, count: int) -> None:
+def main(directory: Path, count: int, port: int) -> None:
     """Start the servers, serve until the standard input ends, and stop them."""
     raise_open_files()
     empty = directory / "template.db"
@@ -189,7 +194,7 @@ def main(directory: Path, count: int) -> None:
     servers: list[subprocess.Popen[bytes]] = []
     try:
         # The ones that have started are stopped as well when one cannot be.
-        servers.extend(_spawn(directory, number, empty) for number in range(1, count + 1))
+        servers.extend(_spawn(directory, number, empty, port) for number in range(1, count + 1))
         asyncio.run(_serve(directory, count))
     finally:
         for server in servers:
@@ -201,8 +206,8 @@ def main(directory: Path, count: int) -> None:
 class Databases:
     """The process, from the side of the measurement. Entered once every database is served."""
 
-    def __init__(self, directory: Path, count: int) -> None:
-        self._command = [sys.executable, "-m", "bench.databases", str(directory), str(count)]
+    def __init__(self, directory: Path, count: int, port: int = 0) -> None:
+        self._command = [sys.executable, "-m", "bench.databases", str(directory), str(count), str(port)]
         self.seconds = 0.0
 
     def __enter__(self) -> Self:
@@ -253,4 +258,4 @@ class Databases:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

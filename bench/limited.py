@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.changes import fill, sqlite_in
-from bench.databases import Databases, address
+from bench.databases import Databases
 from bench.fleet import PlayedSwitches
 from bench.http import Client
-from bench.population import jobs, worker_of
+from bench.population import jobs
 from bench.scale import BLOCK, JOB_PORTS, MIB, Scale, policy, reference
+from lab.run import free_port
 from lark_controller.jobs.job import Job
 
 # Mb/s that a job asks for, and one more for each: rates of a pool are not all the same.
@@ -48,13 +49,13 @@ def measure(size: int = 200_000, workers: int = 3125) -> dict[str, Any]:
 
 
 def _measure(directory: Path, size: int, workers: int, *, rates: bool) -> dict[str, float]:
-    text = _policy(workers, directory) if rates else policy()
+    text, port = _policy() if rates else policy(), free_port()
     fill(sqlite_in(directory), text, _jobs(size, workers, rates=rates))
     run = Scale(directory, size, workers, iter(()), {}, math.inf)
     with ExitStack() as stack:
         if rates:
-            stack.enter_context(Databases(directory, workers))
-        stack.enter_context(run.running(text))
+            stack.enter_context(Databases(directory, workers, port))
+        stack.enter_context(run.running(text, ovsdb=f"tcp:{{host}}:{port}" if rates else ""))
         loaded = run.controller.memory() / MIB
         run.switches = stack.enter_context(PlayedSwitches(run.controller.openflow, workers, JOB_PORTS))
         before, began = run.controller.processor_seconds(), time.monotonic()
@@ -75,15 +76,9 @@ def _jobs(size: int, workers: int, *, rates: bool) -> Iterator[Job]:
         yield replace(job, bandwidth=float(RATE + number % 64)) if rates else job
 
 
-def _policy(workers: int, directory: Path) -> str:
-    """The pool's policy with a ceiling for each job, and each worker's database."""
+def _policy() -> str:
+    """The pool's policy with a ceiling for each job."""
     text = policy().replace("edge: {", "edge: {speed: 100Gbit, ")
-    declared = "".join(
-        f'  w{number}: {{datapath: "{number:016x}", role: edge, host: worker{number}, '
-        f'ovsdb: "{address(directory, number)}"}}\n'
-        for number in sorted({worker_of(each, workers) for each in range(workers)})
-    )
-    text = text.replace("policies:\n", f"{declared}policies:\n", 1)
     return text.replace("groups:\n", "  - bandwidth: {mode: cap}\ngroups:\n", 1)
 
 

@@ -88,9 +88,10 @@ class Scale:
         print(f"  {time.strftime('%H:%M:%S')} {name}: {value}", flush=True)
 
     @contextmanager
-    def running(self, text: str) -> Iterator[None]:
-        """A controller on the store, whose switches get its address."""
-        with Lark(self.directory, text, lease_seconds="86400", switch_timeout="120", check_seconds="600") as controller:
+    def running(self, text: str, **more: str) -> Iterator[None]:
+        """A controller on the store, whose switches get its address; ``more`` are settings."""
+        settings = {"lease_seconds": "86400", "switch_timeout": "120", "check_seconds": "600", **more}
+        with Lark(self.directory, text, **settings) as controller:
             self.controller = controller
             self.token = controller.token = controller.token or self.token
             yield
