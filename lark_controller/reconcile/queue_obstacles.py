@@ -6,8 +6,8 @@ from collections.abc import Mapping, Set
 from typing import Final
 
 from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues
-from lark_controller.switches.ovsdb.driver import READING
 from lark_controller.switches.ovsdb.reports import Report
+from lark_controller.switches.ovsdb.switch_database import READING
 
 NO_DATABASE: Final = "the address of its database is not set (LARK_OVSDB)"
 BEING_MADE: Final = "its queues are being made"

@@ -48,8 +48,9 @@ from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.switches.openflow.link import SwitchLink
-from lark_controller.switches.ovsdb.driver import CONNECTING, READING, OvsdbOptions
+from lark_controller.switches.ovsdb.driver import OvsdbOptions
 from lark_controller.switches.ovsdb.reports import Report
+from lark_controller.switches.ovsdb.switch_database import CONNECTING, READING
 
 # Lines of the log about problems with the queues of one switch: at once, and a second afterwards.
 LINES_AT_ONCE: Final = 64

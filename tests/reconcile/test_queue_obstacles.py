@@ -17,8 +17,9 @@ from lark_controller.reconcile.queue_obstacles import BEING_MADE, NO_DATABASE, g
 from lark_controller.reconcile.queues import Driver, Queues, _State
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
-from lark_controller.switches.ovsdb.driver import CONNECTING, READING, USERSPACE, OvsdbOptions
+from lark_controller.switches.ovsdb.driver import OvsdbOptions
 from lark_controller.switches.ovsdb.reports import Report
+from lark_controller.switches.ovsdb.switch_database import CONNECTING, READING, USERSPACE
 from tests.flows.test_desired import FULL, a_job, a_switch
 
 PLANNED = {

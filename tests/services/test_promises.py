@@ -16,8 +16,9 @@ from lark_controller.qos.queues import PortQueues
 from lark_controller.reconcile import policy_change
 from lark_controller.reconcile.pace import Pace
 from lark_controller.reconcile.queue_obstacles import NO_DATABASE
-from lark_controller.switches.ovsdb.driver import USERSPACE, Ovsdb
+from lark_controller.switches.ovsdb.driver import Ovsdb
 from lark_controller.switches.ovsdb.reports import Report
+from lark_controller.switches.ovsdb.switch_database import USERSPACE
 from tests.fixtures.controllers import POLICY, a_core, an_edge, connect, post, running, until
 
 GROUPS = "groups: {cms: {guarantee: 10, ceiling: 100, dscp: 1}, atlas: {ceiling: 5, dscp: 2}, low: {dscp: 3}}\n"

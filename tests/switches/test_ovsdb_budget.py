@@ -17,22 +17,34 @@ import pytest
 from lark_common.log import LOGGER
 from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.switches.fence import Fence
-from lark_controller.switches.ovsdb import bounds, driver, json_stream, replica
+from lark_controller.switches.ovsdb import bounds, driver, json_stream, replica, switch_database
 from lark_controller.switches.ovsdb.json_stream import Parser
 from lark_controller.switches.ovsdb.transactions import MOST_WORDS, outcome
 
 
+def database(
+    datapath: int,
+    selector: selectors.BaseSelector,
+    listener: socket.socket | None = None,
+    room: bounds.RowRoom | None = None,
+) -> switch_database.SwitchDatabase:
+    """A database at a listener's address, or one that is not there."""
+    port = 1 if listener is None else listener.getsockname()[1]
+    address = f"tcp:127.0.0.1:{port}"
+    return switch_database.SwitchDatabase(datapath, address, selector, 0, Fence(), room or bounds.RowRoom())
+
+
 def test_a_database_beyond_its_time_is_not_read_and_later_it_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
-        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
+        switch = database(7, selector, listener)
         while not selector.get_map():  # it connects
             switch.step()
-        switch.paid(driver.TIME_AT_ONCE / 2)
+        switch.paid(switch_database.TIME_AT_ONCE / 2)
         assert len(selector.get_map()) == 1
         now = time.monotonic()
-        switch.paid(driver.TIME_AT_ONCE)
+        switch.paid(switch_database.TIME_AT_ONCE)
         assert len(selector.get_map()) == 0
-        assert switch.deadline - now > 0.4 * driver.TIME_AT_ONCE / driver.TIME_SHARE
+        assert switch.deadline - now > 0.4 * switch_database.TIME_AT_ONCE / switch_database.TIME_SHARE
         # When it is due, or has to be told something.
         switch.step()
         assert len(selector.get_map()) == 1
@@ -42,7 +54,7 @@ def test_a_database_beyond_its_time_is_not_read_and_later_it_is() -> None:
 def test_a_database_that_asks_and_takes_no_answers_is_left() -> None:
     question = json.dumps({"method": "echo", "params": ["x" * 50_000], "id": 1}).encode()
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
-        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
+        switch = database(7, selector, listener)
         switch.step()
         peer = listener.accept()[0]
 
@@ -104,7 +116,7 @@ def test_a_database_of_rows_without_end_is_left(
     with socket.create_server(("127.0.0.1", 0)) as listener, selectors.DefaultSelector() as selector:
         serving = threading.Thread(target=serve, args=(listener, rows, new), daemon=True)
         serving.start()
-        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
+        switch = database(7, selector, listener)
         reasons: list[str] = []
         most, end = 0, time.monotonic() + 60
         while serving.is_alive() and time.monotonic() < end:
@@ -138,7 +150,7 @@ def test_a_row_that_grows_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -
 
         growing = threading.Thread(target=grow, daemon=True)
         growing.start()
-        switch = driver._Switch(7, f"tcp:127.0.0.1:{listener.getsockname()[1]}", selector, 0, Fence(), bounds.RowRoom())
+        switch = database(7, selector, listener)
         reasons: list[str] = []
         most, end = 0, time.monotonic() + 60
         while growing.is_alive() and time.monotonic() < end:
@@ -156,11 +168,11 @@ def test_a_row_that_grows_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_database_that_is_of_use_by_turns_has_few_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with selectors.DefaultSelector() as selector, caplog.at_level("INFO", LOGGER):
-        switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
+        switch = database(7, selector)
         for _ in range(1_000):
             switch._log_reason("its bridge is gone")
             switch._log_reason("")
-    assert 0 < len(caplog.records) <= driver.LINES_AT_ONCE + 2
+    assert 0 < len(caplog.records) <= switch_database.LINES_AT_ONCE + 2
 
 
 def test_databases_that_are_each_within_their_bounds_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,8 +187,7 @@ def test_databases_that_are_each_within_their_bounds_do_not_add_up(monkeypatch: 
             turns = 3 if datapath == 0 else 1_000
             serving.append(threading.Thread(target=serve, args=(listener, 100, text(10), turns), daemon=True))
             serving[-1].start()
-            address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
-            switches.append(driver._Switch(datapath, address, selector, 0, Fence(), room))
+            switches.append(database(datapath, selector, listener, room))
             switches[-1].set_queues(1, wanted if datapath == 0 else {})
         most, end = 0, time.monotonic() + 60
 
@@ -203,8 +214,7 @@ def test_messages_without_an_end_do_not_add_up(monkeypatch: pytest.MonkeyPatch) 
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
-        switches = [driver._Switch(number, address, selector, 0, Fence(), room) for number in range(4)]
+        switches = [database(number, selector, listener, room) for number in range(4)]
         reasons, most = dict[int, str](), 0
         peers = list[socket.socket]()
         for switch in switches:
@@ -232,12 +242,11 @@ def test_messages_without_an_end_do_not_add_up(monkeypatch: pytest.MonkeyPatch) 
 def test_databases_beyond_their_time_have_no_more_of_it_together_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others have theirs."""
     now = 0.0
-    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now))
+    for module in (driver, switch_database):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     databases, room = driver.Ovsdb(driver.OvsdbOptions(), lambda _: None), bounds.RowRoom()
     with selectors.DefaultSelector() as selector:
-        *busy, quiet = (
-            driver._Switch(number, "tcp:127.0.0.1:1", selector, 0, Fence(), room) for number in range(1, 12)
-        )
+        *busy, quiet = (database(number, selector, room=room) for number in range(1, 12))
         spent = 0.0
         for tick in range(20_000):
             now = tick * 0.01
@@ -247,18 +256,19 @@ def test_databases_beyond_their_time_have_no_more_of_it_together_than_one(monkey
                     spent += 0.01 if tick >= 10_000 else 0.0
             databases._charge(99, quiet, 0.0005)
             assert quiet.deadline == 0.0
-    assert 0.5 * driver.TIME_SHARE * 100 < spent < 1.5 * driver.TIME_SHARE * 100
+    assert 0.5 * switch_database.TIME_SHARE * 100 < spent < 1.5 * switch_database.TIME_SHARE * 100
 
 
 def test_what_many_databases_took_at_once_is_not_counted_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a start of the controller: each has its own time again."""
     now = 0.0
-    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: now))
+    for module in (driver, switch_database):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     databases, room = driver.Ovsdb(driver.OvsdbOptions(), lambda _: None), bounds.RowRoom()
     with selectors.DefaultSelector() as selector:
-        switches = [driver._Switch(number, "tcp:127.0.0.1:1", selector, 0, Fence(), room) for number in range(100)]
+        switches = [database(number, selector, room=room) for number in range(100)]
         for number, each in enumerate(switches):
-            databases._charge(number, each, driver.TIME_AT_ONCE + 0.001)
+            databases._charge(number, each, switch_database.TIME_AT_ONCE + 0.001)
             assert each.deadline > now
         now = 10_000.0
         for number, each in enumerate(switches):
@@ -270,12 +280,12 @@ def test_a_database_whose_messages_fail_has_few_lines_of_the_log_and_short_reaso
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with selectors.DefaultSelector() as selector, caplog.at_level("INFO", LOGGER):
-        switch = driver._Switch(7, "tcp:127.0.0.1:1", selector, 0, Fence(), bounds.RowRoom())
+        switch = database(7, selector)
         reasons = [switch.failed(KeyError("x" * 10_000)).reason for _ in range(100)]
         switch._replica._outcome = outcome(None, "x" * 1_000_000)
         switch._finished()
         switch.close()
-    assert 0 < len(caplog.records) <= driver.LINES_AT_ONCE + 1
+    assert 0 < len(caplog.records) <= switch_database.LINES_AT_ONCE + 1
     assert max(len(each) for each in (*reasons, switch._error)) < 2 * MOST_WORDS
 
 

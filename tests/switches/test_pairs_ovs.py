@@ -63,7 +63,7 @@ def sending(device: str, queue: int, rate: float | None) -> Iterator[None]:
 
 @pytest.fixture
 def started(ovs: OpenVSwitch, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Site, Lark]]:
-    monkeypatch.setattr("lark_controller.switches.ovsdb.driver.USERSPACE", "")
+    monkeypatch.setattr("lark_controller.switches.ovsdb.switch_database.USERSPACE", "")
     for module in ("advice", "pair_advice"):
         monkeypatch.setattr(f"lark_controller.qos.{module}.LEAST_SECONDS", 5.0)
     monkeypatch.setattr("lark_controller.accounting.pairs.LEAST_STRETCH", 2.0)
