@@ -152,7 +152,7 @@ def test_what_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
         with pytest.raises(AdError, match="the job has 4097 nodes; at most 4096 are accepted"):
             start(controller, 0, "ring 1", ["worker0"] * 4097)
         start(controller, 0)
-        six = ('LarkInnerAddressIPv4 = undefined', 'LarkInnerAddressIPv6 = "2001:db8:64::2"')
+        six = ("LarkInnerAddressIPv4 = undefined", 'LarkInnerAddressIPv6 = "2001:db8:64::2"')
         with pytest.raises(PathError, match=r"IPv6 alone, so no packet goes from one to the other"):
             start(controller, 1, "ring 40", HOSTS, *six)
 
