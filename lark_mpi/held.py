@@ -52,6 +52,8 @@ _IN_THE_WAY: Final = ("pending", "quarantined")
 # often in a lease as the second figure.
 RENEWAL_PATIENCE: Final = 2.0
 AGAIN_IN_A_LEASE: Final = 12
+# Seconds for the answer to what is given back where nobody has answered before.
+BRIEFLY: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +252,7 @@ class Flows:
 
     def _for_answer(self) -> float:
         """The seconds for the answer to a request that gives something back."""
-        return RENEWAL_PATIENCE if self._away else SECONDS
+        return BRIEFLY if self._away else SECONDS
 
     def _turn(self, job: str) -> threading.Lock:
         with self._lock:

@@ -42,6 +42,8 @@
 #define NOT_FOUND 404
 /* A renewal without an answer is tried again, as often in a lease. */
 #define AGAIN_IN_A_LEASE 12
+/* Seconds for the answer to what is given back where nobody has answered before. */
+#define BRIEFLY 2.0
 /* Seconds to wait for the queues: while something stands in their way, and while they are being made. */
 #define WAIT 10
 #define LONGEST_QUEUES 30
@@ -724,7 +726,7 @@ static int enlist(reservation *of) {
 }
 
 /* Seconds for the answer to a request that gives something back. */
-static double for_answer(const reservation *of) { return of->away ? RENEWAL_PATIENCE : SECONDS; }
+static double for_answer(const reservation *of) { return of->away ? BRIEFLY : SECONDS; }
 
 /* Gives a flow back. Where nobody answers, or nobody `answers` as it is, its end does it, and the result is 0. */
 static int give(reservation *of, int job, int answers) {

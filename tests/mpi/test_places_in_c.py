@@ -15,7 +15,7 @@ RANKS = 100_000
 
 
 def numbered(ranks: Sequence[tuple[int, str]]) -> tuple[list[int], list[str]]:
-    """The number of each rank's job, and the jobs, by the C library; ``ranks`` are the surroundings and the job told."""
+    """The number of each rank's job, and the jobs, by the C library; ``ranks`` have surroundings and the job told."""
     lines = "".join(f"{key} {job}\n" for key, job in ranks)
     numbers, jobs = subprocess.run(
         [built("mpich") / "places"],
