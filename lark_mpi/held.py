@@ -114,7 +114,7 @@ class Flows:
             try:
                 self._look_for(wanted, RENEWAL_PATIENCE)
             except ReservationError:
-                # Who wants no more is not refused.
+                # A request for no more is not refused.
                 self._away = True
         if wanted:
             # First: where the service takes its time, one is to be renewed before the last one is there. With a longer

@@ -864,7 +864,7 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     char ignored[TEXT];
     int more = last_of_more(of, wanted) >= 0;
     of->away = 0;
-    /* Where nobody answers, who wants no more is not refused. */
+    /* Where nobody answers, a request for no more is not refused. */
     if (!look_for(of, wanted, more ? PATIENCE : RENEWAL_PATIENCE, more ? reason : ignored) && more) return 0;
     int last = last_of_more(of, wanted);
     /* First: where the service takes its time, one is to be renewed before the last one is there. */
