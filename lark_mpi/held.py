@@ -16,8 +16,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from lark_mpi.errors import ReservationError
-from lark_mpi.service import AGAIN, AWAY, LONGEST_PAUSE, PAUSE, ask, is_id, printable, reason
+from lark_mpi.errors import AwayError, ReservationError
+from lark_mpi.service import (
+    AGAIN,
+    AWAY,
+    LONGEST_PAUSE,
+    PATIENCE,
+    PAUSE,
+    SECONDS,
+    Answer,
+    ask,
+    is_id,
+    printable,
+    reason,
+)
 
 # Seconds for which a flow stays reserved when nobody renews it.
 LEASE: Final = 300.0
@@ -40,6 +52,8 @@ _IN_THE_WAY: Final = ("pending", "quarantined")
 # often in a lease as the second figure.
 RENEWAL_PATIENCE: Final = 2.0
 AGAIN_IN_A_LEASE: Final = 12
+# Seconds for the answer to what is given back where nobody has answered before.
+BRIEFLY: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,8 @@ class Flows:
         self._made: dict[str, Flow] = {}
         self._wanted: Mapping[str, float] = {}
         self._taken: list[tuple[str, Flow | None]] = []
+        # Nobody has answered what was asked last for this change: what it gives back waits for no long answer.
+        self._away = False
         # The time of the next renewal of all, by the monotonic clock, and those whose last one had no answer.
         self._due = math.inf
         self._late: set[str] = set()
@@ -84,49 +100,67 @@ class Flows:
     def prepare(self, wanted: Mapping[str, float]) -> None:
         """Take new flows, and the higher rates of others, Mb/s by job. Raises ReservationError."""
         self.lease = max(self.lease, len(wanted) * SECONDS_FOR_EACH)
-        self._wanted, self._taken = dict(wanted), []
-        self._look_for(wanted)
-        before = self.made()
+        self._wanted, self._taken, self._away = dict(wanted), [], False
+        try:
+            self._prepare(wanted)
+        except AwayError:
+            self._away = True
+            raise
+
+    def _prepare(self, wanted: Mapping[str, float]) -> None:
+        if self._more(wanted):
+            self._look_for(wanted, PATIENCE)
+        else:
+            try:
+                self._look_for(wanted, RENEWAL_PATIENCE)
+            except ReservationError:
+                # A request for no more is not refused.
+                self._away = True
         if wanted:
             # First: where the service takes its time, one is to be renewed before the last one is there. With a longer
             # lease than before, no later than what is reserved already needs it.
             self._due = min(self._due, time.monotonic() + self.lease / 3)
             _renewal.add(self, self._due)
-        more = [
-            (job, rate)
-            for job, rate in wanted.items()
-            if job not in before or before[job].lost or rate > before[job].rate
-        ]
+        more = self._more(wanted)
         for job, rate in more:
             self._take(job, rate)
         if more:
             # The queues of all flows of the job are asked for together.
             self._confirm(more[-1][0])
 
+    def _more(self, wanted: Mapping[str, float]) -> list[tuple[str, float]]:
+        """The rates that are new, higher than before, or of a flow that is lost."""
+        before = self.made()
+        return [
+            (job, rate)
+            for job, rate in wanted.items()
+            if job not in before or before[job].lost or rate > before[job].rate
+        ]
+
     def commit(self) -> None:
         """Keep what was prepared, and give back the rest."""
-        answers = True
+        answers, seconds = True, self._for_answer()
         for job, flow in self.made().items():
             rate = self._wanted.get(job)
             if rate is None:
-                answers = self._give(job, answers)
+                answers = self._give(job, answers, seconds)
             elif rate < flow.rate or flow.steady != self.steady:
-                answers = self._set(job, flow, rate, self.steady, answers)
+                answers = self._set(job, flow, rate, self.steady, answers, seconds)
         self._taken = []
 
     def undo(self) -> None:
         """Give back what was prepared."""
-        answers = True
+        answers, seconds = True, self._for_answer()
         for job, before in reversed(self._taken):
             if before is None:
-                answers = self._give(job, answers)
+                answers = self._give(job, answers, seconds)
             elif before.lost:
-                answers = self._give(job, answers)
+                answers = self._give(job, answers, seconds)
                 # The program reads that it is lost, and reserves it again by its next request.
                 with self._lock:
                     self._made[job] = before
             else:
-                answers = self._set(job, self.made()[job], before.rate, before.steady, answers)
+                answers = self._set(job, self.made()[job], before.rate, before.steady, answers, seconds)
         self._taken = []
 
     def release(self, answers: bool = True) -> bool:
@@ -165,16 +199,13 @@ class Flows:
                 self._lose(job, flow, reason(answer))
             return answer[0] not in AGAIN
 
-    def _look_for(self, wanted: Mapping[str, float]) -> None:
+    def _look_for(self, wanted: Mapping[str, float], patience: float) -> None:
         """Lose those of the flows that are wanted again and are over: an operator may have released them since the last
-        renewal, and what is reserved already would not be asked for. Where nobody answers, they are as before."""
+        renewal, and what is reserved already would not be asked for. Raises AwayError where nobody answers."""
         before = {job: flow for job, flow in self.made().items() if job in wanted and not flow.lost}
         if not before:
             return
-        try:
-            status, document = ask("GET", "/v1/paths", patience=RENEWAL_PATIENCE)
-        except ReservationError:
-            return
+        status, document = _answered(ask("GET", "/v1/paths", patience=patience))
         paths = document.get("paths")
         if status != 200 or not isinstance(paths, list):
             return
@@ -188,7 +219,7 @@ class Flows:
         flow, began, pause = self.made().get(job), time.monotonic(), PAUSE
         # Another thread may have released it meanwhile.
         while flow is not None:
-            answer = ask("GET", f"{_target(flow)}?wait={WAIT:g}", wait=WAIT)
+            answer = _answered(ask("GET", f"{_target(flow)}?wait={WAIT:g}", wait=WAIT))
             if answer[0] != 200:
                 raise ReservationError(reason(answer))
             state, waited = answer[1].get("state"), time.monotonic() - began
@@ -212,12 +243,16 @@ class Flows:
                 number = 1 + secrets.randbelow(NUMBERS)
                 wish = {"destination": job, "share": number, **self._terms(rate, self.steady)}
                 answer = ask("POST", "/v1/reservations", wish)
-            status, document = answer
+            status, document = _answered(answer)
             if status not in (200, 201) or not is_id(document.get("id")):
                 raise ReservationError(reason(answer))
             with self._lock:
                 self._made[job] = Flow(document["id"], rate, steady=self.steady)
         self._taken.append((job, before))
+
+    def _for_answer(self) -> float:
+        """The seconds for the answer to a request that gives something back."""
+        return BRIEFLY if self._away else SECONDS
 
     def _turn(self, job: str) -> threading.Lock:
         with self._lock:
@@ -226,13 +261,15 @@ class Flows:
     def _terms(self, rate: float, steady: bool) -> dict[str, float]:
         return {"rate": rate, "duration": self.lease, "steady": steady}
 
-    def _set(self, job: str, flow: Flow, rate: float, steady: bool, answers: bool) -> bool:
-        """Lower a rate, or make it steady or not, which is never refused; False where nobody answers, or nobody
-        ``answers`` as it is: the next renewal does it then."""
+    def _set(self, job: str, flow: Flow, rate: float, steady: bool, answers: bool, seconds: float = SECONDS) -> bool:
+        """Lower a rate, or make it steady or not, which is never refused; False where nobody answers in so many
+        ``seconds``, or nobody ``answers`` as it is: the next renewal does it then."""
         with self._turn(job):
             if answers:
                 try:
-                    answers = ask("PATCH", _target(flow), self._terms(rate, steady))[0] != AWAY
+                    terms = self._terms(rate, steady)
+                    answer = ask("PATCH", _target(flow), terms, patience=RENEWAL_PATIENCE, seconds=seconds)
+                    answers = answer[0] != AWAY
                 except ReservationError:
                     answers = False
             with self._lock:
@@ -240,14 +277,15 @@ class Flows:
                     self._made[job] = replace(self._made[job], rate=rate, steady=steady)
         return answers
 
-    def _give(self, job: str, answers: bool = True) -> bool:
-        """Release a flow; False where nobody answers, or nobody ``answers`` as it is: its end does it then."""
+    def _give(self, job: str, answers: bool = True, seconds: float = SECONDS) -> bool:
+        """Release a flow; False where nobody answers in so many ``seconds``, or nobody ``answers`` as it is: its end
+        does it then."""
         with self._lock:
             flow = self._made.pop(job, None)
         if flow is None or flow.lost or not answers:
             return answers
         try:
-            return ask("DELETE", _target(flow), patience=RENEWAL_PATIENCE)[0] != AWAY
+            return ask("DELETE", _target(flow), patience=RENEWAL_PATIENCE, seconds=seconds)[0] != AWAY
         except ReservationError:
             return False
 
@@ -255,6 +293,13 @@ class Flows:
         with self._lock:
             if self._made.get(job) == flow:
                 self._made[job] = replace(flow, lost=why)
+
+
+def _answered(answer: Answer) -> Answer:
+    """An answer of one who has time. Raises AwayError."""
+    if answer[0] in AGAIN:
+        raise AwayError(reason(answer))
+    return answer
 
 
 def _target(flow: Flow) -> str:

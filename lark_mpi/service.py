@@ -12,8 +12,10 @@ from typing import Any, Final, TypeGuard
 from lark_mpi.errors import AwayError, ReservationError
 
 SOCKET: Final = "/run/lark-worker/worker.sock"
-# Seconds to wait for room in the service's queue, and for an answer.
-SECONDS: Final = 20
+# Seconds to wait for room in the service's queue and for an answer. A further try has no more time than what is left of
+# the patience, but so many seconds.
+SECONDS: Final = 20.0
+SHORTEST_TRY: Final = 1.0
 # Seconds to ask again where the service is starting, or turns a job away that asks too often; between two requests
 # first so many, then twice as many each time, and no more than the last figure: of a job hundreds of ranks may ask.
 PATIENCE: Final = 30.0
@@ -38,15 +40,23 @@ def path() -> str:
     return os.environ.get("LARK_SOCKET") or SOCKET
 
 
-def ask(method: str, target: str, body: object = None, wait: float = 0.0, patience: float = PATIENCE) -> Answer:
+def ask(
+    method: str,
+    target: str,
+    body: object = None,
+    wait: float = 0.0,
+    patience: float = PATIENCE,
+    seconds: float = SECONDS,
+) -> Answer:
     """Status and document of a request; one that the service has no time for is repeated for ``patience`` seconds.
 
-    Raises AwayError where no answer comes, ReservationError where no service was ever there.
+    The answer may take ``seconds``, and ``wait`` on top, for which the service itself waits. Raises AwayError where
+    none comes, ReservationError where no service was ever there.
     """
-    deadline, pause = time.monotonic() + patience, PAUSE
+    deadline, pause, left = time.monotonic() + patience, PAUSE, seconds
     while True:
         try:
-            status, document = _once(method, target, body, SECONDS + wait)
+            status, document = _once(method, target, body, left + wait)
             problem = None
             _answered.add(path())
         except OSError as error:
@@ -63,6 +73,7 @@ def ask(method: str, target: str, body: object = None, wait: float = 0.0, patien
             raise AwayError(f"the worker service cannot be asked: {problem}")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
+        left = min(max(deadline - time.monotonic(), SHORTEST_TRY), seconds)
 
 
 def reason(answer: Answer) -> str:
@@ -90,14 +101,14 @@ def _once(method: str, target: str, body: object, seconds: float) -> Answer:
         f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
     )
-    found = bytearray()
+    found, deadline = bytearray(), time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX) as service:
         # Somebody may have filled the service's queue. The kernel waits for room there, but not for a socket with
         # Python's own timeout.
-        service.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SECONDS, 0))
+        service.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(min(seconds, SECONDS)))
         service.connect(path())
-        deadline = time.monotonic() + seconds
-        service.settimeout(seconds)
+        # 0 would be no waiting at all.
+        service.settimeout(max(deadline - time.monotonic(), 0.001))
         service.sendall(head.encode() + data)
         while part := service.recv(1 << 16):
             found += part
@@ -106,6 +117,10 @@ def _once(method: str, target: str, body: object, seconds: float) -> Answer:
                 raise OSError("its answer is too long")
             service.settimeout(left)
     return _read(bytes(found))
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def _read(answer: bytes) -> Answer:

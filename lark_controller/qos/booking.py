@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 from lark_common.errors import PathError
-from lark_common.runs import Network, NetworkType
+from lark_common.runs import AddressType, Network, NetworkType
 from lark_controller.jobs.job import Facts, Job
 from lark_controller.policies.decide import decide
 from lark_controller.policies.model import Decision, Policy, Reserves, WanAction
@@ -66,6 +66,7 @@ def flow_booking(
 ) -> Booking:
     """The booking of a flow; ``rate`` is Mb/s. Raises PathError."""
     kbps = requested_rate(rate)
+    _check_versions(source, destination)
     return Booking(
         ReservationKind.FLOW,
         kbps,
@@ -120,6 +121,23 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
     if any(network.overlaps(each) for each in policy.local_networks if each.version == network.version):
         raise PathError(f"{text} is no WAN address, and no live job or host of the policy's topology has it")
     return End(wan_node(sender, policy, topology), None, (network,))
+
+
+def _check_versions(source: End, destination: End) -> None:
+    """Raise PathError for two jobs of which one has IPv4 alone and the other IPv6."""
+    here, there = source.job, destination.job
+    if here is None or there is None or not here.addresses or not destination.networks:
+        return
+    if AddressType.DHCP in (here.address_type, there.address_type):
+        # An address of the other version may come.
+        return
+    sent = {address.version for address in here.addresses}
+    received = {network.version for network in destination.networks}
+    if not sent & received:
+        raise PathError(
+            f"job {here.called} has IPv{max(sent)} alone and job {there.called} IPv{max(received)} alone, so no packet "
+            "goes from one to the other"
+        )
 
 
 def wan_node(job: Job | None, policy: Policy, topology: Topology) -> str:

@@ -147,7 +147,8 @@ def _why_not(use: PairUse) -> tuple[PairReason, str]:
     if not use.counted:
         return PairReason.NOT_COUNTED, "its queue was not counted"
     if use.settled / 1000 < LEAST_SECONDS:
-        return PairReason.TOO_SHORT, f"counted for {use.settled / 1000:.0f} seconds, too short for advice"
+        at = f" at {use.kbps / KILO:g} Mb/s" if use.settled < use.counted else ""
+        return PairReason.TOO_SHORT, f"counted for {use.settled / 1000:.0f} seconds{at}, too short for advice"
     return PairReason.NONE, ""
 
 

@@ -29,6 +29,7 @@ from lark_controller.reconcile.queue_obstacles import BEING_MADE
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState
+from lark_controller.reconcile.workers import NOT_YET as RULES_NOT_YET
 
 # Jobs that are settled before other work gets its turn of the loop.
 _AT_ONCE: Final = 100
@@ -144,7 +145,9 @@ class Progress:
             lacks = self._queues.why_no_flow(placed) if isinstance(what, QueuesAt) else why
             if lacks and not self._is_elsewhere(what, placed):
                 own[what] = lacks
-        moving = all(self._moves(what, why) for what, why in own.items()) and not self._blocked(job.number)
+        # A worker that is there has the queues of a changed rate in a second or two, and is named once it is late.
+        under_way = (why == RULES_NOT_YET or self._moves(what, why) for what, why in own.items())
+        moving = all(under_way) and not self._blocked(job.number)
         return Standing(*state_of(job, own, moving=moving, label=self._label))
 
     @staticmethod

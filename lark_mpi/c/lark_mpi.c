@@ -28,7 +28,9 @@
 #define ADDRESSES 4
 #define SOCKET_PATH "/run/lark-worker/worker.sock"
 /* Seconds to wait for room in the service's queue, and for an answer. */
-#define SECONDS 20
+#define SECONDS 20.0
+/* A further try has no more time than what is left of the patience, but so many seconds. */
+#define SHORTEST_TRY 1.0
 /* Seconds to ask again where the service is starting, or turns a job away that asks too often; between two requests
  * first so many, then twice as many each time, and no more than the last figure: of a job hundreds of ranks may ask. */
 #define PATIENCE 30.0
@@ -40,6 +42,8 @@
 #define NOT_FOUND 404
 /* A renewal without an answer is tried again, as often in a lease. */
 #define AGAIN_IN_A_LEASE 12
+/* Seconds for the answer to what is given back where nobody has answered before. */
+#define BRIEFLY 2.0
 /* Seconds to wait for the queues: while something stands in their way, and while they are being made. */
 #define WAIT 10
 #define LONGEST_QUEUES 30
@@ -371,7 +375,7 @@ static const char *read_answer(answer *of, size_t length) {
     return NULL;
 }
 
-/* One request; NULL, or what went wrong, with `missing` set where no service is there. */
+/* One request, of so many seconds; NULL, or what went wrong, with `missing` set where no service is there. */
 static const char *once(const char *request, size_t length, double seconds, answer *out, int *missing) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     const char *problem = NULL;
@@ -384,15 +388,15 @@ static const char *once(const char *request, size_t length, double seconds, answ
     memcpy(name.sun_path, socket_path, strlen(socket_path) + 1);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return strerror(errno);
+    double deadline = now() + seconds;
     /* Somebody may have filled the service's queue: the kernel waits for room there. */
-    limit(fd, SO_SNDTIMEO, SECONDS);
+    limit(fd, SO_SNDTIMEO, seconds < SECONDS ? seconds : SECONDS);
     if (connect(fd, (struct sockaddr *)&name, sizeof name)) {
         *missing = errno == ENOENT || errno == ENOTDIR;
         problem = strerror(errno);
         close(fd);
         return problem;
     }
-    double deadline = now() + seconds;
     out->text = malloc(room);
     if (!out->text) problem = "no memory";
     else if (!send_all(fd, request, length)) problem = strerror(errno);
@@ -416,12 +420,13 @@ static const char *once(const char *request, size_t length, double seconds, answ
     return problem;
 }
 
-/* Asks until there is an answer that is one, for `patience` seconds; 0 where there is none, and `reason` says why; the
- * status is 0 then. The answer is to be forgotten. */
-static int ask(const char *method, const char *target, const char *body, double wait, double patience, answer *out,
-               char *reason) {
+/* Asks until there is an answer that is one, for `patience` seconds, or once; the answer may take `seconds`, and `wait` on
+ * top, for which the service itself waits. 0 where there is none, and `reason` says why; the status is 0 then. The answer is to be
+ * forgotten. */
+static int ask(const char *method, const char *target, const char *body, double wait, double seconds, double patience,
+               answer *out, char *reason) {
     char request[1024];
-    double deadline = now() + patience, pause = PAUSE;
+    double deadline = now() + patience, pause = PAUSE, left = seconds;
     int missing, length = snprintf(request, sizeof request,
                                    "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                                    "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
@@ -433,7 +438,7 @@ static int ask(const char *method, const char *target, const char *body, double 
         return 0;
     }
     for (;;) {
-        const char *problem = once(request, (size_t)length, SECONDS + wait, out, &missing);
+        const char *problem = once(request, (size_t)length, left + wait, out, &missing);
         if (problem && missing && !answered_before) {
             snprintf(reason, TEXT, "%.400s: no worker service of Lark is here", socket_path);
             return 0;
@@ -449,6 +454,9 @@ static int ask(const char *method, const char *target, const char *body, double 
         forget(out);
         rest(pause);
         if ((pause *= 2) > LONGEST_PAUSE) pause = LONGEST_PAUSE;
+        left = deadline - now();
+        if (left < SHORTEST_TRY) left = SHORTEST_TRY;
+        if (left > seconds) left = seconds;
     }
 }
 
@@ -533,6 +541,7 @@ typedef struct reservation {
     double not_before, pace;   /* no question about a change before this time, but one that waits itself; and so much
                                   later where the job asks too often */
     int makes, jobs, own, steady;
+    int away; /* nobody has answered what was asked last for this change: what it gives back waits for no long answer */
     char version[VERSION]; /* of the paths as they were read last */
     place *places; /* of each job */
     flow *flows, *before;
@@ -628,7 +637,7 @@ static void renew(const char *id) {
     terms(body, sizeof body, made->kbps, of->lease, made->steady);
     memcpy(renewing, made->id, ID);
     pthread_mutex_unlock(&lock);
-    int answered = ask("PATCH", target, body, 0, RENEWAL_PATIENCE, &found, reason);
+    int answered = ask("PATCH", target, body, 0, SECONDS, RENEWAL_PATIENCE, &found, reason);
     if (answered) say(&found, reason);
     pthread_mutex_lock(&lock);
     renewing[0] = '\0';
@@ -716,6 +725,9 @@ static int enlist(reservation *of) {
     return there;
 }
 
+/* Seconds for the answer to a request that gives something back. */
+static double for_answer(const reservation *of) { return of->away ? BRIEFLY : SECONDS; }
+
 /* Gives a flow back. Where nobody answers, or nobody `answers` as it is, its end does it, and the result is 0. */
 static int give(reservation *of, int job, int answers) {
     char target[96], reason[TEXT];
@@ -724,7 +736,7 @@ static int give(reservation *of, int job, int answers) {
     keep(of, job, &(flow){.kbps = 0});
     if (!was.id[0] || was.lost[0] || !answers) return answers;
     snprintf(target, sizeof target, "/v1/reservations/%s", was.id);
-    if (!ask("DELETE", target, "", 0, RENEWAL_PATIENCE, &found, reason)) return 0;
+    if (!ask("DELETE", target, "", 0, for_answer(of), RENEWAL_PATIENCE, &found, reason)) return 0;
     forget(&found);
     return found.status != AWAY;
 }
@@ -737,16 +749,23 @@ static unsigned long long new_number(void) {
     return 1 + found % NUMBERS;
 }
 
-/* Sets a flow's rate, or makes one where there is none; with `anew` also where it is over. */
+/* Notes that nobody has answered a request; true where somebody has. */
+static int note_away(reservation *of, int asked, const answer *found) {
+    of->away = !asked || found->status == AWAY;
+    return asked;
+}
+
+/* Sets a flow's rate, or makes one where there is none; with `anew` also where it is over, and with more patience. */
 static int take(reservation *of, int job, long long kbps, int steady, int anew, char *reason) {
     char target[96], body[256];
     answer found;
+    double seconds = anew ? SECONDS : for_answer(of), patience = anew ? PATIENCE : RENEWAL_PATIENCE;
     flow made = begin_change(of, job);
     int is_new = !made.id[0] || made.lost[0], good = 1;
     int length = terms(body, sizeof body, kbps, of->lease, steady) - 1;
     if (!is_new) {
         snprintf(target, sizeof target, "/v1/reservations/%s", made.id);
-        good = ask("PATCH", target, body, 0, PATIENCE, &found, reason);
+        good = note_away(of, ask("PATCH", target, body, 0, seconds, patience, &found, reason), &found);
         /* It is over: another one in its place. */
         is_new = good && found.status == NOT_FOUND && anew;
         if (is_new) forget(&found);
@@ -754,7 +773,7 @@ static int take(reservation *of, int job, long long kbps, int steady, int anew, 
     if (is_new) {
         snprintf(body + length, sizeof body - (size_t)length, ", \"destination\": \"%s\", \"share\": %llu}",
                  of->places[job].job, new_number());
-        good = ask("POST", "/v1/reservations", body, 0, PATIENCE, &found, reason);
+        good = note_away(of, ask("POST", "/v1/reservations", body, 0, seconds, patience, &found, reason), &found);
     }
     if (good) {
         made = (flow){.kbps = kbps, .steady = steady};
@@ -767,7 +786,7 @@ static int take(reservation *of, int job, long long kbps, int steady, int anew, 
 }
 
 /* Waits until what was taken is enforced; 0 where it is not, and `reason` says why. */
-static int confirm(const reservation *of, int job, char *reason) {
+static int confirm(reservation *of, int job, char *reason) {
     char target[96], state[16], why[TEXT];
     answer found;
     double began = now(), pause = PAUSE;
@@ -775,7 +794,7 @@ static int confirm(const reservation *of, int job, char *reason) {
     if (!made.id[0]) return 1;
     snprintf(target, sizeof target, "/v1/reservations/%s?wait=%d", made.id, WAIT);
     for (;;) {
-        if (!ask("GET", target, "", WAIT, PATIENCE, &found, reason)) return 0;
+        if (!note_away(of, ask("GET", target, "", WAIT, SECONDS, PATIENCE, &found, reason), &found)) return 0;
         int good = found.status == 200;
         if (!good) say(&found, reason);
         (void)member_text(found.body, "state", state, sizeof state);
@@ -796,9 +815,9 @@ static int confirm(const reservation *of, int job, char *reason) {
 }
 
 /* Loses those of the flows that are wanted again and are over: an operator may have released them since the last renewal,
- * and what is reserved already would not be asked for. Where nobody answers, they are as before. */
-static void look_for(reservation *of, const long long *wanted) {
-    char ignored[TEXT], id[ID];
+ * and what is reserved already would not be asked for. Where nobody answers, they are as before, and the result is 0. */
+static int look_for(reservation *of, const long long *wanted, double patience, char *reason) {
+    char id[ID];
     answer found;
     json list, each;
     int any = 0;
@@ -806,7 +825,10 @@ static void look_for(reservation *of, const long long *wanted) {
         flow made = flow_of(of, job);
         any |= wanted[job] && made.id[0] && !made.lost[0];
     }
-    if (!any || !ask("GET", "/v1/paths", "", 0, RENEWAL_PATIENCE, &found, ignored)) return;
+    if (!any) return 1;
+    if (!note_away(of, ask("GET", "/v1/paths", "", 0, SECONDS, patience, &found, reason), &found)) return 0;
+    int good = found.status != BUSY && found.status != AWAY;
+    if (!good) say(&found, reason);
     if (found.status == 200 && member_list(found.body, "paths", &list)) {
         for (int job = 0; job < of->jobs; job++) {
             flow made = flow_of(of, job);
@@ -822,22 +844,33 @@ static void look_for(reservation *of, const long long *wanted) {
         }
     }
     forget(&found);
+    return good;
 }
 
-/* Takes what is more than before; the flows of before are kept for undo. */
-static int prepare(reservation *of, const long long *wanted, char *reason) {
+/* Keeps the flows for undo; returns the last job to which more is wanted than before, or -1. */
+static int last_of_more(reservation *of, const long long *wanted) {
     int last = -1;
-    look_for(of, wanted);
     pthread_mutex_lock(&lock);
     memcpy(of->before, of->flows, sizeof *of->before * (size_t)of->jobs);
     pthread_mutex_unlock(&lock);
+    for (int job = 0; job < of->jobs; job++) {
+        if (wanted[job] > of->before[job].kbps || (wanted[job] && of->before[job].lost[0])) last = job;
+    }
+    return last;
+}
+
+/* Takes what is more than before. */
+static int prepare(reservation *of, const long long *wanted, char *reason) {
+    char ignored[TEXT];
+    int more = last_of_more(of, wanted) >= 0;
+    of->away = 0;
+    /* Where nobody answers, a request for no more is not refused. */
+    if (!look_for(of, wanted, more ? PATIENCE : RENEWAL_PATIENCE, more ? reason : ignored) && more) return 0;
+    int last = last_of_more(of, wanted);
     /* First: where the service takes its time, one is to be renewed before the last one is there. */
     if (!enlist(of)) {
         snprintf(reason, TEXT, "no thread can be started to renew what is reserved");
         return 0;
-    }
-    for (int job = 0; job < of->jobs; job++) {
-        if (wanted[job] > of->before[job].kbps || (wanted[job] && of->before[job].lost[0])) last = job;
     }
     for (int job = 0; job <= last; job++) {
         if (wanted[job] > of->before[job].kbps || (wanted[job] && of->before[job].lost[0])) {
@@ -1123,7 +1156,7 @@ static unsigned long long surroundings(void) {
 static void own_place(place *out, char *problem) {
     answer found;
     json list, each;
-    if (!ask("GET", "/v1/job", "", 0, PATIENCE, &found, problem)) return;
+    if (!ask("GET", "/v1/job", "", 0, SECONDS, PATIENCE, &found, problem)) return;
     if (found.status != 200 || !member_text(found.body, "id", out->job, ID) || !is_id(out->job) ||
         !member_text(found.body, "host", out->host, HOST) || !member_list(found.body, "addresses", &list)) {
         say(&found, problem);
@@ -1135,13 +1168,57 @@ static void own_place(place *out, char *problem) {
     forget(&found);
 }
 
-/* The job of each rank, in order of the lowest rank of each, and their number; one rank of each asks. */
+/* A rank by its key, or by its job's id. */
+typedef struct {
+    unsigned long long key;
+    const char *id;
+    int rank;
+} named_rank;
+
+static int order(const void *one, const void *other) {
+    const named_rank *a = one, *b = other;
+    int by = a->key != b->key ? (a->key < b->key ? -1 : 1) : strcmp(a->id, b->id);
+    return by ? by : a->rank - b->rank;
+}
+
+/* Sorts ranks, and sets for each the lowest one with the same key and id. */
+static void lowest_alike(named_rank *ranks, int count, int *lowest) {
+    qsort(ranks, (size_t)count, sizeof *ranks, order);
+    for (int i = 0, first_alike = 0; i < count; i++) {
+        if (ranks[i].key != ranks[first_alike].key || strcmp(ranks[i].id, ranks[first_alike].id)) first_alike = i;
+        lowest[ranks[i].rank] = ranks[first_alike].rank;
+    }
+}
+
+/* Numbers the jobs in order of the lowest rank of each: `job_of` each rank, and their places; returns how many there are.
+ * Ranks with one key are of one job, whose place the lowest of them has told; and so are all that are told one id. */
+static int number_jobs(const unsigned long long *keys, const place *told, int size, named_rank *sorted, int *job_of,
+                       place *places) {
+    int jobs = 0;
+    for (int i = 0; i < size; i++) sorted[i] = (named_rank){keys[i], "", i};
+    lowest_alike(sorted, size, job_of);
+    for (int i = 0; i < size; i++) sorted[i] = (named_rank){0, told[job_of[i]].job, i};
+    lowest_alike(sorted, size, job_of);
+    /* The lowest rank of a job comes before the job's others, and is the one that has told its place. */
+    for (int i = 0; i < size; i++) {
+        if (job_of[i] == i) {
+            places[jobs] = told[i];
+            job_of[i] = jobs++;
+        } else {
+            job_of[i] = job_of[job_of[i]];
+        }
+    }
+    return jobs;
+}
+
+/* The job of each rank, and the jobs' number; one rank of each asks. */
 static int find_places(MPI_Comm comm, int rank, int size, place *places, int *job_of, int *jobs, char *problem, char *reason,
                        int *refused) {
     unsigned long long mine = surroundings(), *keys = malloc(sizeof *keys * (size_t)size);
     place own = {.job = ""}, *told = malloc(sizeof *told * (size_t)size);
+    named_rank *sorted = malloc(sizeof *sorted * (size_t)size);
     int result = LARK_MPI_FAILED, asks = 1, alone = 1;
-    if (!keys || !told || MPI_Allgather(&mine, 1, MPI_UNSIGNED_LONG_LONG, keys, 1, MPI_UNSIGNED_LONG_LONG, comm)) goto end;
+    if (!keys || !told || !sorted || MPI_Allgather(&mine, 1, MPI_UNSIGNED_LONG_LONG, keys, 1, MPI_UNSIGNED_LONG_LONG, comm)) goto end;
     for (int i = 0; i < size; i++) {
         asks &= i >= rank || keys[i] != mine;
         alone &= keys[i] == mine;
@@ -1152,20 +1229,16 @@ static int find_places(MPI_Comm comm, int rank, int size, place *places, int *jo
     if (result || *refused) goto end;
     result = LARK_MPI_FAILED;
     if (MPI_Allgather(&own, sizeof own, MPI_BYTE, told, sizeof own, MPI_BYTE, comm)) goto end;
-    *jobs = 0;
     for (int i = 0; i < size; i++) {
         /* Whatever another rank has sent, these are texts. */
         told[i].job[ID - 1] = told[i].host[HOST - 1] = '\0';
         for (int j = 0; j < ADDRESSES; j++) told[i].addresses[j][INET6_ADDRSTRLEN - 1] = '\0';
-        int from = 0, job = 0;
-        while (keys[from] != keys[i]) from++;
-        while (job < *jobs && strcmp(places[job].job, told[from].job)) job++;
-        if (job == *jobs) places[(*jobs)++] = told[from];
-        job_of[i] = job;
     }
+    *jobs = number_jobs(keys, told, size, sorted, job_of, places);
     result = LARK_MPI_OK;
 end:
     free(keys);
+    free(sorted);
     free(told);
     return result;
 }
@@ -1244,6 +1317,7 @@ static int agree(MPI_Comm comm, reservation *of, const double *sent, double leas
     }
     if (of->makes && refused) undo(of);
     else if (of->makes) lower(of, wanted);
+    of->away = 0;
     memcpy(of->status.reason, reason, TEXT);
     of->status.admitted = !refused;
     /* The thread may note a loss at the same time, so not from where the flows are. */
@@ -1384,7 +1458,7 @@ static int read_paths(reservation *of, const char *after, double wait, double pa
     char target[VERSION + 64], version[64], word[VERSION];
     snprintf(target, sizeof target, "/v1/paths?after=%s&wait=%lld.%03d", after, (long long)wait,
              (int)((wait - (double)(long long)wait) * 1000));
-    if (!ask("GET", target, "", wait, patience, found, reason)) return 0;
+    if (!ask("GET", target, "", wait, SECONDS, patience, found, reason)) return 0;
     if (found->status != AWAY) {
         pthread_mutex_lock(&lock);
         of->silent = 0;

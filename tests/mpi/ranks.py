@@ -117,7 +117,7 @@ def built(mpi: str) -> Path:
         f"-L{folder}/lib",
     ]
     subprocess.run([*program, "-llark_mpi", f"-Wl,-rpath,{folder}/lib"], check=True)
-    for name in ("answers", "held"):
+    for name in ("answers", "away", "held", "places"):
         subprocess.run([*strict, "-o", folder / name, PROGRAMS / f"{name}.c", f"-I{SOURCE}"], check=True)
     return folder
 

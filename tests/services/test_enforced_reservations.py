@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lark_common.worker_rules import WaysOut
-from lark_controller.api.reservations import Wish
+from lark_controller.api.reservations import Change, Wish
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job, JobState
+from lark_controller.reconcile.workers import LATE
 from tests.fixtures.controllers import running, until
 from tests.services.test_reservations import POLICY, start
 
@@ -57,7 +59,31 @@ def test_what_was_enforced_before_a_start_is_so_again_once_its_worker_says_so(tm
         # Before a worker has said anything, a job is shown as it is stored.
         assert states(controller, job) == (JobState.ENFORCED, JobState.ENFORCED)
         assert controller.jobs.confirm(job.id, 0.01, of_flows=True).waiting
-        assert states(controller, job) == (JobState.PENDING, JobState.PENDING)
+        assert states(controller, job) == (JobState.PENDING, JobState.REGISTERING)
         put_in_place(controller, job)
         controller.jobs.confirm(job.id, 60, of_flows=True)
         assert states(controller, job) == (JobState.ENFORCED, JobState.ENFORCED)
+
+
+def test_a_rate_that_its_worker_is_setting_is_under_way_and_not_pending(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        job = start(controller, 1, more=BRIDGED)
+        reserved = controller.reservations.reserve(Wish(job.id, "10.0.0.5", 20.0, None), "test", of_job=True)
+        put_in_place(controller, job)
+        until(lambda: states(controller, job) == (JobState.ENFORCED, JobState.ENFORCED))
+        # As a communicator changes its rate: the program that waits for changes is told of no trouble.
+        controller.reservations.change(reserved.id, Change(10.0), "test", of_job=True)
+        until(lambda: states(controller, job)[1] is JobState.REGISTERING)
+        assert [path.pending for path in controller.reservations.paths(job.host).items] == [""]
+        # A worker that takes too long is one that is away.
+        controller._loop.run(_late(controller), 30)
+        until(lambda: states(controller, job)[1] is JobState.PENDING)
+        (path,) = controller.reservations.paths(job.host).items
+        assert path.pending == f"worker {job.host}: {LATE}"
+        put_in_place(controller, job)
+        until(lambda: states(controller, job) == (JobState.ENFORCED, JobState.ENFORCED))
+
+
+async def _late(controller: Controller) -> None:
+    for _ in controller._reconciler.workers.note_late(math.inf):
+        pass

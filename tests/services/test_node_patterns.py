@@ -16,7 +16,7 @@ from tests.fixtures.controllers import running
 
 POLICY = """
 version: 1
-networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+networks: {jobs: [10.64.0.0/16, "2001:db8:64::/48"], local: [10.0.0.0/8, "2001:db8::/32"]}
 topology:
   hosts:
     worker2: {switch: core1, capacity: 100}
@@ -151,6 +151,10 @@ def test_what_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
             start(controller, 0, "ring 1", HOSTS, 'NetworkType = "nat"')
         with pytest.raises(AdError, match="the job has 4097 nodes; at most 4096 are accepted"):
             start(controller, 0, "ring 1", ["worker0"] * 4097)
+        start(controller, 0)
+        six = ("LarkInnerAddressIPv4 = undefined", 'LarkInnerAddressIPv6 = "2001:db8:64::2"')
+        with pytest.raises(PathError, match=r"IPv6 alone, so no packet goes from one to the other"):
+            start(controller, 1, "ring 40", HOSTS, *six)
 
 
 def test_without_a_topology_nothing_is_reserved_and_nobody_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from tests.fixtures.controllers import (
 
 POLICY = """
 version: 1
-networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
+networks: {jobs: [10.64.0.0/16, "2001:db8:64::/48"], local: [10.0.0.0/8, "2001:db8::/32"]}
 switches:
   core1: {datapath: "00000000000000c0", role: core, ports: {lan: 1, wan: 2, wan-fast: 3}}
 policies:
@@ -48,6 +48,8 @@ topology:
     worker2: {switch: core1, capacity: 500, duplex: half}
     default: {switch: core1}
 """
+
+ONLY_IPV6 = 'LarkInnerAddressIPv4 = undefined\nLarkInnerAddressIPv6 = "2001:db8:64::2"'
 
 
 def start(
@@ -203,6 +205,7 @@ def test_wishes_that_make_no_sense(tmp_path: Path) -> None:
             ("worker2", "10.9.9.9", "is no WAN address"),
             ("10.9.9.9", "wan", "is no WAN address"),
             (job.id, "worker2.", "neither a live job"),
+            (job.id, start(controller, 2, host=2, more=ONLY_IPV6).id, "has IPv4 alone and job 2.0 IPv6 alone"),
         ):
             with pytest.raises(PathError, match=said):
                 reserve(Wish(source, destination, 1, 60), "ops", False)
