@@ -35,7 +35,8 @@ class PlacedJobs:
         self.queues: dict[Claim, int] = {}
         self.ruled = Ruled()
         self._local = JobsByEdge()
-        self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
+        # By host in lower case, as its name is the same in any; with them the jobs whose switches are not known yet.
+        self._hosts: dict[str, int] = {spec.host.lower(): dp for dp, spec in policy.switches.items() if spec.host}
         self._homeless: dict[str, set[int]] = {}
         # The jobs with external addresses, by number, and those that switches refused.
         self._external: set[int] = set()
@@ -55,7 +56,7 @@ class PlacedJobs:
         """The datapath of the edge where a job is attached: by its ad, or by its host's name; None: not known."""
         if job.network_type is not NetworkType.OVS_BRIDGE:
             return None
-        return self._hosts.get(job.host) if job.datapath is None else job.datapath
+        return self._hosts.get(job.host.lower()) if job.datapath is None else job.datapath
 
     def jobs_at(self, datapath: int) -> list[Placed]:
         """The jobs that belong to an edge, by number."""
@@ -154,7 +155,7 @@ class PlacedJobs:
                 if not stays:
                     self._local.take(old.datapath, old.job.number, slice_at_port(old))
             else:
-                self._homeless.get(old.job.host, set()).discard(old.job.number)
+                self._homeless.get(old.job.host.lower(), set()).discard(old.job.number)
         if new is not None:
             self.placed[new.job.number] = new
             if new.job.external:
@@ -168,7 +169,7 @@ class PlacedJobs:
                 if not stays:
                     self._local.add(new.datapath, new.job.number, slice_at_port(new))
             elif new.job.network_type is NetworkType.OVS_BRIDGE:
-                self._homeless.setdefault(new.job.host, set()).add(new.job.number)
+                self._homeless.setdefault(new.job.host.lower(), set()).add(new.job.number)
 
 
 def _unattached(placed: Placed) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -104,6 +105,23 @@ def test_marks_of_days_stay_at_midnight_where_clocks_are_changed(chromium: Brows
         )
     assert days[0] == [f"10-{day} 00:00:00" for day in range(24, 29)]
     assert days[1] == [f"03-{day} 00:00:00" for day in range(28, 32)]
+
+
+@pytest.mark.parametrize("days", [1, 7, 31])
+def test_a_plot_as_wide_as_a_phone_has_marks_apart_from_each_other(reader: Reader, site: Site, days: int) -> None:
+    reader.go("")
+    places = reader.page.evaluate(
+        "async (days) => { const { plot } = await import('/pages/plot.js');"
+        " const at = (tree) => [tree, ...(tree.children || []).flatMap(at)];"
+        " const until = Date.parse('2026-11-27T20:00Z'), from = until - days * 864e5;"
+        " const series = [{ name: 'Sent', kind: 'out', points: [[from, 1], [until, 2]] }];"
+        " return at(plot({ label: 'x', series, from, until, width: 322 }))"
+        "   .filter(({ attributes }) => attributes?.['text-anchor'] === 'middle')"
+        "   .map(({ attributes }) => attributes.x) }",
+        days,
+    )
+    assert len(places) >= 2
+    assert all(after - before > 45 for before, after in itertools.pairwise(places))
 
 
 def test_a_bucket_is_read_wherever_it_is_pointed_to(reader: Reader, site: Site) -> None:

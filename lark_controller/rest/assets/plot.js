@@ -41,7 +41,7 @@ export function plot({ label, series, lines = [], from, until, width, at = null,
   const right = Math.max(width - RIGHT, LEFT + 1);
   const x = (time) => LEFT + ((right - LEFT) * (time - from)) / Math.max(1, until - from);
   const y = (value) => TOP + (height - TOP - BOTTOM) * (1 - value / top);
-  const time = marks(from, until, Math.max(2, Math.floor((right - LEFT) / 90)));
+  const time = marks(from, until, Math.max(3, Math.floor((right - LEFT) / 90)));
   const words = (ms) => (time.step >= 864e5 ? day(new Date(ms)).slice(5) : clock(new Date(ms)).slice(0, time.step < 60000 ? 8 : 5));
   const pointed = at === null ? null : reading(series, at);
 
