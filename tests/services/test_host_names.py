@@ -62,7 +62,7 @@ def test_a_host_is_the_same_in_any_case(site: Site) -> None:
     assert path["verdict"] == "dropped", path
 
     def dropped() -> list[tuple[str, str, str, bool]]:
-        """What is dropped, by the counters of the switch that was found, which tell rules apart."""
+        """The drops, by the counters of the switch that was found, which tell rules apart."""
         site.sends(switched | {"datapath": switch["datapath"]}, "198.51.100.1", 5)
         found = site.lark.get("/v1/drops")["drops"]
         return [(each["job"], each["kind"], each["datapath"], each["estimated"]) for each in found]
