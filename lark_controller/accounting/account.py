@@ -126,8 +126,10 @@ class Account:
         self.numbers = ZEROS
 
     def place(self, job: Job) -> None:
-        """Take the job's port, which may come later, or be another."""
-        self.datapath, self.port_name = job.datapath, job.port
+        """Take the job's port, which may come later, or be another. Where no switch is named it is one of its host:
+        ports of two hosts may have one name."""
+        self.datapath = shared(job.host.lower()) if job.datapath is None else job.datapath
+        self.port_name = job.port
 
     def opened(self) -> array[int]:
         """The numbers, to be changed: until then all accounts have the same zeros."""
@@ -156,8 +158,8 @@ class Account:
         return max(self.at, self.moved_at)
 
     @property
-    def port(self) -> tuple[int | None, str | None]:
-        """The datapath and the name of the job's port."""
+    def port(self) -> tuple[int | str, str | None]:
+        """The datapath, or else the host, and the name of the job's port."""
         return self.datapath, self.port_name
 
     @property

@@ -12,7 +12,7 @@ from lark_controller.accounting.readings import PortReading
 # Accounts whose readings are kept; of more, those that were closed last.
 MOST: Final = 65_536
 
-_Port = tuple[int | str | None, str | None]
+_Port = tuple[int | str, str | None]
 
 
 class Departed:
@@ -23,7 +23,7 @@ class Departed:
     """
 
     def __init__(self) -> None:
-        # By datapath and port name; and by job's number, the counts of its worker.
+        # By datapath or host, and port name; and by job's number, the counts of its worker.
         self._ports: dict[_Port, PortReading] = {}
         self._counts: dict[int, array[int]] = {}
 

@@ -81,8 +81,8 @@ class Ledger:
         self._departed = Departed()
         self._plain = PlainReadings(self._accounts, self._shown, self._unwritten)
         self._switches = PlainSwitches(self._accounts, self._shown, self._unwritten)
-        # The jobs that are over and whose last counters are on their way, by datapath and port name.
-        self._leaving: dict[tuple[int | str | None, str | None], Account] = {}
+        # The jobs that are over and whose last counters are on their way, by datapath or host, and port name.
+        self._leaving: dict[tuple[int | str, str | None], Account] = {}
 
     def __len__(self) -> int:
         return len(self._accounts)

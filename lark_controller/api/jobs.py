@@ -10,7 +10,7 @@ from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.runs import EndedBy
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.described import Dpid
-from lark_controller.jobs.job import Job, JobState, Standing
+from lark_controller.jobs.job import Job, Standing
 from lark_controller.policies.model import Decision
 
 
@@ -96,6 +96,24 @@ class JobPage:
     next_cursor: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JobCounts:
+    """The number of live jobs in each state. Each is counted once among the first five."""
+
+    registering: Annotated[int, "Flows on their way"] = 0
+    pending: Annotated[int, "A switch is away, or the address is not known yet"] = 0
+    enforced: Annotated[int, "Confirmed by every switch concerned"] = 0
+    no_network: Annotated[int, "Without a network (NetworkType none): there is nothing to enforce"] = 0
+    quarantined: Annotated[int, "Contradicted by the pool"] = 0
+    blocked: Annotated[int, "Of those that are enforced, nothing passes by a rule of the policy"] = 0
+    isolated: Annotated[int, "Of those with a network, nothing passes: by a rule of the policy, or by quarantine"] = 0
+
+    @property
+    def live(self) -> int:
+        """All of them."""
+        return self.registering + self.pending + self.enforced + self.no_network + self.quarantined
+
+
 class JobControls(Protocol):
     """Operations on jobs. Thread-safe; all but ``counts`` raise StoreError where the database is away."""
 
@@ -167,14 +185,11 @@ class JobControls(Protocol):
     def page(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
 
-    def counts(self) -> Mapping[JobState, int]:
+    def counts(self) -> JobCounts:
         """The number of live jobs in each state; cheap, since every scrape of the metrics asks."""
 
     def isolated(self, jobs: Sequence[Job]) -> Collection[int]:
         """The numbers of those of these jobs of which nothing passes: by a rule of the policy, or by quarantine."""
-
-    def isolated_count(self) -> int:
-        """The number of live jobs of which nothing passes."""
 
     def read_counters(self, job_id: str, timeout: float) -> None:
         """Read a live job's counters at its switch now, where it is at one that answers. Raises SwitchError."""

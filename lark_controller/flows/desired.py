@@ -230,7 +230,7 @@ class Desired(ExternalJobs):
         self.moved |= self._refusals.forget_at(switch.datapath)
         found: set[int] = set()
         if switch.is_edge:
-            for host in hosts:
+            for host in map(str.lower, hosts):
                 if self._hosts.setdefault(host, switch.datapath) == switch.datapath:
                     found |= self._homeless.pop(host, set())
         for number in found | self._local.at(switch.datapath).numbers:

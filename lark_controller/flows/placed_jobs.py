@@ -20,7 +20,8 @@ from lark_controller.qos.worker_queues import Claim
 class PlacedJobs:
     """The jobs that are admitted, each at its switch if that is known, and the switches.
 
-    ``groups`` counts the jobs of each group of the policy, ``isolated`` those of which nothing passes. ``queues`` are
+    ``groups`` counts the jobs of each group of the policy, ``unattached`` those without a network, which no rule is
+    for; ``isolated`` are the numbers of the others of which nothing passes, and of all in quarantine. ``queues`` are
     the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are the jobs whose workers enforce what
     is decided.
     """
@@ -29,11 +30,13 @@ class PlacedJobs:
         self.switches: dict[int, Switch] = {}
         self.placed: dict[int, Placed] = {}
         self.groups: Counter[str] = Counter()
-        self.isolated = 0
+        self.unattached = 0
+        self.isolated: set[int] = set()
         self.queues: dict[Claim, int] = {}
         self.ruled = Ruled()
         self._local = JobsByEdge()
-        self._hosts: dict[str, int] = {spec.host: dp for dp, spec in policy.switches.items() if spec.host}
+        # By host in lower case, as its name is the same in any; with them the jobs whose switches are not known yet.
+        self._hosts: dict[str, int] = {spec.host.lower(): dp for dp, spec in policy.switches.items() if spec.host}
         self._homeless: dict[str, set[int]] = {}
         # The jobs with external addresses, by number, and those that switches refused.
         self._external: set[int] = set()
@@ -42,7 +45,8 @@ class PlacedJobs:
     def _take_over(self, before: Self) -> None:
         """Take all jobs and switches of another, as a copy."""
         self.switches, self.placed = dict(before.switches), dict(before.placed)
-        self.groups, self.ruled, self.isolated = before.groups.copy(), before.ruled.copy(), before.isolated
+        self.groups, self.ruled = before.groups.copy(), before.ruled.copy()
+        self.unattached, self.isolated = before.unattached, before.isolated.copy()
         self._local = before._local.copy()
         self._hosts, self._external = dict(before._hosts), set(before._external)
         self._refusals = before._refusals.copy()
@@ -52,7 +56,7 @@ class PlacedJobs:
         """The datapath of the edge where a job is attached: by its ad, or by its host's name; None: not known."""
         if job.network_type is not NetworkType.OVS_BRIDGE:
             return None
-        return self._hosts.get(job.host) if job.datapath is None else job.datapath
+        return self._hosts.get(job.host.lower()) if job.datapath is None else job.datapath
 
     def jobs_at(self, datapath: int) -> list[Placed]:
         """The jobs that belong to an edge, by number."""
@@ -133,7 +137,8 @@ class PlacedJobs:
             self._local.add_all(datapath, numbers)
         for decision, numbers in decided.values():
             self.groups[decision.group] += len(numbers)
-            self.isolated += len(numbers) if decision.isolated else 0
+            if decision.isolated:
+                self.isolated.update(numbers)
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:
         self.ruled.move(old, new)
@@ -144,23 +149,32 @@ class PlacedJobs:
             if old.job.external:
                 self._refusals.follow(old.job.number, () if new is None else new.job.external)
             self.groups[old.decision.group] -= 1
-            self.isolated -= old.decision.isolated
+            self.unattached -= _unattached(old)
+            self.isolated.discard(old.job.number)
             if old.datapath is not None:
                 if not stays:
                     self._local.take(old.datapath, old.job.number, slice_at_port(old))
             else:
-                self._homeless.get(old.job.host, set()).discard(old.job.number)
+                self._homeless.get(old.job.host.lower(), set()).discard(old.job.number)
         if new is not None:
             self.placed[new.job.number] = new
             if new.job.external:
                 self._external.add(new.job.number)
             self.groups[new.decision.group] += 1
-            self.isolated += new.decision.isolated
+            if _unattached(new):
+                self.unattached += 1
+            elif new.decision.isolated:
+                self.isolated.add(new.job.number)
             if new.datapath is not None:
                 if not stays:
                     self._local.add(new.datapath, new.job.number, slice_at_port(new))
             elif new.job.network_type is NetworkType.OVS_BRIDGE:
-                self._homeless.setdefault(new.job.host, set()).add(new.job.number)
+                self._homeless.setdefault(new.job.host.lower(), set()).add(new.job.number)
+
+
+def _unattached(placed: Placed) -> bool:
+    """True where a job has no network; in quarantine it is counted with the others that are."""
+    return placed.job.network_type is NetworkType.NONE and not placed.decision.quarantine
 
 
 def _place(placed: Placed) -> tuple[int | None, SliceKey | None]:

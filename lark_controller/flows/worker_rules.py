@@ -33,6 +33,7 @@ class Ruled:
     changed: dict[str, set[int]] = field(default_factory=dict)
     _hosts: dict[str, set[int]] = field(default_factory=dict)
     _slices: dict[SliceKey, dict[str, int]] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
 
     def copy(self) -> Ruled:
         """The same jobs, to be changed apart; ``changed`` begins empty."""
@@ -40,11 +41,16 @@ class Ruled:
             {},
             {host: set(numbers) for host, numbers in self._hosts.items()},
             {key: dict(hosts) for key, hosts in self._slices.items()},
+            dict(self._names),
         )
 
     def hosts(self) -> list[str]:
         """The hosts that have such jobs."""
         return list(self._hosts)
+
+    def host_called(self, name: str) -> str:
+        """The host of this name in any case, as its jobs have it; the name itself where it has no such jobs."""
+        return self._names.get(name.lower(), name)
 
     def counts(self) -> dict[str, int]:
         """The number of jobs of each such host."""
@@ -61,6 +67,7 @@ class Ruled:
                 return
             self.changed.setdefault(new.job.host, set()).add(new.job.number)
             self._hosts.setdefault(new.job.host, set()).add(new.job.number)
+            self._names[new.job.host.lower()] = new.job.host
             self._count(new, 1)
         if old is not None and old.job.network_type in RULED:
             host, number = old.job.host, old.job.number
@@ -71,6 +78,8 @@ class Ruled:
                 self._hosts[host].discard(number)
                 if not self._hosts[host]:
                     del self._hosts[host]
+                    if self._names.get(host.lower()) == host:
+                        del self._names[host.lower()]
 
     def slice_changed(self, key: SliceKey) -> None:
         """Notes that the prefixes of a slice changed."""

@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 from lark_common import log
 from lark_controller.api.controls import Controls
 from lark_controller.api.switches import SwitchStatus
-from lark_controller.jobs.job import JobState
 from lark_controller.policies.topology import ACCESS
 
 # Bytes in a megabit: the base units of Prometheus are bytes.
@@ -60,11 +59,10 @@ class ControlsCollector(Collector):
     def _jobs(self) -> list[Metric]:
         counts = self._controls.jobs.counts()
         jobs = GaugeMetricFamily("lark_jobs", "Live jobs, by state.", labels=("state",))
-        for state in (JobState.REGISTERING, JobState.ENFORCED, JobState.PENDING, JobState.QUARANTINED):
-            jobs.add_metric((str(state),), counts.get(state, 0))
-        isolated = self._controls.jobs.isolated_count()
+        for state in ("registering", "enforced", "no_network", "pending", "quarantined"):
+            jobs.add_metric((state,), getattr(counts, state))
         text = "Live jobs of which nothing passes, by a rule of the policy or by quarantine."
-        return [jobs, GaugeMetricFamily("lark_jobs_isolated", text, isolated)]
+        return [jobs, GaugeMetricFamily("lark_jobs_isolated", text, counts.isolated)]
 
     def _switches(self) -> list[Metric]:
         switches = self._controls.switches.all()

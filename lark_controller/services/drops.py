@@ -18,7 +18,6 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.drops import Drop, DropList
 from lark_controller.flows.drop_sources import DropSource, are_several, may_drop
 from lark_controller.flows.placement import Placed
-from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Accounting, Because, Decision, Policy, RuleKind
 from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
@@ -125,7 +124,7 @@ class Drops:
     def _there(self, chosen: Iterable[tuple[Dropping, Placed]], policy: Policy) -> _There:
         """All drops at the switches with a chosen job that several rules may drop packets of."""
         switches = {
-            placed.job.datapath for _, placed in chosen
+            placed.datapath for _, placed in chosen
             if placed.job.network_type not in RULED and are_several(placed.decision, policy)
         }  # fmt: skip
         known: defaultdict[tuple[int, DropSource], float] = defaultdict(float)
@@ -135,13 +134,13 @@ class Drops:
 
         def is_there(each: Dropping) -> bool:
             placed = at.get(each.number)
-            return placed is not None and placed.job.datapath in switches
+            return placed is not None and placed.datapath in switches
 
         for each in self._ledger.dropping(_ALL, is_there) if switches else ():
             placed = at.get(each.number)
-            if placed is None or placed.job.datapath is None or placed.job.network_type in RULED:
+            if placed is None or placed.datapath is None or placed.job.network_type in RULED:
                 continue
-            datapath = placed.job.datapath
+            datapath = placed.datapath
             for inward, packets in ((False, each.rate.policy_out), (True, each.rate.policy_in)):
                 sources = list(may_drop(placed.decision, policy, inward)) if packets else []
                 if sources:
@@ -161,7 +160,7 @@ class Drops:
     ) -> Iterator[Drop]:
         job, rate = placed.job, dropping.rate
         name = names[job.id]
-        counted = self._reconciler.drop_shares.of(job.datapath)
+        counted = self._reconciler.drop_shares.of(placed.datapath)
         for inward, packets in ((False, rate.policy_out), (True, rate.policy_in)):
             if not packets:
                 continue
@@ -169,10 +168,10 @@ class Drops:
             fallback = _OF_WORKER if ruled and not inward else _SOME
             reasons = list(_reasons(placed.decision, policy, inward, ruled=ruled)) or [fallback]
             by_source: Mapping[DropSource, float] = counted.packets
-            if ruled or job.datapath is None:
+            if ruled or placed.datapath is None:
                 by_source = {}
             elif counted.is_of_now:
-                by_source = there.left(job.datapath, inward, counted.packets)
+                by_source = there.left(placed.datapath, inward, counted.packets)
             weights = [0.0 if each.source is None else by_source.get(each.source, 0.0) for each in reasons]
             told_apart = counted.is_of_now and any(weights)
             if not any(weights):
@@ -180,13 +179,13 @@ class Drops:
             several = sum(weight > 0 for weight in weights) > 1
             left = [each.source for each, weight in zip(reasons, weights, strict=True) if weight and each.source]
             # The rules' counters have the packets of jobs that are not accounted, too.
-            unseen = job.datapath is None or policy.accounting is not Accounting.ALL
-            shared = unseen or there.is_shared(job.datapath or 0, inward, left)
+            unseen = placed.datapath is None or policy.accounting is not Accounting.ALL
+            shared = unseen or there.is_shared(placed.datapath or 0, inward, left)
             for reason, weight in zip(reasons, weights, strict=True):
                 if weight:
                     share = packets * weight / sum(weights)
                     estimated = several and (not told_apart or shared)
-                    yield _drop(job, name, dropping, reason, share, inward, estimated)
+                    yield _drop(placed, name, dropping, reason, share, inward, estimated)
         bandwidth = placed.decision.bandwidth
         limited = bandwidth is not None and bandwidth.rate(job.bandwidth) is not None
         # The rest is divided among jobs that nothing limits, so that guarantees hold.
@@ -196,7 +195,7 @@ class Drops:
                 queue = "its own queue is full: " + (
                     f"more is sent to it than {most}" if inward else "it sends faster than its rate"
                 )
-                yield _drop(job, name, dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
+                yield _drop(placed, name, dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
 
 
 def _reasons(decision: Decision, policy: Policy, inward: bool, *, ruled: bool) -> Iterator[_Reason]:
@@ -238,8 +237,9 @@ def _rule(words: str, because: Because | None) -> str:
 
 
 def _drop(
-    job: Job, name: str, dropping: Dropping, reason: _Reason, packets: float, inward: bool, estimated: bool
+    placed: Placed, name: str, dropping: Dropping, reason: _Reason, packets: float, inward: bool, estimated: bool
 ) -> Drop:
+    job = placed.job
     own = f"job {name} of {job.owner}"
     return Drop(
         packets_per_second=round(packets, 2),
@@ -257,7 +257,7 @@ def _drop(
         owner=job.owner,
         group=dropping.group,
         host=job.host,
-        datapath=None if job.datapath is None else dpid_text(job.datapath),
+        datapath=None if placed.datapath is None else dpid_text(placed.datapath),
     )
 
 

@@ -6,14 +6,22 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
-from types import MappingProxyType
 
 from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.errors import AdError, ExternalAddressError, NotFoundError
 from lark_common.log import WARNING, event
 from lark_common.runs import Address, EndedBy
 from lark_common.turns import by_portions
-from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter, JobPage, Registered, Renewed, Waiting
+from lark_controller.api.jobs import (
+    Confirmation,
+    JobCounts,
+    JobDetail,
+    JobFilter,
+    JobPage,
+    Registered,
+    Renewed,
+    Waiting,
+)
 from lark_controller.jobs.job import Job, JobState, Standing
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.policies.model import Decision
@@ -214,18 +222,28 @@ class Jobs:
         page = self._store.runs.page(chosen, cursor, limit)
         return JobPage(tuple(as_now(job, self._now(job.id)) for job in by_portions(page.jobs)), page.next_cursor)
 
-    def counts(self) -> Mapping[JobState, int]:
+    def counts(self) -> JobCounts:
         """The number of live jobs in each state."""
-        return MappingProxyType(dict(self._reconciler.directory.states))
+        directory, desired = self._reconciler.directory, self._reconciler.desired
+        states = directory.states.copy()
+        # Such a job is enforced as soon as it is settled.
+        no_network = min(desired.unattached, states[JobState.ENFORCED])
+        # A copy, since the loop goes on. Of those that wait nobody knows yet that they are blocked.
+        isolated = list(desired.isolated)
+        return JobCounts(
+            registering=states[JobState.REGISTERING],
+            pending=states[JobState.PENDING],
+            enforced=states[JobState.ENFORCED] - no_network,
+            no_network=no_network,
+            quarantined=states[JobState.QUARANTINED],
+            blocked=sum(directory.standing(number).state is JobState.ENFORCED for number in isolated),
+            isolated=len(isolated),
+        )
 
     def isolated(self, jobs: Sequence[Job]) -> Collection[int]:
         """The numbers of those of these jobs of which nothing passes."""
-        placed = self._reconciler.desired.placed
-        return [job.number for job in jobs if (known := placed.get(job.number)) and known.decision.isolated]
-
-    def isolated_count(self) -> int:
-        """The number of live jobs of which nothing passes."""
-        return self._reconciler.desired.isolated
+        isolated = self._reconciler.desired.isolated
+        return [job.number for job in jobs if job.number in isolated]
 
     def read_counters(self, job_id: str, timeout: float) -> None:
         """Read a live job's counters at its switch now; nothing where it is at no switch that answers within

@@ -233,7 +233,7 @@ def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
     spec = desired.policy.switches.get(datapath)
     known = desired.switches.get(datapath)
     host = _host(desired, state)
-    waiting = loop.confirmations.waiting_for(RulesAt(host)) if host else 0
+    waiting = loop.confirmations.waiting_for(RulesAt(desired.ruled.host_called(host))) if host else 0
     return SwitchStatus(
         datapath=dpid_text(datapath),
         name=state.label(desired),

@@ -23,7 +23,7 @@ _HOSTS_CALLED: Final = text(
         UNION ALL
         SELECT (SELECT min(host) FROM runs WHERE runs.host > hosts.host) FROM hosts WHERE hosts.host IS NOT NULL
     )
-    SELECT host FROM hosts WHERE substr(host, 1, :length) = :start
+    SELECT host FROM hosts WHERE lower(host) = :whole OR substr(lower(host), 1, :length) = :start
     """
 )
 _BY_ID: Final = select(*JOB_COLUMNS).where(runs.c.id == bindparam("job_id"))
@@ -132,10 +132,12 @@ def _of(owner: str | None) -> list[ColumnElement[bool]]:
     return [] if owner is None else [runs.c.owner == owner]
 
 
-def hosts_called(connection: Connection, short: str) -> list[str]:
-    """The hosts of runs with this first part of their names, without a domain."""
-    parameters = {"start": f"{short}.", "length": len(short) + 1}
-    return sorted(connection.execute(_HOSTS_CALLED, parameters).scalars())
+def hosts_called(connection: Connection, name: str) -> list[str]:
+    """The hosts of runs of this name in any case, or else those with this first part of theirs, without a domain."""
+    whole = name.lower()
+    parameters = {"whole": whole, "start": f"{whole}.", "length": len(whole) + 1}
+    found = sorted(connection.execute(_HOSTS_CALLED, parameters).scalars())
+    return [each for each in found if each.lower() == whole] or found
 
 
 def ending(connection: Connection, job_id: str) -> Ending | None:
@@ -198,8 +200,8 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
 
 
 def hosts_meant(connection: Connection, name: str) -> list[str]:
-    """The host of that name, or where none has it those with this first part of theirs."""
-    known = "." in name or connection.execute(select(runs.c.number).where(runs.c.host == name).limit(1)).first()
+    """The host of that name, or where none has it one in another case, or those with this first part of theirs."""
+    known = connection.execute(select(runs.c.number).where(runs.c.host == name).limit(1)).first()
     return [name] if known else hosts_called(connection, name) or [name]
 
 

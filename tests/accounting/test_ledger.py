@@ -98,6 +98,18 @@ def test_jobs_that_follow_each_other_on_a_port_add_up_to_its_counters() -> None:
     assert used(ledger, 2) == Usage(bytes_in=400, bytes_out=500, packets_in=4, packets_out=5)
 
 
+def test_ports_of_one_name_at_two_hosts_are_two_ports() -> None:
+    """Jobs on a Linux bridge and behind NAT are at no switch, and each worker names their ports as it likes."""
+    ledger = opened(port="p1", datapath=None, host="worker1")
+    ledger.read(1, NOW + 10, PortReading(10, 1000, 0, 0), port_age=10.0)
+    ledger.close(1, NOW + 11)
+    for number, host in ((2, "worker2"), (3, "Worker1")):
+        ledger.begin(job(number, port="p1", datapath=None, host=host), "")
+        ledger.read(number, NOW + 30, PortReading(15, 1500, 4, 400), port_age=30.0)
+    assert used(ledger, 2) == Usage(bytes_in=400, bytes_out=1500, packets_in=4, packets_out=15)
+    assert used(ledger, 3) == Usage(bytes_in=400, bytes_out=500, packets_in=4, packets_out=5)
+
+
 @pytest.mark.parametrize("age", [10.0, 100_000.0])
 def test_jobs_that_take_each_others_port_add_up_to_its_counters_though_the_last_ones_are_late(age: float) -> None:
     ledger, port, at = Ledger(), "lark1", NOW

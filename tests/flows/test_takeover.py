@@ -104,7 +104,7 @@ def test_a_job_that_moves_between_slices_changes_other_switches_once() -> None:
 
 def test_counts_of_jobs() -> None:
     desired = standing(FULL)
-    assert desired.isolated == 3
+    assert len(desired.isolated) == 3
     assert dict(+desired.groups) == {"cms": 8, "default": 6}
     assert [desired.count_at(datapath) for datapath in (*EDGES, CORE, 99)] == [4, 4, 4, 0, 0]
     assert [placed.job.number for placed in desired.jobs_at(EDGES[1])] == [1, 4, 7, 10]
@@ -112,7 +112,7 @@ def test_counts_of_jobs() -> None:
     assert [placed.job.number for placed in desired.ruled_at("worker1")] == [20, 21]
     for job in some_jobs():
         desired.remove(job.number)
-    assert (desired.isolated, +desired.groups, desired.placed) == (0, {}, {})
+    assert (desired.isolated, +desired.groups, desired.placed) == (set(), {}, {})
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------

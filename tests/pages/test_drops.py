@@ -62,8 +62,14 @@ def test_a_job_that_is_blocked_is_not_shown_as_well(reader: Reader, site: Site) 
     expect(page.locator(".figure", has_text="Jobs enforced").locator(".value")).to_have_text("0")
     site.run("alice")
     expect(page.locator(".figure", has_text="Jobs enforced").locator(".value")).to_have_text("1")
+    # One without a network, whose rules nobody enforces, is counted apart; so is one that is blocked and waits.
+    assert site.lark.post(site.ads("carol").replace('"ovs_bridge"', '"none"'), 5.0).body["state"] == "enforced"
+    assert site.lark.post(site.ads("mallory", 0xE3), 0).status == 201
+    figure = page.locator(".figure", has_text="Jobs enforced")
+    expect(figure.locator(".beside")).to_have_text("1 blocked, 1 pending, 1 without a network")
+    expect(figure.locator(".value")).to_have_text("1")
     reader.go("#/jobs")
-    row = page.get_by_role("row", name=re.compile("mallory"))
+    row = page.get_by_role("row", name=re.compile("mallory")).filter(has_text="worker1")
     expect(row.locator(".state")).to_have_text("blocked")
     expect(row.locator(".state")).to_have_class(re.compile("bad"))
     reader.go(f"#/jobs/{job['id']}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
-from tests.fixtures.browser import Reader, Site
+from tests.fixtures.browser import Reader, Site, reading
 
 pytestmark = pytest.mark.browser
 
@@ -88,6 +90,56 @@ def test_a_plot_has_a_round_scale_and_marks_at_even_times(reader: Reader, site: 
     assert found[1]["step"] == 120000
     assert found[1]["at"][0] % 60000 == 0
     assert found[2] == {"step": 2000, "at": [62000, 64000, 66000, 68000, 70000]}
+
+
+def test_marks_of_days_stay_at_midnight_where_clocks_are_changed(chromium: Browser, site: Site) -> None:
+    with reading(chromium, site, timezone_id="Europe/Berlin") as reader:
+        reader.go("")
+        days = reader.page.evaluate(
+            "async () => { const { marks } = await import('/pages/plot.js');"
+            " const { clock, day } = await import('/pages/format.js');"
+            " const words = (first, last) => marks(Date.parse(first), Date.parse(last), 7).at"
+            "   .map((ms) => `${day(new Date(ms)).slice(5)} ${clock(new Date(ms))}`);"
+            " return [words('2026-10-23T12:00Z', '2026-10-28T12:00Z'),"
+            "   words('2026-03-27T12:00Z', '2026-03-31T12:00Z')] }"
+        )
+    assert days[0] == [f"10-{day} 00:00:00" for day in range(24, 29)]
+    assert days[1] == [f"03-{day} 00:00:00" for day in range(28, 32)]
+
+
+@pytest.mark.parametrize("days", [1, 7, 31])
+def test_a_plot_as_wide_as_a_phone_has_marks_apart_from_each_other(reader: Reader, site: Site, days: int) -> None:
+    reader.go("")
+    places = reader.page.evaluate(
+        "async (days) => { const { plot } = await import('/pages/plot.js');"
+        " const at = (tree) => [tree, ...(tree.children || []).flatMap(at)];"
+        " const until = Date.parse('2026-11-27T20:00Z'), from = until - days * 864e5;"
+        " const series = [{ name: 'Sent', kind: 'out', points: [[from, 1], [until, 2]] }];"
+        " return at(plot({ label: 'x', series, from, until, width: 322 }))"
+        "   .filter(({ attributes }) => attributes?.['text-anchor'] === 'middle')"
+        "   .map(({ attributes }) => attributes.x) }",
+        days,
+    )
+    assert len(places) >= 2
+    assert all(after - before > 45 for before, after in itertools.pairwise(places))
+
+
+def test_a_bucket_is_read_wherever_it_is_pointed_to(reader: Reader, site: Site) -> None:
+    """Also beside its neighbour, whose end is at the time of its beginning; between samples the nearest is read."""
+    reader.go("")
+    found = reader.page.evaluate(
+        "async () => { const { reading } = await import('/pages/plot.js');"
+        " const points = [[0, 25, 864e5], [864e5, 25], [864e5, 0, 1728e5], [1728e5, 0], [1728e5 + 1, undefined],"
+        "   [1728e5 + 60000, 7], [1728e5 + 70000, 9]];"
+        " return [1, 864e5 - 1, 864e5, 15e7, 1728e5 + 20000, 1728e5 + 58000, 1728e5 + 66000].map((at) => {"
+        "   const { at: where, words, values } = reading([{ name: 'Sent', points }], at);"
+        "   return [where - at, values.get('Sent'), words.length] }) }"
+    )
+    stretch, moment = len("1970-01-01 00:00:00 to 1970-01-02 00:00:00"), len("1970-01-01 00:00:00")
+    assert found == [
+        [0, 25, stretch], [0, 25, stretch], [0, 0, stretch], [0, 0, stretch],
+        [-19999, None, moment], [2000, 7, moment], [4000, 9, moment],
+    ]  # fmt: skip
 
 
 def test_buckets_of_use_become_rates_over_time(reader: Reader, site: Site) -> None:

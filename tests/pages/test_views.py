@@ -369,6 +369,40 @@ def test_the_one_field_finds_jobs_addresses_users_hosts_and_switches(reader: Rea
     expect(page.get_by_role("status")).to_contain_text("Nothing is called nobody.")
 
 
+def test_a_missed_guarantee_is_an_event_with_its_job(reader: Reader, site: Site) -> None:
+    """And is counted in the metric of its alert. The counters are those of a worker whose uplink carries too little."""
+    host = "    natworker.example: {switch: rack1, capacity: 2Gbit}\n"
+    rules = "policies:\n  - bandwidth: {mode: guarantee}\n"
+    site.lark.put_policy(
+        POLICY.replace("    files.example:", f"{host}    files.example:").replace("policies:\n", rules)
+    )
+    ads = site.ads("alice", 9, more="RequestBandwidth = 50").replace("worker9", "natworker")
+    ads = re.sub("LarkDatapathId.*\n", "", ads).replace('"ovs_bridge"', '"bridge"')
+    job = site.lark.post(ads, 0).body
+
+    def delivered(seconds: int) -> int:
+        queue = {"job": job["id"], "queue": "eth0", "promised": 50_000_000, "dropped": 0}
+        queue |= {"sent": seconds * 1_250_000, "waited": seconds * 1000}
+        body = json.dumps({"at": 1000 * (1 + seconds), "queues": [queue]})
+        answer = site.lark.request("POST", "/v1/hosts/natworker.example/delivered", body, "application/json")
+        return int(answer.body["missed"])
+
+    assert [delivered(seconds) for seconds in (0, 10, 20)] == [0, 1, 1]
+    sentence = (
+        "job 101.0 of alice got 10.0 of 50 Mb/s at uplink eth0 of natworker.example for 10 s, and had more to send"
+    )
+    page = reader.log_in(site.reader, "#/events")
+    row = page.get_by_role("row", name=f"guarantee missed 101.0 controller {sentence}")
+    # Once an hour is enough for the trail.
+    expect(row).to_have_count(1)
+    row.get_by_role("link", name="101.0").click()
+    expect(page.get_by_role("heading", name="Job 101.0 of alice")).to_be_visible()
+    expect(panel(page, "Events")).to_contain_text(sentence)
+    reader.go("#/")
+    expect(panel(page, "Events")).to_contain_text("guarantee missed 101.0")
+    assert "lark_guarantees_missed_total 2.0" in site.lark.get("/metrics")
+
+
 def test_reservations_and_what_they_leave_of_each_link(reader: Reader, site: Site) -> None:
     page = reader.log_in(site.reader, "#/reservations")
     expect(page.get_by_text("Nothing is reserved.")).to_be_visible()

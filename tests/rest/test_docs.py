@@ -83,6 +83,7 @@ def test_metrics_follow_the_controller(api: Api) -> None:
     text = api.get("/metrics").text
     assert 'lark_jobs{state="registering"} 1.0' in text
     assert 'lark_jobs{state="enforced"} 1.0' in text
+    assert 'lark_jobs{state="no_network"} 0.0' in text
     assert "lark_jobs_isolated 0.0" in text
     assert "lark_switches_connected 1.0" in text
     assert "lark_packet_ins_total 3.0" in text

@@ -219,13 +219,13 @@ def test_jobs_of_which_nothing_passes_follow_the_policy(tmp_path: Path, network:
         jobs = [post(controller, number, owner).job for number, owner in ((1, "mallory"), (2, "bob"))]
         for job in jobs:
             controller.jobs.confirm(job.id, 20)
-        assert (controller.jobs.isolated_count(), controller.jobs.isolated(jobs)) == (1, [jobs[0].number])
+        assert (controller.jobs.counts().isolated, controller.jobs.isolated(jobs)) == (1, [jobs[0].number])
         controller.policy.put(POLICY.replace("mallory", "bob"), "test")
         until(lambda: controller.jobs.isolated(jobs) == [jobs[1].number])
-        assert controller.jobs.isolated_count() == 1
+        assert controller.jobs.counts().isolated == 1
         controller.policy.put(POLICY.replace("mallory", "nobody"), "test")
-        until(lambda: controller.jobs.isolated_count() == 0)
+        until(lambda: controller.jobs.counts().isolated == 0)
         controller.policy.put(POLICY, "test")
-        until(lambda: controller.jobs.isolated_count() == 1)
+        until(lambda: controller.jobs.counts().isolated == 1)
         controller.jobs.end(jobs[0].id, "test")
-        until(lambda: controller.jobs.isolated_count() == 0)
+        until(lambda: controller.jobs.counts().isolated == 0)

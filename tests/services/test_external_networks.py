@@ -89,7 +89,7 @@ def test_asked_for_in_the_ad(
             registered(controller, kind, address_type, ipv6, asking(family))
         assert not refused.value.idle
         # The hook holds it with that reason, and nothing of it stays.
-        until(lambda: not any(controller.jobs.counts().values()))
+        until(lambda: controller.jobs.counts().live == 0)
     # Where the site lets it run without, it runs, and the trail says why.
     (tmp_path / "without").mkdir()
     with running(tmp_path / "without", OPEN + SECTION.replace("REFUSED", "run")) as controller:

@@ -111,7 +111,7 @@ def test_jobs_that_come_and_end_while_the_policy_changes_leave_nothing_behind(
         finally:
             over.set()
         assert all(each.result(60) for each in running_hooks)
-        until(lambda: sum(controller.jobs.counts().values()) == 0)
+        until(lambda: controller.jobs.counts().live == 0)
         until(lambda: len(edge.program.flows) == idle)
 
 

@@ -92,6 +92,12 @@ def test_a_host_is_found_without_its_domain(store: Store) -> None:
     # A host that is called exactly so is meant alone.
     assert found("worker1") == ["worker1"]
     assert found("worker") == found("worker_") == found("%") == []
+    # Case is none of a name, unless two hosts differ in it alone.
+    assert found("WORKER10.Example") == found("Worker10") == ["worker10.example"]
+    assert found("Worker1") == ["worker1"]
+    store.runs.register(a_run(9, host="WORKER1"), "", "", "hook", NOW)
+    assert (found("worker1"), found("WORKER1")) == (["worker1"], ["WORKER1"])
+    assert sorted(found("Worker1")) == ["WORKER1", "worker1"]
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "n12", "bjE5OTk=", "bi0x", "bjAx", "🐦", "A" * 1000, cursor_for(1) + "\n"])

@@ -17,10 +17,10 @@ export const RANGES = [
 ];
 export const NONE = { inward: 0, outward: 0, wan_inward: 0, wan_outward: 0, transfer_inward: 0, transfer_outward: 0 };
 
-// Rows of buckets as points of a line {at, …the members of NONE} in Mb/s, two for each bucket: where it begins
-// and where it ends. `parts` are {rows, step}, the widest first; each goes to the end of its last whole bucket, and the next goes on
-// from there. `counted` is until when everything is in the rows: a bucket that ends later would seem low. Those without a row were
-// idle; what lies before the first row is not known, and may be older than what is kept.
+// Rows of buckets as points of a line {at, …the members of NONE} in Mb/s, two for each bucket: where it begins (with
+// `until`, the end) and where it ends. `parts` are {rows, step}, the widest first; each goes to the end of its last whole bucket, and
+// the next goes on from there. `counted` is until when everything is in the rows: a bucket that ends later would seem low. Those
+// without a row were idle; what lies before the first row is not known, and may be older than what is kept.
 export function pointsOf(parts, from, counted) {
   const points = [];
   let begin = from;
@@ -33,7 +33,7 @@ export function pointsOf(parts, from, counted) {
       if (!(start >= first)) continue;
       const value = { ...NONE };
       for (const [name, bytes] of Object.entries(buckets.get(start) || NONE)) value[name] = (bytes * 8) / step / 1e6;
-      points.push({ at: start, ...value }, { at: start + width, ...value });
+      points.push({ at: start, until: start + width, ...value }, { at: start + width, ...value });
     }
     begin = Math.max(begin, end);
   }
@@ -75,7 +75,7 @@ const MOVED = [["Moved out", "out moved", "transfer_outward"], ["Moved in", "in 
 
 function seriesOf(points) {
   const some = points.some((each) => each.transfer_outward > 0 || each.transfer_inward > 0);
-  return [...SERIES, ...(some ? MOVED : [])].map(([name, kind, member]) => ({ name, kind, points: points.map((each) => [each.at, each[member]]) }));
+  return [...SERIES, ...(some ? MOVED : [])].map(([name, kind, member]) => ({ name, kind, points: points.map((each) => [each.at, each[member], each.until]) }));
 }
 
 export function plotWidth() {

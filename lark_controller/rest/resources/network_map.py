@@ -129,7 +129,8 @@ def show() -> dict[str, object]:
     """Show switches with their load, the way to the WAN, and which users reach each other."""
     controls = current().controls
     switches = controls.switches.all()
-    rates = {each.name: each.rate for each in controls.usage.flowing("host", _ALL)}
+    # Hosts in lower case: the policy may write a name in another case than its worker.
+    rates = {each.name.lower(): each.rate for each in controls.usage.flowing("host", _ALL)}
     links = controls.reservations.links().items
     access = {link.name.removeprefix(ACCESS): link for link in links if link.name.startswith(ACCESS)}
     trunks = [link for link in links if not link.name.startswith(ACCESS)]
@@ -139,8 +140,10 @@ def show() -> dict[str, object]:
         for each in switches
         if each.role == "core"
     ]
-    ruled = {each.host: each for each in controls.workers.ruled()}
-    edges = [_drawn(each, ruled.pop(each.host, None), rates, access) for each in switches if each.role == "edge"]
+    ruled = {each.host.lower(): each for each in controls.workers.ruled()}
+    edges = [
+        _drawn(each, ruled.pop(each.host.lower(), None), rates, access) for each in switches if each.role == "edge"
+    ]
     edges += [_without_switch(each, rates, access) for each in ruled.values()]
     drawn, others = _chosen(edges)
     reach = controls.policy.reach()
@@ -173,7 +176,7 @@ def _drawn(
         switch.waiting,
         switch.state,
         switch.jobs + (0 if ruled is None else ruled.jobs),
-        rates.get(switch.host, IDLE),
+        rates.get(switch.host.lower(), IDLE),
         *_of(switch.host, access),
     )
 
@@ -181,7 +184,7 @@ def _drawn(
 def _without_switch(ruled: RuledWorker, rates: Mapping[str, Rate], access: Mapping[str, LinkStatus]) -> MapSwitch:
     """A worker whose jobs are all at no switch."""
     state = state_of(connected=True, in_sync=True, waiting=ruled.waiting)
-    rate, link = rates.get(ruled.host, IDLE), _of(ruled.host, access)
+    rate, link = rates.get(ruled.host.lower(), IDLE), _of(ruled.host, access)
     return MapSwitch(None, ruled.host, True, True, ruled.waiting, state, ruled.jobs, rate, *link)
 
 

@@ -9,9 +9,9 @@ from typing import Final, cast
 from flask import g
 from marshmallow import fields
 
+from lark_controller.api.jobs import JobCounts
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.api.switches import IN_SYNC, SwitchStatus
-from lark_controller.jobs.job import JobState
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
 from lark_controller.rest.schemas.answers import SwitchSchema
@@ -27,16 +27,6 @@ blueprint = resource("overview", "The whole pool in a few numbers, and what asks
 NAMED: Final = 20
 # A switch needs attention when this part of its rule limit is used.
 NEARLY_FULL: Final = 0.9
-
-
-class JobCountsSchema(Written):
-    """The number of live jobs in each state."""
-
-    registering = a_number("Flows on their way")
-    pending = a_number("A switch is away, or the address is not known yet")
-    enforced = a_number("Confirmed by every switch concerned")
-    quarantined = a_number("Contradicted by the pool")
-    isolated = a_number("Of these, nothing passes: by a rule of the policy, or by quarantine")
 
 
 class DropCountsSchema(Written):
@@ -56,6 +46,7 @@ class SwitchCountsSchema(Written):
     installed = a_number("Flows on all of them")
 
 
+JobCountsSchema = schema_of(JobCounts, "JobCountsSchema")
 PolicyHeadSchema = schema_of(PolicyVersion, "PolicyHeadSchema", without=("text",))
 
 
@@ -94,17 +85,12 @@ def show() -> dict[str, object]:
     """Sum up the whole pool, with the switches that need attention."""
     controls = current().controls
     switches = controls.switches.all()
-    counts = controls.jobs.counts()
     readiness = controls.health.ready()
     return {
         "at": time.time(),
         "ready": readiness.ready,
         "reasons": readiness.reasons,
-        "jobs": {
-            str(state): counts.get(state, 0)
-            for state in (JobState.REGISTERING, JobState.PENDING, JobState.ENFORCED, JobState.QUARANTINED)
-        }
-        | {"isolated": controls.jobs.isolated_count()},
+        "jobs": controls.jobs.counts(),
         "drops": controls.drops.now(1),
         "switches": {
             "known": len(switches),

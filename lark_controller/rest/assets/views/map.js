@@ -14,7 +14,7 @@ const PORTS = 6;
 const MARKS = { all: ["✓", "all"], some: ["◐", "some"], none: ["✕", "none"] };
 
 // A worker's state and jobs in words.
-const workers = (one) => (one.state === "jobs wait" ? `${count(one.waiting)} of ${several(one.jobs, "job")} wait` : `${one.state}, ${several(one.jobs, "job")}`);
+const workers = (one) => (one.state === "jobs wait" ? `${count(one.waiting)} of ${several(one.jobs, "job")} ${one.waiting === 1 ? "waits" : "wait"}` : `${one.state}, ${several(one.jobs, "job")}`);
 const kindOf = (one) => (one.state === "in sync" ? "good" : one.connected ? "poor" : "bad");
 
 // How much of a link is used, in the direction that has more, or in both where they share it; null where its capacity is not known.

@@ -90,10 +90,10 @@ function figures({ jobs, switches, policy }) {
   const figure = (name, value, more, address) =>
     h("a", { class: "figure", href: address }, h("span", { class: "name" }, name), h("span", { class: "value" }, value), h("span", { class: "beside" }, more));
   // A job that has its rules and may do nothing is none that works.
-  const blocked = Math.max(0, Math.min(jobs.isolated - jobs.quarantined, jobs.enforced));
-  const other = [blocked > 0 && `${count(blocked)} blocked`, jobs.quarantined && `${count(jobs.quarantined)} quarantined`, jobs.registering && `${count(jobs.registering)} registering`, jobs.pending && `${count(jobs.pending)} pending`].filter(Boolean);
+  const other = ["blocked", "quarantined", "registering", "pending", "no_network"].filter((each) => jobs[each])
+    .map((each) => (each === "no_network" ? `${count(jobs[each])} without a network` : `${count(jobs[each])} ${each}`));
   return h("div", { class: "figures" },
-    figure("Jobs enforced", count(jobs.enforced - blocked), other.join(", ") || "none waits", to("jobs")),
+    figure("Jobs enforced", count(jobs.enforced - jobs.blocked), other.join(", ") || "none waits", to("jobs")),
     figure("Switches in sync", `${count(switches.in_sync)} of ${count(switches.known)}`, `${count(switches.connected)} connected`, to("switches")),
     figure("Rules installed", count(switches.installed),
       switches.desired === switches.installed ? "as desired" : `${count(switches.desired)} desired`, to("switches")),
