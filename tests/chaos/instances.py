@@ -261,12 +261,12 @@ async def _undergo(cluster: Cluster, kind: Happens, beside: Beside, result: Resu
             await asyncio.sleep(TICK)
     before, began = cluster.generations(), time.monotonic()
     result.kinds[kind.value] += 1
-    other = next(each for each in cluster.instances if each is not active)
-    victim = other if kind is Happens.KILL_ANOTHER else active
+    first, *_, last = [each for each in cluster.instances if each is not active] * 2
+    victim = first if kind is Happens.KILL_ANOTHER else active
     victim.not_before = began + (SOON if beside.chosen < 1 / 2 else LATE)
     if beside.kind is not Meanwhile.NOTHING:
         result.kinds[beside.kind.value] += 1
-    overlaps = asyncio.create_task(beside.undergo(cluster.fleet, cluster.database, other.send))
+    overlaps = asyncio.create_task(beside.undergo(cluster.fleet, cluster.database, last.send))
     resumed: asyncio.Task[None] | None = None
     match kind:
         case Happens.KILL | Happens.KILL_ANOTHER:
