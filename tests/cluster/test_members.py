@@ -384,7 +384,8 @@ def test_nobody_hands_over_switches_to_an_older_release(url: str, monkeypatch: p
     assert a.generation
     older.member.join()
     a.member.serves(expected)
-    until(lambda: older.member._look.away == tuple(range(20)))
+    with psycopg.connect(url, autocommit=True) as connection:
+        until(lambda: connection.execute("SELECT max(reached) FROM instances").fetchone() == (20,))
     expected.pass_by(a, reach.READINGS + 5)
     assert not a.drained
     for each in (older, a):
@@ -455,7 +456,6 @@ def test_one_of_a_release_before_the_tables_says_so_and_does_not_try(url: str) -
     assert words in older.member.standing().sentence
     assert older.won.empty()
     assert older.store.instances.all().generation == generation
-    # The next one finds the term free.
     with joined(url, "c") as (c,):
         assert c.generation > generation
     older.leave()
