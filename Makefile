@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup wheels packages test lint lab lab-test install-test fuzz chaos mutate demo bench experiments docs lock audit clean release
+.PHONY: help setup wheels packages test lint lab lab-test install-test fuzz chaos mutate demo bench experiments docs lock audit clean release last-release
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
@@ -70,6 +70,9 @@ audit:   ## Compare the locked versions with published advisories; needs a way t
 
 release: setup ## Do and check all that a release needs, into dist/release; TESTS=no where `make test` has passed for this commit
 	@scripts/release.sh $(DISTRIBUTIONS)
+
+last-release: ## Make anew the archive of the last release that tests run beside this one; REF=v0.2.0
+	@scripts/last_release.sh $(REF)
 
 clean:   ## Remove what the other targets have made
 	rm -rf .venv .audit .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .fuzz .chaos build dist site *.egg-info

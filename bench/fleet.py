@@ -34,7 +34,8 @@ AT_ONCE: Final = 64
 PAUSE: Final = 0.2
 # The same where it has several controllers: as docs/how-to/open-vswitch.md sets it (max_backoff).
 BACKOFF: Final = 1.0
-# Where a flow-mod has its table (OpenFlow 1.3.5, section 7.3.4.1).
+# Where a flow-mod has its cookie and its table (OpenFlow 1.3.5, section 7.3.4.1).
+_COOKIE: Final = 8
 _TABLE: Final = 24
 
 
@@ -73,8 +74,10 @@ class Mastered(StoredSwitch):
 
     def _flow_mod(self, xid: int, message: bytes) -> None:
         super()._flow_mod(xid, message)
-        # Of both, the table is the last one, which no packet comes to.
-        self.changed += message[_TABLE] != self._n_tables - 1
+        # Of both, the table is the last one, which no packet comes to; markers are removed from all tables at a time.
+        value, mask = MARKERS
+        is_marker = int.from_bytes(message[_COOKIE : _COOKIE + 8]) & mask == value
+        self.changed += message[_TABLE] != self._n_tables - 1 and not is_marker
 
     def _role_request(self, xid: int, message: bytes) -> None:
         super()._role_request(xid, message)

@@ -22,6 +22,11 @@ printf '%s\n' "$heading" | grep -qE "^## $version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)
     die "the first section of CHANGELOG.md is \"$heading\"; a release needs \"## $version (YYYY-MM-DD)\""
 [ "$(grep -c "^## $version " CHANGELOG.md)" -eq 1 ] || die "CHANGELOG.md has several sections of $version; make one of them"
 ! git rev-parse -q --verify "refs/tags/v$version" >/dev/null || die "the tag v$version exists already"
+if last=$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null); then
+    beside=tests/cluster/last_release.tar.xz
+    [ "$(xz -dc "$beside" | git get-tar-commit-id)" = "$(git rev-parse "$last^{commit}")" ] ||
+        die "$beside, from which upgrades are tested, is not of $last (make last-release REF=$last)"
+fi
 
 [ "${TESTS:-yes}" = no ] || make test
 

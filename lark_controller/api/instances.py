@@ -56,7 +56,7 @@ class Look:
     ``beat`` counts the holder's signs of life. ``held`` is True while the session of that holder with the database is
     there, in ``server``: the database server's present run. ``alone`` is True where no other can use the database.
     ``key`` is the term's, ``""`` where its holder has written none yet. ``away`` are switches that the holder misses,
-    while it misses most.
+    while it misses most. ``tables`` is the version of the database's tables.
     """
 
     generation: int
@@ -72,6 +72,7 @@ class Look:
     boot: str = ""
     key: str = field(default="", repr=False)
     away: tuple[int, ...] = ()
+    tables: str = ""
 
 
 class Expected(NamedTuple):
@@ -84,10 +85,10 @@ class Expected(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """An instance that stands by, and how many of the switches that it was asked for are connected to it."""
+    """An instance that stands by and knows the tables, and how many of the switches that it was asked for are connected
+    to it."""
 
     name: str
-    version: str
     number: int
 
 
@@ -128,6 +129,11 @@ class Instance:
         int | None,
         "Switches that are connected to it while it stands by; null where it does not, or that is not known",
     ] = None
+    successor: Annotated[
+        bool | None,
+        "False where it cannot take over, since the database's tables are of a later release than it; null where it "
+        "does not stand by, or that is not known",
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +150,8 @@ class Instances:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The place of an instance in the term, as it has read it last. ``name`` and ``url`` are the active one's; ``key``
-    is the term's, by which its instances recognise each other: ``""`` where no request can be handed on."""
+    is the term's, by which its instances recognise each other: ``""`` where no request can be handed on. ``successor``
+    is True where it stands by and can take over: it knows the database's tables."""
 
     active: bool
     generation: int
@@ -153,6 +160,7 @@ class Standing:
     url: str = ""
     sentence: str = ""
     key: str = field(default="", repr=False)
+    successor: bool = False
 
 
 class InstanceControls(Protocol):

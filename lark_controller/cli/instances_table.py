@@ -34,6 +34,9 @@ def show(found: Answer) -> None:
     if apart := _different_tokens(found):
         words = "differ: a token may be refused after a takeover. Copy the file to each."
         print(f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} {words}", file=sys.stderr)
+    if older := [each["name"] for each in found["instances"] if each.get("successor") is False]:
+        words = "take over: the database's tables are of a later release. Install that there."
+        print(f"{' and '.join(older)} cannot {words}", file=sys.stderr)
     if found["since"]:
         print(f"last takeover: {found['since']}, {found['why']}, generation {found['generation']}")
 

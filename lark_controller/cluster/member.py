@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -80,6 +79,7 @@ class Member:
         self._trouble = ""
         self._look = Look(0)
         self._key = ""
+        self._knows = store.newest_schema()
         self._lock = Lock()
         self._fenced = ""
         self._wake = Event()
@@ -158,15 +158,16 @@ class Member:
             sentence = "" if self._serves else "takes over, and loads the directory"
             key = self._key if self._serves else ""
             return Standing(self._serves, term.generation, term.since, self.me.name, self.me.url, sentence, key)
-        if self._trouble:
-            sentence = f"stands by; {self._trouble}"
+        if self._trouble or look.tables > self._knows:
+            sentence = f"stands by; {self._trouble or self._behind(look)}"
         elif look.holder:
             sentence = f"stands by; {look.name or 'another controller'} at {look.url or 'an unknown address'} is active"
         else:
             sentence = "stands by; no controller is active"
         # A copied configuration may have this one's own URL.
         key = look.key if look.url and look.url != self.me.url else ""
-        return Standing(False, look.generation, look.since, look.name, look.url, sentence, key)
+        successor = look.generation > 0 and look.tables <= self._knows
+        return Standing(False, look.generation, look.since, look.name, look.url, sentence, key, successor)
 
     def all(self) -> Instances:
         """All instances. Raises StoreError."""
@@ -185,14 +186,14 @@ class Member:
         if found.active != self.me.id:
             url = next(each.url for each in meant if each.id == found.active)
             raise StandbyError(f"{instance} is to be asked itself, at {url}.", url)
-        waiting = [each.version for each in found.instances if each.state == STANDBY]
+        waiting = [each for each in found.instances if each.state == STANDBY]
         if not waiting:
             raise StateError(f"No other instance stands by that could take over from {instance}.")
-        if all(_release(version) < _release(self.me.version) for version in waiting):
-            older = ", ".join(sorted(set(waiting)))
+        if not any(each.successor for each in waiting):
+            older = ", ".join(f"{each.name} ({each.version})" for each in waiting)
             raise StateError(
-                f"{instance} has release {self.me.version}; those that stand by are older ({older}), and may not know "
-                "its tables: upgrade one of them."
+                f"{instance} has release {self.me.version}; of those that stand by, {older}, none has said that it "
+                "knows its tables: upgrade one of them."
             )
         self._store.trail.record(time.time(), actor, DRAIN, _SUBJECT, f"instance {self.me.name}")
         self._drained()
@@ -245,7 +246,7 @@ class Member:
 
     def _keep(self, term: Term) -> None:
         self._place.hold(term.generation)
-        look = self._place.meet(self.me, ACTIVE if self._serves else STARTING, self._tokens(), away=self._asked)
+        look = self._meet(ACTIVE if self._serves else STARTING, away=self._asked)
         if (look.generation, look.holder) != (term.generation, self.me.id) and not self._thread.stopping:
             name = look.name or "another controller"
             self.fence(f"{name} has taken over with generation {look.generation}")
@@ -259,9 +260,7 @@ class Member:
         if counted is None or not (self._asked and asked):
             self._loss = None
             return
-        own = _release(self.me.version)
-        others = [each for each in self._place.reached() if _release(each.version) >= own]
-        most = max(others, key=attrgetter("number"), default=None)
+        most = max(self._place.reached(), key=attrgetter("number"), default=None)
         found = Reach(counted.total, counted.connected, len(asked), 0 if most is None else most.number)
         self._loss = followed(self._loss, found, now)
         if most is None or self._loss is None or not self._loss.is_over:
@@ -277,7 +276,7 @@ class Member:
     def _stand_by(self) -> None:
         counters, kept, reached = self._counters(), self._kept(), self._reached(self._look.away)
         began = self._clock()
-        look = self._place.meet(self.me, STANDBY, self._tokens(), counters, kept, reached=reached)
+        look = self._meet(STANDBY, counters, kept, reached=reached)
         before = self._look if self._watch is not None else None
         if (look.generation, look.holder) != (self._look.generation, self._look.holder):
             self._moved()
@@ -287,9 +286,11 @@ class Member:
             self._place.hold(look.generation)
             self._win(Term(look.generation, look.since, Why(look.why)))
             return
+        if look.tables > max(self._knows, before.tables if before is not None else ""):
+            event("cannot take over", level=WARNING, reason=self._behind(look))
         now = self._clock()
         self._watch = watched(self._watch, look, now, now - began)
-        why = reason(self._watch, self.me)
+        why = None if look.tables > self._knows else reason(self._watch, self.me)
         if why is None:
             if before is None or before.holder != look.holder:
                 event("stands by", active=look.name, url=look.url, generation=look.generation)
@@ -297,8 +298,19 @@ class Member:
         self._place.check_schema()
         generation = self._place.take(self.me, look.generation, why)
         if generation is not None:
-            self._look = taken = self._place.meet(self.me, STARTING, self._tokens())
+            self._look = taken = self._meet(STARTING)
             self._win(Term(generation, taken.since, why, look.name))
+
+    def _meet(
+        self, state: str, counters: int = 0, kept: int = 0, *, away: Iterable[int] = (), reached: int = 0
+    ) -> Look:
+        tokens, knows = self._tokens(), self._knows
+        return self._place.meet(self.me, state, tokens, counters, kept, knows=knows, away=away, reached=reached)
+
+    def _behind(self, look: Look) -> str:
+        """The sentence of an instance that does not know the tables."""
+        active = f"{look.name} at {look.url} is active, and this" if look.name else "no controller is active, and this"
+        return f"{active} one cannot take over: the tables ({look.tables}) are of a newer Lark; install it here"
 
     def _win(self, term: Term) -> None:
         self._watch = None
@@ -309,7 +321,3 @@ class Member:
             self._settled_at = self._clock() + SETTLED_SECONDS
         event("took over", generation=term.generation, why=WORDS[term.why], before=term.before or None)
         self._won(term)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])

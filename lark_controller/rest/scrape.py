@@ -51,6 +51,7 @@ class ControlsCollector(Collector):
         words = "Time of the last takeover, seconds since 1970; 0 where there was none."
         return [
             GaugeMetricFamily("lark_instance_active", "1 where this is the active instance.", standing.active),
+            GaugeMetricFamily("lark_instance_successor", "1 where it stands by and can take over.", standing.successor),
             GaugeMetricFamily("lark_instance_generation", "Number of the present term.", standing.generation),
             GaugeMetricFamily("lark_instance_takeover_timestamp_seconds", words, standing.since),
             GaugeMetricFamily("lark_ready", "1 where the controller can do its work.", ready),

@@ -46,6 +46,7 @@ _ADDED: Final = (
     instances.c.kept,
     instances.c.away,
     instances.c.reached,
+    instances.c.tables,
 )
 LATER: Final = frozenset(each.name for each in _ADDED)
 
@@ -70,6 +71,7 @@ _NOW: Final = {
     "postgresql": literal_column("extract(epoch FROM clock_timestamp())::double precision", Float),
     "sqlite": literal_column("((julianday('now') - 2440587.5) * 86400.0)", Float),
 }
+_TABLES: Final = "SELECT max(version_num) FROM alembic_version"
 _BRIEF: Final = f"set_config('idle_in_transaction_session_timeout', '{_IDLE_MS}', true)"
 _CHECK: Final = {
     "postgresql": f"SELECT generation, {_BRIEF} FROM term FOR SHARE",
@@ -215,7 +217,13 @@ def look(connection: Connection, with_key: bool = False, later: frozenset[str] =
         row.boot or "",
         _key_of(connection, row.generation) if with_key else "",
         tuple(int(each, 16) for each in (row.away or "").split(",") if each),
+        _tables(connection),
     )
+
+
+def _tables(connection: Connection) -> str:
+    """The version of the tables."""
+    return connection.exec_driver_sql(_TABLES).scalar_one() or ""
 
 
 def asked(away: Iterable[int]) -> str:
@@ -224,12 +232,14 @@ def asked(away: Iterable[int]) -> str:
 
 
 def reached(connection: Connection) -> list[Reached]:
-    """Those that stand by now, with the number of switches that they reach of those that the active one misses."""
+    """Those that stand by now and know the tables, with the number of switches that they reach of those that the active
+    one misses."""
     now = _NOW[connection.dialect.name]
     alive = (instances.c.state == STANDBY) & (instances.c.at > now - AWAY_SECONDS)
-    columns = select(instances.c.name, instances.c.version, instances.c.reached)
-    rows = connection.execute(columns.where(alive).order_by(instances.c.name))
-    return [Reached(row.name, row.version, row.reached or 0) for row in rows]
+    columns = select(instances.c.name, instances.c.reached)
+    known = instances.c.tables >= _tables(connection)
+    rows = connection.execute(columns.where(alive & known).order_by(instances.c.name))
+    return [Reached(row.name, row.reached or 0) for row in rows]
 
 
 def _key_of(connection: Connection, generation: int) -> str:
@@ -309,6 +319,7 @@ def all_of(connection: Connection, later: frozenset[str] = frozenset()) -> Insta
     present = connection.execute(select(term)).one()
     columns = [each if each.name not in LATER or each.name in later else _absent(each) for each in instances.c]
     rows = connection.execute(select(*columns, now.label("now")).order_by(instances.c.name, instances.c.started_at))
+    tables, told = _tables(connection), instances.c.tables.name in later
     found = []
     for row in rows:
         age = max(0.0, float(row.now) - row.at)
@@ -321,6 +332,7 @@ def all_of(connection: Connection, later: frozenset[str] = frozenset()) -> Insta
                 row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3), row.tokens, copy_age,
                 row.counters_read if state == STANDBY else None,
                 row.kept if state == STANDBY else None,
+                row.tables >= tables if told and state == STANDBY else None,
             )
         )  # fmt: skip
     found.sort(key=lambda each: each.id != present.holder)

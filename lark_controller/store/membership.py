@@ -45,12 +45,13 @@ class Instances:
         counters: int = 0,
         kept: int = 0,
         *,
+        knows: str = "",
         away: Iterable[int] = (),
         reached: int = 0,
     ) -> Look:
         """Give a sign of life, with the digest of this instance's tokens, the number of switches whose counters it
-        reads and of those that it keeps, and look at the term. ``away`` are switches that the active one asks for,
-        ``reached`` is how many of those one that stands by has."""
+        reads and of those that it keeps, and look at the term. ``knows`` are the newest tables that it knows. ``away``
+        are switches that the active one asks for, ``reached`` is how many of those one that stands by has."""
         if self._later != instances.LATER:
             self._later = self._database.read(instances.later_columns)
         if not self._has_keys:
@@ -58,7 +59,7 @@ class Instances:
 
         def work(connection: Connection) -> Look:
             more: dict[str, object] = {"tokens": tokens, "counters_read": counters, "kept": kept}
-            more |= {"away": instances.asked(away), "reached": reached}
+            more |= {"away": instances.asked(away), "reached": reached, "tables": knows}
             instances.beat(connection, me, state, {name: more[name] for name in more.keys() & self._later})
             return instances.look(connection, self._has_keys, self._later)
 

@@ -382,6 +382,7 @@ instances: Final = Table(
     Column("kept", Integer),
     Column("away", PlainText, nullable=False, server_default=""),
     Column("reached", Integer),
+    Column("tables", PlainText, nullable=False, server_default=""),
 )
 
 # One row for ever. Whoever writes holds it FOR SHARE, so that a change of it waits for what is being written.

@@ -1,4 +1,5 @@
-"""Several controllers on one PostgreSQL: the active one is killed, stopped and ended, and the database goes away.
+"""Several controllers on one PostgreSQL: the active one is killed, stopped and ended, the database goes away or is
+followed by its standby, and most of these faults overlap with another one (:mod:`tests.chaos.meanwhile`).
 
 The promises are those of :mod:`tests.chaos.checker`, and two more: no switch carries out what anybody but its master
 sends, and a switch has a master again after each fault.
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -31,12 +32,13 @@ from lark_common.errors import LarkError
 from lark_controller.rest.tokens import Scope, add
 from tests.chaos.checker import Violation, check
 from tests.chaos.clock import VARIABLE, Clock
-from tests.chaos.databases import Postgres
 from tests.chaos.evidence import gather
 from tests.chaos.log import Log
+from tests.chaos.meanwhile import Beside, Meanwhile, turns
 from tests.chaos.ovsdb import Servers
 from tests.chaos.pool import policy
 from tests.chaos.remains import in_words, keep
+from tests.chaos.replicas import Replicated
 from tests.chaos.rest import Rest
 from tests.chaos.runner import LOOK, SETTINGS, SLOTS, SURELY, at_work, judged, ports_of_own
 from tests.chaos.switches import Fleet
@@ -60,6 +62,7 @@ class Happens(StrEnum):
     KILL_ANOTHER = "an instance that stands by is killed"
     SESSIONS = "the database ends all sessions"
     AWAY = "the database is away"
+    PROMOTION = "the database crashes, and its standby takes its place"
 
 
 # After these another instance is the master of all switches.
@@ -119,8 +122,8 @@ class Instance:
 
 @dataclass
 class Result:
-    """A run's result. ``took`` is the seconds from each fault of an active instance until all switches had a master
-    again, ``answered`` until a controller answered again."""
+    """A run's result. ``took`` is the seconds from each fault of an active instance, where nothing else went wrong,
+    until all switches had a master again, ``answered`` until a controller answered again."""
 
     broken: list[str] = field(default_factory=list)
     took: list[float] = field(default_factory=list)
@@ -140,7 +143,7 @@ class Cluster:
     """All that runs."""
 
     instances: Sequence[Instance]
-    database: Postgres
+    database: Replicated
     fleet: Fleet
     workload: Workload
     log: Log
@@ -182,7 +185,7 @@ async def run(count: int, seed: int, seconds: float, found: Path, say: Callable[
     """Run ``count`` instances with faults for about so long; what remains of a run that failed lies in ``found``."""
     with tempfile.TemporaryDirectory(prefix="lark-instances-", dir="/tmp") as directory:
         folder = Path(directory)
-        database, servers = Postgres(), Servers(folder, WORKERS, ports_of_own() + 10)
+        database, servers = Replicated(), Servers(folder, WORKERS, ports_of_own() + 10)
         try:
             return await _run(folder, database, servers, count, seed, seconds, found, say)
         finally:
@@ -191,7 +194,7 @@ async def run(count: int, seed: int, seconds: float, found: Path, say: Callable[
 
 
 async def _run(
-    folder: Path, database: Postgres, servers: Servers, count: int, seed: int, seconds: float, found: Path,
+    folder: Path, database: Replicated, servers: Servers, count: int, seed: int, seconds: float, found: Path,
     say: Callable[[str], None],
 ) -> Result:  # fmt: skip
     os.environ[VARIABLE] = str(Clock(folder / "clock").path)
@@ -216,9 +219,10 @@ async def _run(
         workload.start()
         await at_work(partial(gather, cluster.database.url, fleet, cluster.servers, cluster.log), cluster.log)
         draw, end = random.Random(seed), time.monotonic() + seconds
-        turns = _turns(draw)
+        faults = turns(draw, list(Happens))
         while time.monotonic() < end:
-            await _undergo(cluster, next(turns), draw, result, say)
+            kind, beside = next(faults)
+            await _undergo(cluster, kind, beside, result, say)
             await asyncio.sleep(draw.uniform(0.5, 3.0))
         await workload.rest()
         looked, result.judged = await _at_rest(cluster)
@@ -247,17 +251,7 @@ async def _run(
     return result
 
 
-def _turns(draw: random.Random) -> Iterator[Happens]:
-    """Every kind once in each turn, in another order each time."""
-    while True:
-        kinds = list(Happens)
-        draw.shuffle(kinds)
-        yield from kinds
-
-
-async def _undergo(
-    cluster: Cluster, kind: Happens, draw: random.Random, result: Result, say: Callable[[str], None]
-) -> None:
+async def _undergo(cluster: Cluster, kind: Happens, beside: Beside, result: Result, say: Callable[[str], None]) -> None:
     active = await _found(cluster)
     async with asyncio.timeout(PATIENCE):
         while kind in _MOVES and not any(
@@ -267,9 +261,12 @@ async def _undergo(
             await asyncio.sleep(TICK)
     before, began = cluster.generations(), time.monotonic()
     result.kinds[kind.value] += 1
-    other = next(each for each in cluster.instances if each is not active)
-    victim = other if kind is Happens.KILL_ANOTHER else active
-    victim.not_before = began + draw.choice((SOON, LATE))
+    first, *_, last = [each for each in cluster.instances if each is not active] * 2
+    victim = first if kind is Happens.KILL_ANOTHER else active
+    victim.not_before = began + (SOON if beside.chosen < 1 / 2 else LATE)
+    if beside.kind is not Meanwhile.NOTHING:
+        result.kinds[beside.kind.value] += 1
+    overlaps = asyncio.create_task(beside.undergo(cluster.fleet, cluster.database, last.send))
     resumed: asyncio.Task[None] | None = None
     match kind:
         case Happens.KILL | Happens.KILL_ANOTHER:
@@ -283,20 +280,26 @@ async def _undergo(
             await asyncio.to_thread(cluster.database.end_sessions)
         case Happens.AWAY:
             await asyncio.to_thread(cluster.database.stop)
-            await asyncio.sleep(draw.uniform(1.0, 8.0))
+            await asyncio.sleep(1.0 + 7.0 * beside.chosen)
             await asyncio.to_thread(cluster.database.start)
-    words = str(kind)
+        case Happens.PROMOTION:
+            await asyncio.to_thread(cluster.database.promote)
+    words = str(kind) if beside.kind is Meanwhile.NOTHING else f"{kind}, while {beside.kind}"
     if kind in _MOVES:
         await _until(lambda: cluster.mastered(before))
         took = time.monotonic() - began
         await _found(cluster)
         answered = time.monotonic() - began
-        result.took.append(took)
-        result.answered.append(answered)
+        if beside.kind is Meanwhile.NOTHING:
+            result.took.append(took)
+            result.answered.append(answered)
         words += f": master again after {took:.1f} s, answers after {answered:.1f} s"
     if resumed is not None:
         await resumed
+    await overlaps
     await _found(cluster)
+    if kind is Happens.PROMOTION:
+        await asyncio.to_thread(cluster.database.follow)
     say(words)
 
 

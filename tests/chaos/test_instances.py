@@ -11,7 +11,8 @@ import pytest
 from tests.chaos.__main__ import ROOT
 
 SECONDS = 25
-SEED = 2
+# It begins with a promotion while switches are away; then the active one stands still while the database is slow.
+SEED = 218
 
 
 @pytest.mark.postgres
@@ -22,6 +23,6 @@ def test_every_promise_is_kept_and_each_switch_has_a_master_again(tmp_path: Path
         cwd=ROOT, capture_output=True, text=True, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "master again after" in done.stdout
+    assert "its standby takes its place, while switches are away" in done.stdout
     for nothing in ("standing", "gone", "flows", "queues", "kbps", "megabytes"):
         assert f"'{nothing}': 0" not in done.stdout

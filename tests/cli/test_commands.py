@@ -317,6 +317,17 @@ def test_instances_with_other_tokens_are_named(
     assert ("ctl-a and ctl-b differ" in capsys.readouterr().err) == warned
 
 
+@pytest.mark.parametrize("successor", [True, False, None])
+def test_instances_that_cannot_take_over_are_named(
+    served: Api, capsys: pytest.CaptureFixture[str], successor: bool | None
+) -> None:
+    listed = served.controls.instances.listed
+    first, second = listed.instances
+    served.controls.instances.listed = replace(listed, instances=(first, replace(second, successor=successor)))
+    assert cli.main(["instances"]) == cli.OK
+    assert ("ctl-b cannot take over" in capsys.readouterr().err) == (successor is False)
+
+
 def test_drain(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["drain"]) == cli.OK
     assert capsys.readouterr().out == "ctl-a lets go\n"

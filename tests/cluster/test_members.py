@@ -28,16 +28,20 @@ from tests.fixtures.databases import NOW
 pytestmark = pytest.mark.postgres
 
 
+# Any version of the tables before the newest.
+OLDER = "0001_older"
+
+
 class One:
     """A member with a store of its own, and what it was told."""
 
-    def __init__(self, name: str, url: str, version: str = "1", reached: Iterable[int] = ()) -> None:
+    def __init__(self, name: str, url: str, reached: Iterable[int] = (), knows: str = "") -> None:
         self.store = Store.open(url)
         self.won: SimpleQueue[Term] = SimpleQueue()
         self.lost: list[str] = []
         self.drained: list[str] = []
         self.moved: list[int] = []
-        me = Identity(f"{name}-{id(self):x}", name, f"http://{name}", version)
+        me = Identity(f"{name}-{id(self):x}", name, f"http://{name}", "1")
         self.member = Member(
             self.store,
             me,
@@ -47,6 +51,8 @@ class One:
             moved=lambda: self.moved.append(self.member.standing().generation),
             reached=lambda switches: len({*switches} & {*reached}),
         )
+        if knows:
+            self.member._knows = knows
 
     @property
     def generation(self) -> int:
@@ -373,12 +379,13 @@ def test_one_that_got_the_term_by_a_hand_over_keeps_it_for_a_while(url: str, mon
 
 def test_nobody_hands_over_switches_to_an_older_release(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "LOST_SECONDS", 0.0)
-    a, older, expected = One("a", url, "0.10.0"), One("b", url, "0.9.2", reached=range(20)), Asked()
+    a, older, expected = One("a", url), One("b", url, range(20), knows=OLDER), Asked()
     a.member.join()
     assert a.generation
     older.member.join()
     a.member.serves(expected)
-    until(lambda: [each.number for each in a.store.instances.reached()] == [20])
+    with psycopg.connect(url, autocommit=True) as connection:
+        until(lambda: connection.execute("SELECT max(reached) FROM instances").fetchone() == (20,))
     expected.pass_by(a, reach.READINGS + 5)
     assert not a.drained
     for each in (older, a):
@@ -386,14 +393,15 @@ def test_nobody_hands_over_switches_to_an_older_release(url: str, monkeypatch: p
 
 
 def test_nobody_hands_over_to_an_older_release_alone(url: str) -> None:
-    """It may not know the tables: nobody would be active."""
-    newest, older, newer = One("a", url, "0.10.0"), One("b", url, "0.9.2"), One("c", url, "0.10.1")
+    """It does not know the tables: nobody would be active."""
+    newest, older, newer = One("a", url), One("b", url, knows=OLDER), One("c", url)
     newest.member.join()
     assert newest.generation
     older.member.join()
-    with pytest.raises(StateError, match=r"a has release 0\.10\.0; those that stand by are older \(0\.9\.2\)"):
+    with pytest.raises(StateError, match=r"of those that stand by, b \(1\), none has said that it knows its tables"):
         newest.member.drain("a", "operator")
     newer.member.join()
+    assert {each.name: each.successor for each in newest.member.all().instances} == {"a": None, "b": False, "c": True}
     newest.member.drain("a", "operator")
     assert newest.drained == ["a"]
     for each in (older, newer, newest):
@@ -432,6 +440,25 @@ def test_one_that_does_not_know_the_tables_does_not_take_over(url: str, monkeypa
         assert b.store.instances.all().active is None
         monkeypatch.undo()
         assert b.generation
+
+
+def test_one_of_a_release_before_the_tables_says_so_and_does_not_try(url: str) -> None:
+    a, older = One("a", url), One("b", url, knows=OLDER)
+    a.member.join()
+    generation = a.generation
+    older.member.join()
+    words = f"and this one cannot take over: the tables ({Store.newest_schema()}) are of a newer Lark"
+    assert f"stands by; a at http://a is active, {words}" in older.member.standing().sentence
+    assert not older.member.standing().successor
+    a.leave()
+    until(lambda: not older.member._look.holder)
+    until(lambda: (watch := older.member._watch) is not None and watch.readings > 2)
+    assert words in older.member.standing().sentence
+    assert older.won.empty()
+    assert older.store.instances.all().generation == generation
+    with joined(url, "c") as (c,):
+        assert c.generation > generation
+    older.leave()
 
 
 def test_rows_of_instances_do_not_pile_up(url: str) -> None:

@@ -50,10 +50,10 @@ LarkInnerAddressIPv4 = "10.64.0.{number}"
 
 
 class Instance:
-    """A controller in a process of its own, with a state directory and ports that outlive it."""
+    """A controller in a process of its own, with a state directory and ports that outlive it. ``tree`` has its code."""
 
-    def __init__(self, name: str, folder: Path, url: str) -> None:
-        self.name, self.folder, self.log = name, folder, folder / f"{name}.log"
+    def __init__(self, name: str, folder: Path, url: str, tree: Path = ROOT) -> None:
+        self.name, self.folder, self.log, self.tree = name, folder, folder / f"{name}.log", tree
         self.rest, self.openflow = free_port(), free_port()
         policy = folder / f"{name}.yaml"
         policy.write_text(OPEN)
@@ -77,7 +77,7 @@ class Instance:
     def start(self) -> None:
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "lark_controller.cli.main", "run"]
-            self.process = subprocess.Popen(command, env=self.environ, cwd=ROOT, stderr=log)
+            self.process = subprocess.Popen(command, env=self.environ, cwd=self.tree, stderr=log)
 
     def stop(self, number: int = signal.SIGKILL) -> int:
         """End the process by a signal; returns its status."""

@@ -120,32 +120,43 @@ def test_prometheus_takes_every_rule_and_every_expression_of_the_dashboard(tmp_p
 
 
 TWO = {"a": "1x20", "b": "0x20"}
+READY = {"a": "0x20", "b": "1x20"}
 COPIED = {"a": "0x20", "b": "0+60x20"}
 TAKEN = {"a": "0x20", "b": "0x20"}
 UP = {"a": "1x20", "b": "1x20"}
 OLD = {"LarkCopyOld": [{"job": "lark", "instance": "b"}]}
 
 
-# Values of each minute: which one is active, when its copy was right, its takeovers from one that was lost, which ones
-# answer.
+# Values of each minute: which one is active, which could take over, when its copy was right, its takeovers from one
+# that was lost, which ones answer.
 @pytest.mark.parametrize(
-    ("active", "copy", "taken", "up", "fired"),
+    ("active", "successor", "copy", "taken", "up", "fired"),
     [
-        pytest.param(TWO, COPIED, TAKEN, UP, {}, id="one stands by"),
-        pytest.param({"a": "1x20"}, {"a": "0x20"}, {"a": "0x20"}, {"a": "1x20"}, {}, id="one is all there is"),
+        pytest.param(TWO, READY, COPIED, TAKEN, UP, {}, id="one stands by"),
         pytest.param(
-            {"a": "1x9 _x10", "b": "0x9 1x10"}, {"a": "0x20", "b": "0+60x9 0x10"}, {"a": "0x20", "b": "0x9 1x10"},
-            {"a": "1x9 0x10", "b": "1x20"},
+            {"a": "1x20"}, {"a": "0x20"}, {"a": "0x20"}, {"a": "0x20"}, {"a": "1x20"}, {}, id="one is all there is"
+        ),
+        pytest.param(
+            TWO, {"a": "0x20", "b": "1x4 0x15"}, COPIED, TAKEN, UP, {"LarkNoneStandsBy": [{}]},
+            id="one that stands by does not know the tables",
+        ),
+        pytest.param(
+            TWO, {"a": "0x20"}, COPIED, TAKEN, UP, {"LarkNoneStandsBy": [{}]}, id="one of a release before the metric"
+        ),
+        pytest.param(
+            {"a": "1x9 _x10", "b": "0x9 1x10"}, {"a": "0x9 _x10", "b": "1x9 0x10"},
+            {"a": "0x20", "b": "0+60x9 0x10"}, {"a": "0x20", "b": "0x9 1x10"}, {"a": "1x9 0x10", "b": "1x20"},
             {"LarkTookOver": [{"job": "lark", "instance": "b", "reason": "silent"}], "LarkNoneStandsBy": [{}]},
             id="one is lost",
         ),
-        pytest.param(TWO, {"a": "0x20", "b": "0x20"}, TAKEN, UP, OLD, id="no copy"),
-        pytest.param(TWO, {"a": "0x20", "b": "0+60x2 120x18"}, TAKEN, UP, OLD, id="an old copy"),
+        pytest.param(TWO, READY, {"a": "0x20", "b": "0x20"}, TAKEN, UP, OLD, id="no copy"),
+        pytest.param(TWO, READY, {"a": "0x20", "b": "0+60x2 120x18"}, TAKEN, UP, OLD, id="an old copy"),
     ],
 )  # fmt: skip
 def test_alerts_of_several_controllers_fire_where_they_should(
     tmp_path: Path,
     active: dict[str, str],
+    successor: dict[str, str],
     copy: dict[str, str],
     taken: dict[str, str],
     up: dict[str, str],
@@ -155,6 +166,7 @@ def test_alerts_of_several_controllers_fire_where_they_should(
         {"series": f'{name}{{job="lark",instance="{one}"{more}}}', "values": values}
         for name, more, each in (
             ("lark_instance_active", "", active),
+            ("lark_instance_successor", "", successor),
             ("lark_directory_copy_timestamp_seconds", "", copy),
             ("lark_instance_takeovers_total", ',reason="silent"', taken),
             ("up", "", up),

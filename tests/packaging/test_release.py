@@ -103,6 +103,21 @@ def test_what_is_missing_is_said(checkout: Path, spoil: Callable[[Path], object]
     assert words in said(checkout)
 
 
+def test_upgrades_are_tested_from_the_last_tag(checkout: Path) -> None:
+    shutil.copy(ROOT / "scripts" / "last_release.sh", checkout / "scripts")
+    (checkout / "migrations").mkdir()
+    (checkout / "migrations" / "env.py").write_text("")
+    (checkout / "tests" / "cluster").mkdir(parents=True)
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message=b")
+    git(checkout, "tag", "v0.0.9")
+    assert "is not of v0.0.9 (make last-release REF=v0.0.9)" in said(checkout)
+    subprocess.run(["scripts/last_release.sh", "v0.0.9"], cwd=checkout, check=True, capture_output=True)
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message=c")
+    assert said(checkout) == "builds\n"
+
+
 def test_an_upgrade_is_tried_from_the_last_release_before_a_commit(checkout: Path) -> None:
     assert last_tag(checkout) is None
     for tag in ("v0.0.9", "nightly", "v0.1.0"):

@@ -74,6 +74,7 @@ def test_health_metrics_and_the_description_are_everywhere(api: Api) -> None:
     assert api.client.get("/openapi.json").status_code == 200
     text = api.get("/metrics").text
     assert "lark_instance_active 0.0" in text
+    assert "lark_instance_successor 1.0" in text
     assert "lark_instance_generation 8.0" in text
     assert "lark_instance_takeover_timestamp_seconds 1.7e+09" in text
     # What a controller that stands by does not have is absent.

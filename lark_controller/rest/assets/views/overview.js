@@ -75,7 +75,7 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
           ], overview.shown, { key: (one) => one.datapath, empty: "No switch is declared or has connected." })),
         instances.length > 1 && section("Controllers", table("Controllers", [
           { head: "Controller", cell: (one) => one.name },
-          { head: "State", cell: (one) => [state(one.state), one.id === controllers.active ? h("span", { class: "reason" }, "since ", moment(controllers.since)) : ""] },
+          { head: "State", cell: (one) => [state(one.state), one.successor === false ? h("span", { class: "reason" }, "cannot take over: older than the database's tables") : "", one.id === controllers.active ? h("span", { class: "reason" }, "since ", moment(controllers.since)) : ""] },
           { head: "Version", narrow: false, cell: (one) => one.version },
           { head: "Copy", narrow: false, cell: (one) => one.state !== "standby" ? "" : one.copy_age === null ? "none" : `${duration(one.copy_age)} old` },
           { head: "Switches", number: true, narrow: false, cell: (one) => one.kept === null ? "" : count(one.kept) },
