@@ -18,10 +18,10 @@ from sqlalchemy import text
 from lark_common.errors import FencedError, NotFoundError, StandbyError, StateError, StoreError
 from lark_controller.api.instances import Expected, Identity, Term, Why
 from lark_controller.cluster import member as module
-from lark_controller.cluster import reach, takeover
+from lark_controller.cluster import reach, silence
 from lark_controller.cluster.member import Member
 from lark_controller.store import Store, migrate
-from lark_controller.store.instances import _LOCK_CLASS, _OLDER_LOCK
+from lark_controller.store.instances import _LOCK_CLASS, _OLDER_LOCK, look
 from tests.fixtures.controllers import until
 from tests.fixtures.databases import NOW
 
@@ -170,14 +170,27 @@ FOR EACH ROW EXECUTE FUNCTION slow()
 
 def test_one_that_dies_while_each_commit_takes_long_is_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # No two readings are closer than that.
-    monkeypatch.setattr(takeover, "GAP_SECONDS", 0.4)
+    monkeypatch.setattr(silence, "GAP_SECONDS", 0.4)
+    monkeypatch.setattr(silence, "AWAY_SECONDS", 0.4)
+
+    def states(one: One) -> dict[str, str]:
+        return {each.name: each.state for each in one.member.all().instances}
+
+    def beats() -> int:
+        return min(each.beat for each in a.store._database.read(look).signs)
+
     with joined(url, "a", "b") as (a, b):
         before = a.generation
         with psycopg.connect(url) as operator:
             operator.execute(SLOW_COMMITS)
+        # Each sign of life is that old when it is seen, and whoever gives them lives.
+        last = beats() + 2 * silence.SLOW_READINGS
+        while beats() < last:
+            assert states(a) == states(b) == {"a": "starting", "b": "standby"}
         # Its session is there, and it gives no sign of life.
         a.member._thread.stop()
         term = b.won.get(timeout=120)
+        assert states(b)["a"] == "lost"
         assert (term.why, term.before) == (Why.SILENT, "a")
         assert term.generation > before
         b.write()
@@ -447,10 +460,33 @@ def test_rows_of_instances_do_not_pile_up(url: str) -> None:
     store.close()
     with joined(url, "b") as (b,):
         assert [each.name for each in b.store.instances.all().instances] == ["b"]
-        # Whoever gives no sign of life is shown as lost.
+
+
+def test_whoever_gives_no_sign_of_life_is_shown_as_lost(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def states(one: One) -> list[tuple[str, str]]:
+        return [(each.name, each.state) for each in one.member.all().instances]
+
+    with joined(url, "a", "b", "c") as (a, b, c):
+        assert a.generation
+        for each in (a, c):
+            until(lambda: states(each) == [("a", "starting"), ("b", "standby"), ("c", "standby")])  # noqa: B023
         b.member._thread.stop()
-        b.store._database.write(lambda connection: connection.execute(day), unguarded=True)
-        assert b.store.instances.all().instances[0].state == "lost"
+        monkeypatch.setattr(silence, "AWAY_SECONDS", 0.0)
+        until(lambda: ("b", "lost") in states(a) and ("b", "lost") in states(c))
+        # Nobody is left to hand over to, but c.
+        c.member.release(Why.RELEASED)
+        c.member.leave()
+        with pytest.raises(StateError, match="No other instance stands by"):
+            a.member.drain("a", "operator")
+        assert states(a) == [("a", "starting"), ("b", "lost"), ("c", "stopped")]
+        # Who has just come has read it once, and sees that it has been so for long.
+        long_ago = text("UPDATE instances SET at = at - 100 WHERE name = 'b'")
+        a.store._database.write(lambda connection: connection.execute(long_ago), unguarded=True)
+        with joined(url, "d") as (d,):
+            assert ("b", "lost") in states(d)
+        # It was paused for so long, and goes on.
+        b.member._stand_by()
+        until(lambda: ("b", "standby") in states(a))
 
 
 def test_sqlite_takes_the_same_path_with_one_instance(tmp_path: Path) -> None:
