@@ -55,8 +55,8 @@ class Identity:
 
 
 class Sign(NamedTuple):
-    """An instance's signs of life as they were read: their number, and the seconds since the last one, by the
-    database's clock, while it was on its way and not to be seen included."""
+    """An instance's signs of life as they were read: their number, and the seconds since the last one was written, by
+    the database's clock."""
 
     instance: str
     beat: int
