@@ -327,9 +327,10 @@ class Client(RestRequests):
         return str(self._json("GET", "/v1/authority").get("authority", ""))
 
     def join(self, host: str, sha256: str, request: str | None) -> Answer:
-        """Let a worker join; this client's token is the last part of a join token."""
+        """Let a worker join; this client's token is the last part of a join token. Who has joined may do so again with
+        the same token of its own, and gets another certificate."""
         body = json.dumps({"host": host, "sha256": sha256, "request": request})
-        return self._json("POST", "/v1/join", None, body, "application/json", again=False)
+        return self._json("POST", "/v1/join", None, body, "application/json")
 
     def usage(
         self,

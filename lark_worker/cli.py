@@ -25,7 +25,7 @@ from lark_common.errors import LarkError, SettingError
 from lark_common.runs import names, number
 from lark_common.signals import Signals
 from lark_common.systemd import Notices
-from lark_worker import checks, set_up
+from lark_worker import checks, given_controllers, set_up
 from lark_worker import settings as settings_module
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import NetworkError
@@ -210,7 +210,9 @@ def _with_json(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_setup(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--controller", required=True, metavar="URL", help="https://NAME:PORT")
+    parser.add_argument(
+        "--controller", required=True, metavar="URL", help="https://NAME:PORT; of several all, with commas between"
+    )
     parser.add_argument(
         "--join", default="", metavar="TOKEN", help="of `lark join add`; -: from standard input, so that ps shows none"
     )
@@ -221,7 +223,10 @@ def _add_setup(parser: argparse.ArgumentParser) -> None:
         "--wait", type=float, default=15.0, metavar="SECONDS",
         help="how long a router may take to answer over the bridge before that is undone; 0: none is asked",
     )  # fmt: skip
-    parser.add_argument("--address", type=ip_address, metavar="IP", help="to which the switch connects [REST's]")
+    parser.add_argument(
+        "--address", type=ip_address, metavar="IP", action="append", default=[],
+        help="to which the switch connects [REST's]; one for each controller, in the same order",
+    )  # fmt: skip
     parser.add_argument("--host", default="", help="this worker, as Machine in its slots' ads has it [HTCondor's]")
     parser.add_argument(
         "--directory", type=Path, default=settings_module.FILE.parent, metavar="DIR", help="[/etc/lark]"
@@ -230,7 +235,7 @@ def _add_setup(parser: argparse.ArgumentParser) -> None:
 
 
 def join_and_start(given: argparse.Namespace) -> int:
-    """Join a controller, make the bridge, start the service, and check; 1 where something but HTCondor is missing.
+    """Join the controllers, make the bridge, start the service, and check; 1 where something but HTCondor is missing.
 
     Raises LarkError where a step fails.
     """
@@ -241,8 +246,8 @@ def join_and_start(given: argparse.Namespace) -> int:
     host = given.host or condor.settings.get("FULL_HOSTNAME") or os.uname().nodename
     token = sys.stdin.read() if given.join == "-" else given.join
     wish = set_up.Wish(
-        given.controller.rstrip("/"), token.strip(), host, place, given.interface, given.kind, given.datapath_id,
-        given.wait, given.address,
+        given_controllers.given(given.controller), token.strip(), host, place, given.interface, given.kind,
+        given.datapath_id, given.wait, tuple(given.address),
     )  # fmt: skip
     done, found = [], []
     for line in set_up.steps(wish):
@@ -309,7 +314,7 @@ def parser() -> argparse.ArgumentParser:
     made_gateway.add_argument(
         "--counters", action="store_true", help="print what each address has carried, as JSON; end"
     )
-    _add_setup(actions.add_parser("setup", help="join a controller, make the bridge, and start the service"))
+    _add_setup(actions.add_parser("setup", help="join the controllers, make the bridge, and start the service"))
     _add_bridge(actions.add_parser("bridge", help="make the worker's bridge with an interface in it, or undo that"))
     made_completion = actions.add_parser("completion", help="print what completes this command at a shell's prompt")
     made_completion.add_argument("shell", choices=("bash", "zsh", "fish"))

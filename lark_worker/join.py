@@ -1,4 +1,4 @@
-"""Join a controller by a join token: over TLS, with the authority that the token names, and keys that are made here.
+"""Join a site by a join token: over TLS, with the authority that the token names, and keys that are made here.
 
 The token of the worker, and its private key, are made on this machine and never leave it.
 """
@@ -9,7 +9,7 @@ import base64
 import binascii
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from lark_common.controllers import urls
 from lark_common.errors import SettingError
 from lark_common.settings_table import lines_of
 from lark_worker.errors import AwayError, NetworkError, RefusedError
+from lark_worker.given_controllers import MOST, TIMEOUT, Shown, has_all
 from lark_worker.network.commands import run
 from lark_worker.records.atomic_file import write_atomically
 from lark_worker.settings import PREFIX, table
@@ -27,9 +28,6 @@ from lark_worker.settings import PREFIX, table
 MARK: Final = "lark1"
 # Characters of another host's name in an error.
 _LONGEST_HOST: Final = 64
-# Seconds that a request may take, and the largest answer.
-TIMEOUT: Final = 15.0
-_MOST: Final = 1 << 20
 # Settings that a controller does not give: programs that root runs, and places on this machine.
 OWN: Final = frozenset(
     PREFIX + name.upper()
@@ -38,7 +36,7 @@ OWN: Final = frozenset(
         "namespace_script", "startd_address_file", "starters", "startds",
     )
 )  # fmt: skip
-_URL: Final = PREFIX + "URL"
+URL: Final = PREFIX + "URL"
 # These reach beyond their line of a file of settings (systemd.exec(5), EnvironmentFile), and could hide those behind.
 _QUOTING: Final = frozenset("\"'\\")
 # Seconds before its end from which a certificate is made anew.
@@ -111,42 +109,38 @@ def read_join_token(text: str) -> JoinToken:
     raise SettingError("--join: it is no join token; accepted: all of what `lark join add` has printed (lark1.….…)")
 
 
-def trusted(url: str, token: JoinToken) -> str:
-    """The certificates of the controller's authority, which nobody else can have sent: the token has their hash.
-
-    Raises AwayError where nothing answers, RefusedError where the answer is another's.
-    """
-    try:
-        shown = Client(url, timeout=TIMEOUT, whole=True, most=_MOST, unverified=True).authority()
-    except UnreachableError as error:
-        raise AwayError(f"{error} Is --controller right, and may this worker reach that port?") from None
-    except ProblemError as error:
-        raise RefusedError(str(error)) from None
-    if hashlib.sha256(shown.encode("utf-8", "surrogatepass")).digest() != token.pin:
-        raise RefusedError(
-            f"{url} shows another authority than the join token names: somebody else answers there, or the token is of "
-            "another site or of before its authority was renewed. Compare --controller, and make a new token: lark "
-            "join add"
-        )
-    return shown
+def verify(controllers: Iterable[str], place: Place) -> None:
+    """Look whether each controller has a certificate of the worker's authority, with its name. Raises AwayError."""
+    for url in controllers:
+        try:
+            Client(url, None, place.authority, TIMEOUT, whole=True, most=MOST).authority()
+        except UnreachableError as error:
+            raise AwayError(
+                f"{error} It has the right authority; does its certificate have the name in --controller?"
+            ) from None
+        except ProblemError as error:
+            raise AwayError(f"{url}: {error}") from None
 
 
-def join(url: str, token: JoinToken, host: str, place: Place) -> Joined:
-    """Join, and write what this worker has got: authority, key, certificate and token. May be repeated.
+def join(shown: Shown, token: JoinToken, host: str, place: Place) -> Joined:
+    """Join by any of the controllers that are there, and write what this worker has got: authority, key, certificate
+    and token; the settings name those that are away, too. May be repeated.
 
     Raises AwayError, RefusedError, NetworkError (openssl) or SettingError, each with what to do.
     """
-    authority = trusted(url, token)
-    _write(place.authority, authority, 0o644)
+    if not shown.there:
+        why = " ".join(shown.away.values())
+        raise AwayError(f"{why} Is --controller right, and may this worker reach that port?")
+    _write(place.authority, shown.authority, 0o644)
+    verify(shown.there, place)
     own = _own_token(place)
     request = None if has_certificate(place) else _request(place, host)
+    there = ",".join(shown.there)
     try:
-        client = Client(url, token.secret, place.authority, TIMEOUT, whole=True, most=_MOST)
+        client = Client(there, token.secret, place.authority, TIMEOUT, whole=True, most=MOST)
         answer = client.join(host, hashlib.sha256(own.encode()).hexdigest(), request)
     except UnreachableError as error:
-        raise AwayError(
-            f"{error} It has the right authority; does its certificate have the name in --controller?"
-        ) from None
+        raise AwayError(str(error)) from None
     except ProblemError as error:
         raise RefusedError(str(error)) from None
     try:
@@ -154,12 +148,12 @@ def join(url: str, token: JoinToken, host: str, place: Place) -> Joined:
         if given.host.lower() != host.lower():
             raise ValueError(f"it answers for {given.host[:_LONGEST_HOST]!r}")
     except (KeyError, TypeError, ValueError) as error:
-        raise AwayError(f"{url} does not answer as a Lark controller does: {error}") from None
+        raise AwayError(f"{there} does not answer as a Lark controller does: {error}") from None
     if answer["certificate"] is not None:
         _write(place.certificate, str(answer["certificate"]), 0o600)
     if not has_certificate(place):
         raise RefusedError(f"{place.certificate} is not a certificate of {place.authority} for {place.key}")
-    files = {"URL": url, "CA_FILE": place.authority, "TOKEN_FILE": place.token}
+    files = {"CA_FILE": place.authority, "TOKEN_FILE": place.token}
     if answer.get("shows_certificate"):
         files |= {"CERT_FILE": place.certificate, "KEY_FILE": place.key}
     settings = {**given.settings, **{PREFIX + name: str(value) for name, value in files.items()}}
@@ -182,12 +176,12 @@ def has_certificate(place: Place) -> bool:
 def merged(before: str, given: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The text of a file of settings with what was given, and the settings of the site's that stay as they are.
 
-    What names this worker's files is replaced, and a controller's URL but for a list that has it; every other setting
-    that the file has is the site's.
+    What names this worker's files is replaced, and the controllers' URLs but for a list that has all of them; every
+    other setting that the file has is the site's.
     """
     known = lines_of(before)
-    if known.get(_URL) and given.get(_URL) in urls(known[_URL]):
-        given = {**given, _URL: known[_URL]}
+    if known.get(URL) and has_all(urls(known[URL]), urls(given[URL])):
+        given = {**given, URL: known[URL]}
     kept = tuple(name for name in given if name in known and known[name] != given[name] and name not in OWN)
     lines = []
     for line in before.splitlines():

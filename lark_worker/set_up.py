@@ -1,4 +1,4 @@
-"""``lark-worker setup``: join a controller, make the bridge, start the service. A second run changes nothing.
+"""``lark-worker setup``: join a site's controllers, make the bridge, start the service. A second run changes nothing.
 
 Every step looks first whether it is done, so that a run that was cut short is completed by the next.
 """
@@ -10,9 +10,9 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,8 +21,9 @@ from lark_common.controllers import urls
 from lark_common.errors import SettingError
 from lark_common.runs import Address
 from lark_worker.controller_link import ControllerLink
-from lark_worker.errors import AwayError, NetworkError
-from lark_worker.join import Joined, Place, has_certificate, join, merged, read_join_token
+from lark_worker.errors import AwayError, NetworkError, RefusedError
+from lark_worker.given_controllers import digest, has_all, seen
+from lark_worker.join import URL, Joined, Place, has_certificate, join, merged, read_join_token, verify
 from lark_worker.network import own_bridge
 from lark_worker.network.commands import run
 from lark_worker.records.atomic_file import write_atomically
@@ -41,10 +42,10 @@ _TRY_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The command's arguments. Without ``interface`` the bridge is there already; without ``address`` switches connect
-    to the address at which REST was reached."""
+    """The command's arguments. Without ``interface`` the bridge is there already; without ``addresses``, which are as
+    many as controllers, the switch connects to those at which REST was reached."""
 
-    url: str
+    controllers: tuple[str, ...]
     token: str
     host: str
     place: Place
@@ -52,7 +53,12 @@ class Wish:
     kind: str = "ovs"
     datapath_id: str = ""
     patience: float = 15.0
-    address: Address | None = None
+    addresses: tuple[Address, ...] = ()
+
+    @property
+    def urls(self) -> str:
+        """The controllers as the settings have them."""
+        return ",".join(self.controllers)
 
 
 def steps(wish: Wish) -> Iterator[str]:
@@ -62,17 +68,24 @@ def steps(wish: Wish) -> Iterator[str]:
     gone = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     if gone:
         raise SettingError(f"not installed: {', '.join(gone)}; install them, and run this again")
-    # One alone: the others of a list would be given the join token unseen.
-    if urls(wish.url) != (wish.url,) or urlsplit(wish.url).scheme != "https":
-        raise SettingError(f"--controller {wish.url}: accepted: https://NAME:PORT, since tokens go there")
-    joined = _as_before(wish)
-    if joined is not None:
-        yield f"{joined.host} has joined {wish.url} already"
+    if wish.addresses and len(wish.addresses) != len(wish.controllers):
+        count = len(wish.controllers)
+        raise SettingError(f"--address: accepted: none, or {count}, one for each of --controller in the same order")
+    before = _as_before(wish)
+    if before is not None:
+        joined, away = before
+        yield f"{joined.host} has joined {wish.urls} already"
     else:
         if not wish.token:
             raise SettingError(f"--join is needed: on the controller, lark join add {wish.host}")
-        joined = join(wish.url, read_join_token(wish.token), wish.host, wish.place)
-        yield f"joined {wish.url} as {joined.host}: token, key, certificate and authority are in {wish.place.directory}"
+        token = read_join_token(wish.token)
+        shown = seen(wish.controllers, token.pin, "the join token names")
+        joined, away = join(shown, token, wish.host, wish.place), shown.away
+        words = f"token, key, certificate and authority are in {wish.place.directory}"
+        yield f"joined {','.join(shown.there)} as {joined.host}: {words}"
+    for reason in away.values():
+        yield f"{reason} It is in the list all the same, and lark-worker check asks it again"
+    joined = replace(joined, settings={**joined.settings, URL: wish.urls})
     is_new, kept = _write_settings(wish, joined)
     yield f"settings: {wish.place.settings}"
     for name in kept:
@@ -83,17 +96,29 @@ def steps(wish: Wish) -> Iterator[str]:
     yield from _service(is_new)
 
 
-def _as_before(wish: Wish) -> Joined | None:
-    """The answer of when this worker joined this controller; None where it has not, or its certificate ends soon."""
-    settings = load(with_file(os.environ, wish.place.settings))
-    if wish.url not in urls(settings.url) or not has_certificate(wish.place):
+def _as_before(wish: Wish) -> tuple[Joined, Mapping[str, str]] | None:
+    """The answer of when this worker joined one of these controllers, and the reasons of those that are new and do not
+    answer; None where it has not, or its certificate ends soon."""
+    settings, authority = load(with_file(os.environ, wish.place.settings)), wish.place.authority
+    known = urls(settings.url)
+    new = [each for each in wish.controllers if not has_all(known, (each,))]
+    if len(new) == len(wish.controllers) or not has_certificate(wish.place):
         return None
     try:
-        ControllerLink(settings).renew(wish.host, ())
+        shown = seen(new, digest(authority.read_text("utf-8", "replace")), f"{authority} has")
+        verify(shown.there, wish.place)
+    except (AwayError, RefusedError):
+        # With a token it joins, perhaps by another authority than before.
+        if not wish.token:
+            raise
+        return None
+    try:
+        ControllerLink(replace(settings, url=",".join((*known, *shown.there)))).renew(wish.host, ())
         found = json.loads(_memory(settings.state_dir).read_text("utf-8"))
-        return Joined(found["host"], found["settings"], found["openflow_port"], found["ovsdb_port"])
+        joined = Joined(found["host"], found["settings"], found["openflow_port"], found["ovsdb_port"])
     except (AwayError, SettingError, OSError, ValueError, KeyError):
         return None
+    return joined, shown.away
 
 
 def _memory(state_dir: Path) -> Path:
@@ -144,27 +169,48 @@ def _bridge(wish: Wish, settings: Settings, joined: Joined) -> Iterator[str]:
     files = (wish.place.key, wish.place.certificate, wish.place.authority)
     if not all(str(file) in run([*command, "get-ssl"]) for file in files):
         run([*command, "set-ssl", *map(str, files)])
-    address = _address(wish)
-    target = f"ssl:{_bracketed(address)}:{joined.openflow_port}"
-    # Of several controllers the site has named all.
-    if target not in run([*command, "get-controller", bridge]).split():
-        options = ("connection_mode=out-of-band", "max_backoff=1000", "inactivity_probe=5000")
-        run([*command, "set-controller", bridge, target, "--", "set", "controller", bridge, *options])
-    yield f"{bridge} connects to {target}"
-    _await_connection([*command, "--format=json", "--columns=is_connected", "find", "controller", f'target="{target}"'])
+    targets: dict[str, bool] = {}
+    for number, url in enumerate(wish.controllers):
+        address, answers = _address(wish, number)
+        if address:
+            target = f"ssl:{_bracketed(address)}:{joined.openflow_port}"
+            targets[target] = targets.get(target, False) or answers
+        else:
+            yield f"{bridge} is not to connect to {url}, whose address is not known here; name all by --address"
+    if not targets:
+        raise AwayError(f"{wish.urls} cannot be reached; name the address for switches by --address")
+    # The site may have named more.
+    if not targets.keys() <= {*run([*command, "get-controller", bridge]).split()}:
+        run([*command, *_pointing(bridge, targets)])
+    yield f"{bridge} connects to {', '.join(targets)}"
+    _await_connections([*command, "--format=json", "--columns=target,is_connected", "list", "controller"], targets)
     if joined.ovsdb_port is not None:
         # Without an address the database listens for IPv4 alone; the controller comes from where it is.
-        listens = f"pssl:{joined.ovsdb_port}" + (":[::]" if ":" in address else "")
+        listens = f"pssl:{joined.ovsdb_port}" + (":[::]" if any("[" in target for target in targets) else "")
         managers = run([*command, "get-manager"]).split()
         if not any(each == listens or each.startswith(f"{listens}:") for each in managers):
             run([*command, "set-manager", *managers, listens])
-        yield f"the switch's database listens at {listens}: let a packet filter admit the controller alone"
+        yield f"the switch's database listens at {listens}: let a packet filter admit controllers alone"
 
 
-def _await_connection(command: Sequence[str]) -> None:
-    """Wait until a switch has connected, as long as it may take: the check has the reason where it has not."""
+def _pointing(bridge: str, targets: Iterable[str]) -> Iterator[str]:
+    """The arguments by which a bridge has these controllers, and no others."""
+    options = ("connection_mode=out-of-band", "max_backoff=1000", "inactivity_probe=5000")
+    names = []
+    for number, target in enumerate(targets):
+        names.append(f"@c{number}")
+        yield from ("--", f"--id=@c{number}", "create", "controller", f'target="{target}"', *options)
+    yield from ("--", "set", "bridge", bridge, f"controller={','.join(names)}")
+
+
+def _await_connections(command: Sequence[str], targets: Mapping[str, bool]) -> None:
+    """Wait until a switch has connected to the controllers that answer, as long as it may take: the check has the
+    reason where it has not."""
+    awaited = {target for target, answers in targets.items() if answers}
     deadline = time.monotonic() + _CONNECT_SECONDS
-    while time.monotonic() < deadline and not any(each for (each,) in json.loads(run(command))["data"]):
+    while time.monotonic() < deadline:
+        if awaited <= {target for target, connected in json.loads(run(command))["data"] if connected}:
+            return
         time.sleep(_TRY_SECONDS)
 
 
@@ -193,14 +239,18 @@ def _service(is_new: bool) -> Iterator[str]:
     yield f"{UNIT} runs"
 
 
-def _address(wish: Wish) -> str:
-    """The address of the controller: Open vSwitch need not know names. Raises AwayError."""
-    if wish.address is not None:
-        return str(wish.address)
-    parts = urlsplit(wish.url)
-    with suppress(OSError), socket.create_connection((parts.hostname or "", parts.port or 443), _CONNECT_SECONDS) as to:
-        return str(to.getpeername()[0])
-    raise AwayError(f"{wish.url} cannot be reached; name the address for switches by --address")
+def _address(wish: Wish, number: int) -> tuple[str, bool]:
+    """The address of a controller, since Open vSwitch need not know names, ``""`` where it is not known; and True where
+    something answers there."""
+    parts = urlsplit(wish.controllers[number])
+    to = parts.hostname or "", parts.port or 443
+    with suppress(OSError), socket.create_connection(to, _CONNECT_SECONDS) as connection:
+        return str(wish.addresses[number] if wish.addresses else connection.getpeername()[0]), True
+    if wish.addresses:
+        return str(wish.addresses[number]), False
+    with suppress(OSError):
+        return str(socket.getaddrinfo(*to, type=socket.SOCK_STREAM)[0][4][0]), False
+    return "", False
 
 
 def _bracketed(address: str) -> str:

@@ -8,8 +8,14 @@ from typing import Annotated, Final, NamedTuple, Protocol
 
 from lark_controller.api.described import At
 
-# Seconds without a sign of life after which an instance counts as away.
+# Seconds without a new sign of life after which an instance counts as lost, where it is read often enough.
 AWAY_SECONDS: Final = 6.0
+
+ACTIVE: Final = "active"
+STARTING: Final = "starting"
+STANDBY: Final = "standby"
+STOPPED: Final = "stopped"
+LOST: Final = "lost"
 
 
 class Why(StrEnum):
@@ -48,6 +54,15 @@ class Identity:
     boot: str = ""
 
 
+class Sign(NamedTuple):
+    """An instance's signs of life as they were read: their number, and the seconds since the last one was written, by
+    the database's clock."""
+
+    instance: str
+    beat: int
+    age: float
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """The term as an instance has read it.
@@ -56,7 +71,7 @@ class Look:
     ``beat`` counts the holder's signs of life. ``held`` is True while the session of that holder with the database is
     there, in ``server``: the database server's present run. ``alone`` is True where no other can use the database.
     ``key`` is the term's, ``""`` where its holder has written none yet. ``away`` are switches that the holder misses,
-    while it misses most. ``tables`` is the version of the database's tables.
+    while it misses most. ``tables`` is the version of the database's tables. ``signs`` are those of all instances.
     """
 
     generation: int
@@ -73,6 +88,7 @@ class Look:
     key: str = field(default="", repr=False)
     away: tuple[int, ...] = ()
     tables: str = ""
+    signs: tuple[Sign, ...] = ()
 
 
 class Expected(NamedTuple):
@@ -88,6 +104,7 @@ class Reached(NamedTuple):
     """An instance that stands by and knows the tables, and how many of the switches that it was asked for are connected
     to it."""
 
+    instance: str
     name: str
     number: int
 
@@ -111,9 +128,13 @@ class Instance:
     name: Annotated[str, "Its name"]
     url: Annotated[str, "The URL of its REST API"]
     version: Annotated[str, "Its version of Lark"]
-    state: Annotated[str, "active, starting, standby, stopped, or lost (it gives no sign of life)"]
+    state: Annotated[
+        str,
+        "active, starting, standby, stopped, or lost: the instance that answers sees no sign of life, by the rule by "
+        "which an active one is followed",
+    ]
     started: Annotated[At, "Time when it started"]
-    beat_age: Annotated[float, "Seconds since its last sign of life"]
+    beat_age: Annotated[float, "Seconds since it wrote the last sign of life that is in the database"]
     tokens: Annotated[str, "Digest of the tokens in its LARK_TOKENS_FILE, to compare; empty where not known"] = ""
     copy_age: Annotated[
         float | None,

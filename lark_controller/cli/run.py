@@ -175,14 +175,14 @@ class Service:
             self.member = Member(
                 self.store, me, won=self._won, lost=self._lose, drained=lambda: notify(DRAINED),
                 moved=self._moved, tokens=tokens.digest, counters=self._lately, kept=self._keeps,
-                reached=self._reached,
+                reached=self._reached, copied=self._copied,
             )  # fmt: skip
             self.controls = MemberControls(self.member)
             app = create_app(self.controls, settings, tokens, self.metrics, self.identities, joining, self.active)
             self.server = Server(app, settings, known_callers(tokens, self.identities), self._origin)
             self._copy = None
             if not settings.database_url.startswith("sqlite"):
-                self._copy = DirectoryCopy(self.store, self.metrics, me.id)
+                self._copy = DirectoryCopy(self.store, self.metrics)
             self.member.me = replace(me, url=settings.instance_url or _own_url(settings, self.server.addresses[0]))
             if self._copy is not None:
                 self._kept = kept = KeptSwitches(openflow_options(settings), self._fence, self._generation, self._seal)
@@ -302,6 +302,9 @@ class Service:
 
     def _reached(self, datapaths: Iterable[int]) -> int:
         return 0 if self._kept is None else self._kept.reached(datapaths)
+
+    def _copied(self) -> float | None:
+        return None if self._copy is None else self._copy.at
 
     def _generation(self) -> int:
         return self.member.standing().generation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from operator import attrgetter
 from threading import Event, Lock
 from typing import Final
@@ -12,11 +13,26 @@ from typing import Final
 from lark_common.errors import NotFoundError, StandbyError, StateError, StoreError
 from lark_common.log import ERROR, WARNING, event, failure
 from lark_common.threads import StoppableThread
-from lark_controller.api.instances import WORDS, Expected, Identity, Instances, Look, Standing, Term, Why
+from lark_controller.api.instances import (
+    ACTIVE,
+    LOST,
+    STANDBY,
+    STARTING,
+    STOPPED,
+    WORDS,
+    Expected,
+    Identity,
+    Instance,
+    Instances,
+    Look,
+    Standing,
+    Term,
+    Why,
+)
 from lark_controller.cluster.reach import SETTLED_SECONDS, Loss, Reach, asked_for, followed
+from lark_controller.cluster.silence import Peer, interrupted, judged
 from lark_controller.cluster.takeover import Watch, reason, watched
 from lark_controller.store import Store
-from lark_controller.store.instances import ACTIVE, STANDBY, STARTING
 
 # Seconds between two readings of the term: of one that stands by, and of the active one.
 STANDBY_SECONDS: Final = 0.5
@@ -39,7 +55,8 @@ class Member:
 
     ``tokens`` is the digest of the tokens in this instance's own file, which others get to compare; ``counters`` the
     number of switches whose counters it has read in the last minute while it stood by, ``kept`` of those that are
-    connected to it then, ``reached`` of those of some switches that are.
+    connected to it then, ``reached`` of those of some switches that are, ``copied`` when its copy of the directory was
+    as the database had it, if it has one.
     ``won`` is called with the term when this instance has taken over, ``lost`` once with a sentence when another has
     taken over from it, ``drained`` when it is to let go, by an operator or since another has the switches, ``moved``
     when the term is another's than before: each on any thread, and none may wait.
@@ -58,6 +75,7 @@ class Member:
         counters: Callable[[], int] = int,
         kept: Callable[[], int] = int,
         reached: Callable[[Iterable[int]], int] = lambda _switches: 0,
+        copied: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.me = me
@@ -66,7 +84,7 @@ class Member:
         self._won, self._lost, self._drained, self._moved = won, lost, drained, moved
         self._clock = clock
         self._tokens = tokens
-        self._counters, self._kept, self._reached = counters, kept, reached
+        self._counters, self._kept, self._reached, self._copied = counters, kept, reached, copied
         self._expected: Callable[[], Expected | None] = lambda: None
         self._loss: Loss | None = None
         # The switches that the others are asked for, as it was written last; and the time until which none of it is.
@@ -78,6 +96,8 @@ class Member:
         self._prepared = False
         self._trouble = ""
         self._look = Look(0)
+        # All instances as they were read last: replaced as a whole, since any thread reads it.
+        self._peers: Mapping[str, Peer] = {}
         self._key = ""
         self._knows = store.newest_schema()
         self._lock = Lock()
@@ -171,12 +191,22 @@ class Member:
 
     def all(self) -> Instances:
         """All instances. Raises StoreError."""
-        return self._place.all()
+        found = self._place.all()
+        return replace(found, instances=tuple(map(self._judged, found.instances)))
+
+    def _judged(self, instance: Instance) -> Instance:
+        if instance.state == STOPPED or not self._is_lost(instance.id):
+            return instance
+        return replace(instance, state=LOST, copy_age=None, counters_read=None, kept=None)
+
+    def _is_lost(self, instance: str) -> bool:
+        peer = self._peers.get(instance)
+        return peer is not None and peer.is_lost
 
     def drain(self, instance: str, actor: str) -> Instances:
         """Have this instance let go, if it is the one that is meant and another stands by. Raises NotFoundError,
         StateError, StoreError."""
-        found = self._place.all()
+        found = self.all()
         meant = [each for each in found.instances if instance in (each.id, each.name)]
         if not meant:
             names = ", ".join(sorted({each.name for each in found.instances}))
@@ -213,7 +243,7 @@ class Member:
                 self._failed(str(error))
             except Exception as error:
                 # An unexpected error must not stop this thread: no other would take over.
-                self._watch = None
+                self._interrupted()
                 failure("the term could not be looked at", error)
 
     def _pause(self) -> float:
@@ -221,8 +251,12 @@ class Member:
             return STANDBY_SECONDS
         return AGAIN_SECONDS if self._trouble else ACTIVE_SECONDS
 
-    def _failed(self, trouble: str) -> None:
+    def _interrupted(self) -> None:
         self._watch = None
+        self._peers = interrupted(self._peers)
+
+    def _failed(self, trouble: str) -> None:
+        self._interrupted()
         if trouble != self._trouble:
             event("the term cannot be looked at", level=ERROR, error=trouble)
         if not self._trouble:
@@ -246,7 +280,9 @@ class Member:
 
     def _keep(self, term: Term) -> None:
         self._place.hold(term.generation)
+        began = self._clock()
         look = self._meet(ACTIVE if self._serves else STARTING, away=self._asked)
+        self._follow(look, began)
         if (look.generation, look.holder) != (term.generation, self.me.id) and not self._thread.stopping:
             name = look.name or "another controller"
             self.fence(f"{name} has taken over with generation {look.generation}")
@@ -260,7 +296,8 @@ class Member:
         if counted is None or not (self._asked and asked):
             self._loss = None
             return
-        most = max(self._place.reached(), key=attrgetter("number"), default=None)
+        living = (each for each in self._place.reached() if not self._is_lost(each.instance))
+        most = max(living, key=attrgetter("number"), default=None)
         found = Reach(counted.total, counted.connected, len(asked), 0 if most is None else most.number)
         self._loss = followed(self._loss, found, now)
         if most is None or self._loss is None or not self._loss.is_over:
@@ -273,10 +310,17 @@ class Member:
         self._expected, self._asked = lambda: None, ()
         self._drained()
 
+    def _follow(self, look: Look, began: float) -> float:
+        """Take the signs of life of all in; the time now."""
+        now = self._clock()
+        self._peers = judged(self._peers, look.signs, now, now - began)
+        return now
+
     def _stand_by(self) -> None:
         counters, kept, reached = self._counters(), self._kept(), self._reached(self._look.away)
         began = self._clock()
-        look = self._meet(STANDBY, counters, kept, reached=reached)
+        look = self._meet(STANDBY, counters, kept, reached=reached, copied_at=self._copied())
+        now = self._follow(look, began)
         before = self._look if self._watch is not None else None
         if (look.generation, look.holder) != (self._look.generation, self._look.holder):
             self._moved()
@@ -288,7 +332,6 @@ class Member:
             return
         if look.tables > max(self._knows, before.tables if before is not None else ""):
             event("cannot take over", level=WARNING, reason=self._behind(look))
-        now = self._clock()
         self._watch = watched(self._watch, look, now, now - began)
         why = None if look.tables > self._knows else reason(self._watch, self.me)
         if why is None:
@@ -298,14 +341,25 @@ class Member:
         self._place.check_schema()
         generation = self._place.take(self.me, look.generation, why)
         if generation is not None:
-            self._look = taken = self._meet(STARTING)
-            self._win(Term(generation, taken.since, why, look.name))
+            # A sign of life was given with it, and another one would be one more commit to wait for.
+            since = self._place.all().since or 0.0
+            self._look = Look(generation, self.me.id, self.me.name, self.me.url, why=str(why), since=since)
+            self._win(Term(generation, since, why, look.name))
 
     def _meet(
-        self, state: str, counters: int = 0, kept: int = 0, *, away: Iterable[int] = (), reached: int = 0
+        self,
+        state: str,
+        counters: int = 0,
+        kept: int = 0,
+        *,
+        away: Iterable[int] = (),
+        reached: int = 0,
+        copied_at: float | None = None,
     ) -> Look:
-        tokens, knows = self._tokens(), self._knows
-        return self._place.meet(self.me, state, tokens, counters, kept, knows=knows, away=away, reached=reached)
+        return self._place.meet(
+            self.me, state, self._tokens(), counters, kept,
+            knows=self._knows, away=away, reached=reached, copied_at=copied_at,
+        )  # fmt: skip
 
     def _behind(self, look: Look) -> str:
         """The sentence of an instance that does not know the tables."""

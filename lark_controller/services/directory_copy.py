@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -113,19 +112,22 @@ def until_the_next(took: float) -> float:
 
 
 class DirectoryCopy:
-    """Follows the database on a thread, from :meth:`start` to :meth:`take` or :meth:`stop`. ``instance`` is the id of
-    the one that stands by: all see in its row how old its copy is."""
+    """Follows the database on a thread, from :meth:`start` to :meth:`take` or :meth:`stop`."""
 
-    def __init__(
-        self, store: Store, metrics: Metrics, instance: str = "", clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
         self._store = store
-        self._instance = instance
         self._metrics = metrics
         self._clock = clock
         self._copy: _Copy | None = None
         self._trouble = ""
         self._thread = StoppableThread("lark-copy", self._run)
+
+    @property
+    def at(self) -> float | None:
+        """The time at which the copy was as the database had it, by the database's clock; None where there is none.
+        From any thread."""
+        copy = self._copy
+        return None if copy is None else copy.at
 
     def start(self) -> None:
         """Begin to follow."""
@@ -169,8 +171,6 @@ class DirectoryCopy:
                 # A takeover loads all without it.
                 self._copy = None
                 self._show(None)
-                with suppress(StoreError):
-                    self._store.instances.copied(self._instance, None)
                 failure("the copy of the directory is given up, and made anew", error)
             pause = until_the_next(0.0 if self._copy is None else time.monotonic() - began)
 
@@ -188,8 +188,6 @@ class DirectoryCopy:
             else:
                 copy.follow(found)
         self._show(copy)
-        if copy is not None or self._store.schema_version() == self._store.newest_schema():
-            self._store.instances.copied(self._instance, None if copy is None else copy.at)
 
     def _made(self) -> _Copy | None:
         """A copy by the newest policy; None where there is none yet, or the tables are of another release."""

@@ -7,8 +7,10 @@ All times are the database's clock.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,18 +27,25 @@ from sqlalchemy import (
     null,
     select,
     text,
+    true,
     update,
 )
 
 from lark_common.errors import StoreError
-from lark_controller.api.instances import AWAY_SECONDS, Identity, Instance, Instances, Look, Reached, Why
+from lark_controller.api.instances import (
+    AWAY_SECONDS,
+    STANDBY,
+    STARTING,
+    STOPPED,
+    Identity,
+    Instance,
+    Instances,
+    Look,
+    Reached,
+    Sign,
+    Why,
+)
 from lark_controller.store.schema import instances, term, term_keys
-
-ACTIVE: Final = "active"
-STARTING: Final = "starting"
-STANDBY: Final = "standby"
-STOPPED: Final = "stopped"
-_LOST: Final = "lost"
 
 # Columns of ``instances`` that the tables of earlier releases do not have.
 _ADDED: Final = (
@@ -173,12 +182,6 @@ def beat(connection: Connection, me: Identity, state: str, more: Mapping[str, ob
         register(connection, me)
 
 
-def copied(connection: Connection, instance: str, at: float | None) -> None:
-    """Write down when an instance's copy of the directory was as the database had it; None where it has none."""
-    _keep_brief(connection)
-    connection.execute(update(instances).where(instances.c.id == instance).values(copied_at=at))
-
-
 def has_keys(connection: Connection) -> bool:
     """True if the tables are new enough for the key of each term."""
     return inspect(connection).has_table(term_keys.name)
@@ -194,31 +197,35 @@ def look(connection: Connection, with_key: bool = False, later: frozenset[str] =
     """The term as it is, with its holder, and ``with_key`` where :func:`has_keys`; with those of the
     :func:`later_columns` that are there."""
     columns = instances.c
-    joined = term.outerjoin(instances, columns.id == term.c.holder)
     away = columns.away if columns.away.name in later else _absent(columns.away)
-    row = connection.execute(
-        select(term, columns.name, columns.url, columns.beat, columns.boot, away).select_from(joined)
-    ).one()
+    age = (_NOW[connection.dialect.name] - columns.at).label("age")
+    query = select(term, columns.id, columns.name, columns.url, columns.beat, columns.boot, away, age)
+    # By one statement: a database may take long for each.
+    rows = connection.execute(query.select_from(term.outerjoin(instances, true()))).all()
+    if not rows:
+        raise StoreError("The table term has no row: restore the database.")
+    row = rows[0]
+    holder = next((each for each in rows if each.id == row.holder), None)
     held, server, alone = False, "", connection.dialect.name == "sqlite"
     if not alone:
         number = {"number": row.generation & _LOCK_MASK}
         held, server = connection.execute(text(_HELD), number).one()
-    return Look(
+    found = Look(
         row.generation,
         row.holder,
-        row.name or "",
-        row.url or "",
-        row.beat or 0,
-        held,
-        server,
-        row.why,
-        row.since,
-        alone,
-        row.boot or "",
-        _key_of(connection, row.generation) if with_key else "",
-        tuple(int(each, 16) for each in (row.away or "").split(",") if each),
-        _tables(connection),
+        held=held,
+        server=server,
+        why=row.why,
+        since=row.since,
+        alone=alone,
+        key=_key_of(connection, row.generation) if with_key else "",
+        tables=_tables(connection),
+        signs=tuple(Sign(each.id, each.beat, each.age) for each in rows if each.id is not None),
     )
+    if holder is None:
+        return found
+    missed = tuple(int(each, 16) for each in (holder.away or "").split(",") if each)
+    return replace(found, name=holder.name, url=holder.url, beat=holder.beat, boot=holder.boot or "", away=missed)
 
 
 def _tables(connection: Connection) -> str:
@@ -232,14 +239,12 @@ def asked(away: Iterable[int]) -> str:
 
 
 def reached(connection: Connection) -> list[Reached]:
-    """Those that stand by now and know the tables, with the number of switches that they reach of those that the active
-    one misses."""
-    now = _NOW[connection.dialect.name]
-    alive = (instances.c.state == STANDBY) & (instances.c.at > now - AWAY_SECONDS)
-    columns = select(instances.c.name, instances.c.reached)
-    known = instances.c.tables >= _tables(connection)
-    rows = connection.execute(columns.where(alive & known).order_by(instances.c.name))
-    return [Reached(row.name, row.reached or 0) for row in rows]
+    """Those that stand by and know the tables, if they live, with the number of switches that they reach of those that
+    the active one misses."""
+    columns = select(instances.c.id, instances.c.name, instances.c.reached)
+    knowing = (instances.c.state == STANDBY) & (instances.c.tables >= _tables(connection))
+    rows = connection.execute(columns.where(knowing).order_by(instances.c.name))
+    return [Reached(row.id, row.name, row.reached or 0) for row in rows]
 
 
 def _key_of(connection: Connection, generation: int) -> str:
@@ -313,8 +318,8 @@ def leave(connection: Connection, me: Identity) -> None:
 
 
 def all_of(connection: Connection, later: frozenset[str] = frozenset()) -> Instances:
-    """All instances and the term, the active one first, then by name; with those of the :func:`later_columns` that are
-    there."""
+    """All instances and the term, the active one first, then by name, each in the state of its last sign of life; with
+    those of the :func:`later_columns` that are there."""
     now = _NOW[connection.dialect.name]
     present = connection.execute(select(term)).one()
     columns = [each if each.name not in LATER or each.name in later else _absent(each) for each in instances.c]
@@ -322,17 +327,16 @@ def all_of(connection: Connection, later: frozenset[str] = frozenset()) -> Insta
     tables, told = _tables(connection), instances.c.tables.name in later
     found = []
     for row in rows:
-        age = max(0.0, float(row.now) - row.at)
-        state = row.state if row.state == STOPPED or age < AWAY_SECONDS else _LOST
-        copy_age = None
-        if state == STANDBY and row.copied_at is not None:
-            copy_age = round(max(0.0, float(row.now) - row.copied_at), 3)
+        stands_by = row.state == STANDBY
+        copy_age = None if row.copied_at is None else round(max(0.0, float(row.now) - row.copied_at), 3)
         found.append(
             Instance(
-                row.id, row.name, row.url, row.version, state, row.started_at, round(age, 3), row.tokens, copy_age,
-                row.counters_read if state == STANDBY else None,
-                row.kept if state == STANDBY else None,
-                row.tables >= tables if told and state == STANDBY else None,
+                row.id, row.name, row.url, row.version, row.state, row.started_at,
+                round(max(0.0, float(row.now) - row.at), 3), row.tokens,
+                copy_age if stands_by else None,
+                row.counters_read if stands_by else None,
+                row.kept if stands_by else None,
+                row.tables >= tables if told and stands_by else None,
             )
         )  # fmt: skip
     found.sort(key=lambda each: each.id != present.holder)
@@ -349,6 +353,7 @@ def user_of(connection: Connection) -> str:
     if not is_there(connection):
         return "a controller of an older release" if older_one_runs(connection) else ""
     check(connection)
-    found = all_of(connection)
-    alive = (each.name for each in found.instances if each.id == found.active and each.state != _LOST)
-    return next(alive, "")
+    found = look(connection)
+    # By its session, too: a sign of life may take longer than that to be seen.
+    age = next((each.age for each in found.signs if each.instance == found.holder), math.inf)
+    return found.name if found.held or age < AWAY_SECONDS else ""

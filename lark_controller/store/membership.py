@@ -16,8 +16,7 @@ from lark_controller.store.database import Database
 
 
 class Instances:
-    """Operations for one thread, but for :meth:`all` and :meth:`copied`. Each raises StoreError where the database
-    cannot be reached."""
+    """Operations for one thread, but for :meth:`all`. Each raises StoreError where the database cannot be reached."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -48,10 +47,13 @@ class Instances:
         knows: str = "",
         away: Iterable[int] = (),
         reached: int = 0,
+        copied_at: float | None = None,
     ) -> Look:
         """Give a sign of life, with the digest of this instance's tokens, the number of switches whose counters it
         reads and of those that it keeps, and look at the term. ``knows`` are the newest tables that it knows. ``away``
-        are switches that the active one asks for, ``reached`` is how many of those one that stands by has."""
+        are switches that the active one asks for, ``reached`` is how many of those one that stands by has;
+        ``copied_at`` is when its copy of the directory was as the database had it, by the database's clock, None where
+        it has none."""
         if self._later != instances.LATER:
             self._later = self._database.read(instances.later_columns)
         if not self._has_keys:
@@ -59,7 +61,7 @@ class Instances:
 
         def work(connection: Connection) -> Look:
             more: dict[str, object] = {"tokens": tokens, "counters_read": counters, "kept": kept}
-            more |= {"away": instances.asked(away), "reached": reached, "tables": knows}
+            more |= {"away": instances.asked(away), "reached": reached, "tables": knows, "copied_at": copied_at}
             instances.beat(connection, me, state, {name: more[name] for name in more.keys() & self._later})
             return instances.look(connection, self._has_keys, self._later)
 
@@ -143,11 +145,6 @@ class Instances:
         """Those that stand by, with what they reach of the switches that the active one asks for; where the tables are
         of this release."""
         return self._database.read(instances.reached)
-
-    def copied(self, instance: str, at: float | None) -> None:
-        """Write down when an instance's copy of the directory was as the database had it, by the database's clock, None
-        where it has none; from any thread, and only where the tables are of this release."""
-        self._database.write(partial(instances.copied, instance=instance, at=at), unguarded=True)
 
     def _end_session(self) -> None:
         session, self._session = self._session, None

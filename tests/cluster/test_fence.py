@@ -362,7 +362,30 @@ def test_tables_are_not_changed_by_hand_under_a_controller_that_uses_them(
         with pytest.raises(StoreError, match="a uses the tables"):
             other.migrate_by_hand()
         assert not changed
+        # In a slow database its signs of life take longer to be seen; its session is there.
+        old = text("UPDATE instances SET at = at - 100")
+        other._database.write(lambda connection: connection.execute(old), unguarded=True)
+        with pytest.raises(StoreError, match="a uses the tables"):
+            other.migrate_by_hand()
         mine.instances.release(A, generation, Why.RELEASED)
+        other.migrate_by_hand()
+        assert changed
+
+
+def test_tables_are_changed_by_hand_after_the_end_of_the_one_that_used_them(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stores(url, 2) as (mine, other):
+        take(mine, A)
+        mine.instances._end_session()
+        changed: list[bool] = []
+        monkeypatch.setattr(migrate, "newest", lambda: "later")
+        monkeypatch.setattr(migrate, "upgrade", lambda _connection: changed.append(True))
+        # It may be about to open another one.
+        with pytest.raises(StoreError, match="a uses the tables"):
+            other.migrate_by_hand()
+        old = text("UPDATE instances SET at = at - 100")
+        other._database.write(lambda connection: connection.execute(old), unguarded=True)
         other.migrate_by_hand()
         assert changed
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -18,10 +17,10 @@ from sqlalchemy import text
 from lark_common.errors import FencedError, NotFoundError, StandbyError, StateError, StoreError
 from lark_controller.api.instances import Expected, Identity, Term, Why
 from lark_controller.cluster import member as module
-from lark_controller.cluster import reach, takeover
+from lark_controller.cluster import reach, silence
 from lark_controller.cluster.member import Member
 from lark_controller.store import Store, migrate
-from lark_controller.store.instances import _LOCK_CLASS, _OLDER_LOCK
+from lark_controller.store.instances import _LOCK_CLASS, _OLDER_LOCK, look
 from tests.fixtures.controllers import until
 from tests.fixtures.databases import NOW
 
@@ -176,14 +175,27 @@ FOR EACH ROW EXECUTE FUNCTION slow()
 
 def test_one_that_dies_while_each_commit_takes_long_is_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # No two readings are closer than that.
-    monkeypatch.setattr(takeover, "GAP_SECONDS", 0.4)
+    monkeypatch.setattr(silence, "GAP_SECONDS", 0.4)
+    monkeypatch.setattr(silence, "AWAY_SECONDS", 0.4)
+
+    def states(one: One) -> dict[str, str]:
+        return {each.name: each.state for each in one.member.all().instances}
+
+    def beats() -> int:
+        return min(each.beat for each in a.store._database.read(look).signs)
+
     with joined(url, "a", "b") as (a, b):
         before = a.generation
         with psycopg.connect(url) as operator:
             operator.execute(SLOW_COMMITS)
+        # Each sign of life is that old when it is seen, and whoever gives them lives.
+        last = beats() + 2 * silence.SLOW_READINGS
+        while beats() < last:
+            assert states(a) == states(b) == {"a": "starting", "b": "standby"}
         # Its session is there, and it gives no sign of life.
         a.member._thread.stop()
         term = b.won.get(timeout=120)
+        assert states(b)["a"] == "lost"
         assert (term.why, term.before) == (Why.SILENT, "a")
         assert term.generation > before
         b.write()
@@ -452,49 +464,10 @@ def test_one_of_a_release_before_the_tables_says_so_and_does_not_try(url: str) -
     assert not older.member.standing().successor
     a.leave()
     until(lambda: not older.member._look.holder)
-    until(lambda: (watch := older.member._watch) is not None and watch.readings > 2)
+    until(lambda: (watch := older.member._watch) is not None and watch.silence.readings > 2)
     assert words in older.member.standing().sentence
     assert older.won.empty()
     assert older.store.instances.all().generation == generation
     with joined(url, "c") as (c,):
         assert c.generation > generation
     older.leave()
-
-
-def test_rows_of_instances_do_not_pile_up(url: str) -> None:
-    for _ in range(5):
-        with joined(url, "a") as (a,):
-            assert a.generation
-            assert [each.name for each in a.store.instances.all().instances] == ["a"]
-    store = Store.open(url)
-    (last,) = store.instances.all().instances
-    assert last.state == "stopped"
-    day = text("UPDATE instances SET at = at - 100000")
-    store._database.write(lambda connection: connection.execute(day))
-    store.close()
-    with joined(url, "b") as (b,):
-        assert [each.name for each in b.store.instances.all().instances] == ["b"]
-        # Whoever gives no sign of life is shown as lost.
-        b.member._thread.stop()
-        b.store._database.write(lambda connection: connection.execute(day), unguarded=True)
-        assert b.store.instances.all().instances[0].state == "lost"
-
-
-def test_sqlite_takes_the_same_path_with_one_instance(tmp_path: Path) -> None:
-    seen = []
-    for _ in range(3):
-        store = One("a", f"sqlite:///{tmp_path}/lark.db")
-        with pytest.raises(FencedError, match="stands by"):
-            store.write()
-        store.store.claim()
-        store.member.join()
-        seen.append(store.generation)
-        store.write()
-        assert store.store.instances.all().active == store.member.me.id
-        # Every second one is killed.
-        if len(seen) % 2:
-            store.leave()
-        else:
-            store.member._thread.stop()
-            store.store.close()
-    assert seen == sorted(set(seen))

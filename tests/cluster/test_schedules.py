@@ -17,8 +17,9 @@ from typing import Final
 
 import pytest
 
-from lark_controller.api.instances import Identity, Look, Why
+from lark_controller.api.instances import Identity, Look, Sign, Why
 from lark_controller.cluster.member import ACTIVE_SECONDS, STANDBY_SECONDS
+from lark_controller.cluster.silence import Peer, interrupted, judged
 from lark_controller.cluster.takeover import Watch, reason, watched
 
 # Seconds of virtual time with faults, and after them.
@@ -37,7 +38,8 @@ class Database:
     why: str = ""
     run: int = 0
     away: bool = False
-    beats: dict[str, int] = field(default_factory=dict)
+    # Signs of life by the instance: how many, and when the last one was written.
+    beats: dict[str, tuple[int, float]] = field(default_factory=dict)
     sessions: dict[int, str] = field(default_factory=dict)
     # Writes in flight by their number: the generation that they were let in with, and when they are cut off.
     writes: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -55,6 +57,7 @@ class Process:
         self.me = Identity(f"{name}{next(world.numbers)}", name, f"http://{name}", "1")
         self.term = 0
         self.watch: Watch | None = None
+        self.peers: dict[str, Peer] = {}
         self.alive = True
         self.paused_until = 0.0
 
@@ -80,7 +83,7 @@ class Process:
         at its end, and the next turn begins a pause after that."""
         database, world = self.world.database, self.world
         if world.lost():
-            self.watch = None
+            self.watch, self.peers = None, interrupted(self.peers)
             self.turn_again()
             return
         if self.term:
@@ -88,7 +91,8 @@ class Process:
         began, seen = world.now, self._seen()
 
         def answered() -> None:
-            database.beats[self.me.id] = database.beats.get(self.me.id, 0) + 1
+            database.beats[self.me.id] = database.beats.get(self.me.id, (0, 0.0))[0] + 1, began
+            self.peers = judged(self.peers, seen.signs, world.now, world.now - began)
             self.act(seen, world.now - began)
             self.turn_again()
 
@@ -105,11 +109,17 @@ class Process:
             database.holder,
             holder,
             f"http://{holder}" if holder else "",
-            database.beats.get(database.holder, 0),
+            database.beats.get(database.holder, (0, 0.0))[0],
             held,
             str(database.run),
             database.why,
+            signs=tuple(Sign(each, beat, self.world.now - at) for each, (beat, at) in database.beats.items()),
         )
+
+    @property
+    def lost(self) -> set[str]:
+        """The instances that it takes for lost."""
+        return {instance for instance, each in self.peers.items() if each.is_lost}
 
     def act(self, look: Look, took: float) -> None:
         if self.term:
@@ -288,6 +298,10 @@ def test_no_schedule_lets_two_terms_write(block: int) -> None:
         before = database.committed
         (holder,) = [each for each in world.processes.values() if each.me.id == database.holder]
         assert (holder.alive, holder.term) == (True, database.generation), f"seed {seed}"
+        # All know who lives.
+        living = {each.me.id for each in world.processes.values() if each.alive}
+        for each in world.processes.values():
+            assert not each.alive or each.lost == database.beats.keys() - living, f"seed {seed}"
         takeovers = len(database.takeovers)
         world.run(world.now + 30.0)
         assert database.committed > before, f"seed {seed}"
@@ -307,13 +321,18 @@ def test_a_holder_is_followed_where_it_dies_and_not_where_the_database_is_slow(s
     world.run(10.0)
     database, least = world.database, world.random.uniform(2.6, 20.0)
     world.slow(least, 0.3 * least)
-    world.run(1000.0)
+    while world.now < 1000.0:
+        world.run(world.now + 1.0)
+        assert not any(each.lost for each in world.processes.values())
     assert database.takeovers == [Why.FIRST]
     (holder,) = [each for each in world.processes.values() if each.me.id == database.holder]
     holder.alive = False
     # Turns of another: the one in which it dies, and four after that; then the write that was in flight.
     world.run(world.now + 5 * (1.3 * least + STANDBY_SECONDS) + IDLE + 1.0)
     assert database.takeovers[1:] == [Why.SILENT]
+    # And the third one knows it, too, after as many turns of its own.
+    world.run(world.now + 1.3 * least + STANDBY_SECONDS)
+    assert all(each.lost == {holder.me.id} for each in world.processes.values() if each.alive)
 
 
 def test_without_the_guard_schedules_let_two_terms_write() -> None:

@@ -10,16 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lark_controller.api.instances import AWAY_SECONDS, Identity, Look, Why
-from lark_controller.cluster.takeover import (
-    ENDED_SECONDS,
-    GAP_SECONDS,
-    PAUSE_SECONDS,
-    READINGS,
-    SLOW_READINGS,
-    Watch,
-    reason,
-    watched,
-)
+from lark_controller.cluster.silence import GAP_SECONDS, PAUSE_SECONDS, READINGS, SLOW_READINGS
+from lark_controller.cluster.takeover import ENDED_SECONDS, Watch, reason, watched
 
 ME = Identity("b1", "b", "http://b", "1")
 HELD = Look(7, "a1", "a", "http://a", beat=1, held=True, server="monday")

@@ -58,7 +58,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "worker_rules": lambda client: client.worker_rules("host", "", 1.0),
     "ready": lambda client: client.ready(),
 }
-ONCE = {"add_join_token", "forged", "join", "limited", "reserve"}
+ONCE = {"add_join_token", "forged", "limited", "reserve"}
 # A state of the first controller, and whether it may have done what it was asked.
 STATES = {
     "standby": False,

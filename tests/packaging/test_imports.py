@@ -63,6 +63,7 @@ WORKER_ROOMS = (
     "metrics",
     "hook_socket",
     "checks",
+    "given_controllers",
     "join",
     "set_up",
     "cli",

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from sqlalchemy import text
 
 from lark_controller.api.instances import Identity
+from lark_controller.cluster import silence
 from tests.fixtures.browser import VIEWS, Reader, Site
 
 pytestmark = pytest.mark.browser
@@ -81,23 +82,27 @@ def test_a_token_that_is_taken_away_ends_the_log_in(reader: Reader, site: Site) 
     expect(page.get_by_role("alert")).to_contain_text("The token is not known.")
 
 
-def test_the_overview_shows_the_controllers_where_there_are_several(reader: Reader, site: Site) -> None:
+def test_the_overview_shows_the_controllers_where_there_are_several(
+    reader: Reader, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The second one gives no further sign of life, and is not to be lost for that before the test asks for it.
+    monkeypatch.setattr(silence, "AWAY_SECONDS", 3600.0)
     page = reader.log_in(site.reader)
     expect(page.get_by_role("heading", name="Events")).to_be_visible()
     assert page.get_by_role("heading", name="Controllers").count() == 0
-    place = site.lark.service.store.instances
-    place.register(Identity("b1", "lark2", "https://lark2.example:8443", "0.2.0"))
-    # It gives no further sign of life, and is not to be lost for that while this test looks at it.
-    later = text("UPDATE instances SET at = at + 3600 WHERE id = 'b1'")
-    site.lark.service.store._database.write(lambda connection: connection.execute(later), unguarded=True)
+    store = site.lark.service.store
+    store.instances.register(Identity("b1", "lark2", "https://lark2.example:8443", "0.2.0"))
     rows = page.get_by_role("table", name="Controllers").get_by_role("row")
     expect(rows).to_have_count(3)
     expect(rows.nth(1)).to_contain_text("active")
     expect(rows.nth(1)).to_contain_text("since")
     # It has not said which tables it knows.
     expect(rows.nth(2)).to_contain_text(re.compile("lark2.*standby.*cannot take over.*none"))
-    place.copied("b1", time.time() - 36_000.0)
+    copied = text(f"UPDATE instances SET copied_at = {time.time() - 36_000.0} WHERE id = 'b1'")
+    store._database.write(lambda connection: connection.execute(copied), unguarded=True)
     expect(rows.nth(2)).to_contain_text(re.compile("10 h.* old"))
+    monkeypatch.setattr(silence, "AWAY_SECONDS", 0.0)
+    expect(rows.nth(2)).to_contain_text(re.compile("lark2.*lost"))
     expect(page.get_by_text(re.compile("Last takeover: .*, first"))).to_be_visible()
 
 

@@ -265,14 +265,14 @@ def test_it_follows_by_itself_and_stops_at_once(store: Store) -> None:
 
 def test_each_instance_shows_how_old_its_copy_is(store: Store) -> None:
     here, there = (Identity(name, name, f"http://{name}", "0.2.0") for name in "ab")
+    copy = DirectoryCopy(store, Metrics())
 
-    def ages() -> list[float | None]:
+    def ages(state: str = "standby") -> list[float | None]:
+        store.instances.meet(here, state, copied_at=copy.at)
+        store.instances.meet(there, "standby")
         return [each.copy_age for each in store.instances.all().instances]
 
-    for each in (here, there):
-        store.instances.meet(each, "standby")
     assert ages() == [None, None]
-    copy = DirectoryCopy(store, Metrics(), here.id)
     copy.follow()
     first, second = ages()
     assert first is not None
@@ -282,16 +282,27 @@ def test_each_instance_shows_how_old_its_copy_is(store: Store) -> None:
     store._database.write(
         lambda connection: connection.execute(text("UPDATE instances SET copied_at = copied_at - 100"))
     )
-    assert (ages()[0] or 0.0) > 100.0
+    assert (store.instances.all().instances[0].copy_age or 0.0) > 100.0
     copy.follow()
     assert (ages()[0] or 0.0) < 60.0
     # One that is active has the directory itself.
-    store.instances.meet(here, "active")
-    assert ages() == [None, None]
-    store.instances.meet(here, "standby")
+    assert ages("active") == [None, None]
     put_policy(store, POLICY + "# another\n")
     copy.follow()
     assert ages() == [None, None]
+
+
+def test_a_comparison_writes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a slow database, signs of life would wait for each write to the same row."""
+    copy = DirectoryCopy(store, Metrics())
+    with monkeypatch.context() as patched:
+        patched.setattr(store._database, "write", None)
+        copy.follow()
+        first = copy.at
+        copy.follow()
+    assert first is not None
+    assert copy.at is not None
+    assert copy.at > first
 
 
 def test_a_mistake_of_its_own_costs_the_copy_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

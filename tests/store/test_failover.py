@@ -13,9 +13,8 @@ import pytest
 
 from lab.postgres import PostgresServer
 from lark_common.errors import StoreError
-from lark_controller.api.instances import Identity, Why
+from lark_controller.api.instances import ACTIVE, Identity, Why
 from lark_controller.store import Store
-from lark_controller.store.instances import ACTIVE
 from lark_controller.store.trial import try_out
 
 pytestmark = pytest.mark.postgres

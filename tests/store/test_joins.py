@@ -254,12 +254,11 @@ def test_one_that_stands_by_needs_no_columns_for_its_copy_and_what_it_reads(stor
     me = Identity("0a", "a", "http://a", "1")
     store.instances.register(me)
     downgrade(store, "0016_term_keys")
-    store.instances.meet(me, "standby", "digest", 5)
+    store.instances.meet(me, "standby", "digest", 5, copied_at=0.0)
     (found,) = store.instances.all().instances
     assert (found.tokens, found.copy_age, found.counters_read) == ("digest", None, None)
     store.migrate()
-    store.instances.meet(me, "standby", "digest", 5)
-    store.instances.copied(me.id, 0.0)
+    store.instances.meet(me, "standby", "digest", 5, copied_at=0.0)
     (found,) = store.instances.all().instances
     assert found.copy_age is not None
     assert found.counters_read == 5
