@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -15,6 +17,13 @@ from tests.cluster.test_members import One, joined
 from tests.fixtures.controllers import until
 
 pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def url(postgres_server: Any) -> Iterator[str]:
+    made = postgres_server.new_database()
+    yield made
+    postgres_server.drop_database(made)
 
 
 def test_rows_of_instances_do_not_pile_up(url: str) -> None:
