@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lark_controller.switches.ovsdb import beginnings
+from lark_controller.switches.ovsdb import beginnings, switch_database
 from lark_controller.switches.ovsdb.beginnings import AT_A_TIME, LONGEST, Beginnings
 from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions
 from lark_controller.switches.ovsdb.reports import Report
@@ -77,7 +77,9 @@ def serve(listener: socket.socket, reached: list[int], datapath: int, free: thre
 def test_no_more_are_connected_than_can_be_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beginnings, "AT_A_TIME", 3)
     monkeypatch.setattr(beginnings, "LONGEST", 3600.0)
+    monkeypatch.setattr(switch_database, "PATIENCE", 0.1)
     free, reached, done = threading.Event(), list[int](), dict[int, Report]()
+    said = set[str]()
     with contextlib.ExitStack() as stack:
         addresses = {}
         for datapath in range(1, 11):
@@ -86,6 +88,7 @@ def test_no_more_are_connected_than_can_be_answered_in_time(monkeypatch: pytest.
             threading.Thread(target=serve, args=(listener, reached, datapath, free), daemon=True).start()
 
         def report(found: Report) -> None:
+            said.add(found.reason)
             if found.ports is not None:
                 done[found.datapath] = found
 
@@ -107,6 +110,7 @@ def test_no_more_are_connected_than_can_be_answered_in_time(monkeypatch: pytest.
         assert sorted(done) == sorted(reached) == list(range(1, 11))
         assert reached.index(10) < 6
         assert done[10].revision == 2
+        assert not any("cannot be reached" in each for each in said), "nobody asked those in line"
 
 
 def test_one_that_never_answers_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:

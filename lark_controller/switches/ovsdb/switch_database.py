@@ -84,6 +84,7 @@ class SwitchDatabase:
         self._lines = Bucket(LINES, LINES_AT_ONCE, time.monotonic())
         self._room = room
         self._shut_until = 0.0
+        self._rests = False
         self._fds: list[int] = []
         self._revision = 0
         self._desired: Mapping[str, PortQueues] = {}
@@ -119,6 +120,7 @@ class SwitchDatabase:
     def rest(self) -> None:
         """Look at nothing until the next step."""
         self._unwatch()
+        self._rests = True
         self.deadline = math.inf
 
     @property
@@ -170,6 +172,9 @@ class SwitchDatabase:
         if time.monotonic() < self._shut_until:
             self.deadline = self._shut_until
             return None
+        if self._rests:
+            # A server is not away because nobody has asked it.
+            self._rests, self._answered = False, time.monotonic()
         try:
             if beyond := self._bounds.exchange():
                 return self._shut(beyond)
