@@ -32,6 +32,8 @@ from lark_worker.settings import Settings, load, with_file
 SYSTEMD: Final = Path("/run/systemd/system")
 UNIT: Final = "lark-worker.service"
 BASE_FLOWS_UNIT: Final = "lark-base-flows.service"
+# Milliseconds of silence after which the switch's database asks a controller whether it is there.
+DATABASE_PROBE: Final = 60_000
 _PROGRAMS: Final = ("ip", "openssl", "ovs-vsctl")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # A unit counts as started when its service answers.
@@ -189,7 +191,9 @@ def _bridge(wish: Wish, settings: Settings, joined: Joined) -> Iterator[str]:
         listens = f"pssl:{joined.ovsdb_port}" + (":[::]" if any("[" in target for target in targets) else "")
         managers = run([*command, "get-manager"]).split()
         if not any(each == listens or each.startswith(f"{listens}:") for each in managers):
-            run([*command, "set-manager", *managers, listens])
+            # One controller has thousands of databases, and each would ask it every 5 s whether it is there.
+            probe = ["--", "set", "manager", listens, f"inactivity_probe={DATABASE_PROBE}"]
+            run([*command, "set-manager", *managers, listens, *probe])
         yield f"the switch's database listens at {listens}: let a packet filter admit controllers alone"
 
 

@@ -140,7 +140,9 @@ def test_a_worker_joins_by_one_command_and_its_switch_connects(site: Site, own_o
         assert secret.encode() not in path.read_bytes(), path
         assert digest not in path.read_bytes() or stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert f"DNS:{HOST}\n" in openssl("x509", "-in", str(site.etc() / "switch.pem"), "-noout", "-text")
-    assert own_ovs.vsctl("get-manager").split() in (["pssl:6640"], ["pssl:6640:[::]"])
+    (listens,) = own_ovs.vsctl("get-manager").split()
+    assert listens in ("pssl:6640", "pssl:6640:[::]")
+    assert own_ovs.vsctl("get", "manager", listens, "inactivity_probe").strip() == "60000"
     listed = site.lark("join", "list")
     assert re.search(rf"{HOST} +2\d+-\S+ +{LOOPBACK}", listed)
     assert re.search(rf"{OTHER}$", listed, re.MULTILINE)

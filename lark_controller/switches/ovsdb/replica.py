@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from socket import socket
+from ssl import SSLSocket
 from typing import Any, Final
 from uuid import uuid4
 
+from lark_common.sending import AtOnce
 from lark_controller.switches.ovsdb.columns import requests
 from lark_controller.switches.ovsdb.held_rows import Bridge, HeldRows, Root
 from lark_controller.switches.ovsdb.json_stream import Parser
@@ -74,6 +77,11 @@ class Replica:
     def close(self) -> None:
         """Disconnect."""
         self._session.close()
+
+    @property
+    def connection(self) -> int:
+        """The number of the connection; another one is another socket."""
+        return int(self._session.get_seqno())
 
     @property
     def is_connected(self) -> bool:
@@ -141,6 +149,11 @@ class Replica:
     def _begin(self) -> None:
         """Ask for all rows: the connection is a new one."""
         self._connection = self._session.get_seqno()
+        stream = self._session.rpc.stream
+        if isinstance(stream.socket, socket) and not isinstance(stream.socket, SSLSocket):
+            # Beside a thread that calculates each call that lets the lock go takes a millisecond, and one of thousands
+            # of servers asks every millisecond.
+            stream.socket = AtOnce(stream.socket)
         self.is_read = False
         if self._transaction is not None:
             self._transaction, self._outcome = None, LOST

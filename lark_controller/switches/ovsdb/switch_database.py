@@ -33,8 +33,9 @@ from lark_controller.switches.ovsdb.term import generation_in, guard
 from lark_controller.switches.ovsdb.transactions import MOST_WORDS
 from lark_controller.switches.ovsdb.waits import Waits
 
-# Milliseconds of silence after which a server is asked whether it is there.
-PROBE: Final = 5000
+# Milliseconds of silence after which a server is asked whether it is there: thousands are, and the switch itself is
+# asked by OpenFlow.
+PROBE: Final = 15_000
 # Seconds that ovs-vswitchd may take to put a change into force before that is reported.
 SLOW: Final = 5.0
 # Seconds after which a refused transaction is tried again.
@@ -52,6 +53,7 @@ SHUT: Final = 60.0
 PATIENCE: Final = 1.0
 # In the place of a number of changes: nothing was read yet, a transaction was written since, rows are not kept.
 UNREAD, WRITTEN, FORGOTTEN = -1, -2, -3
+NOTHING_WATCHED: Final[tuple[int, dict[int, int]]] = (-1, {})
 CONNECTING: Final = "its database has not answered yet"
 READING: Final = "its database is being read"
 USERSPACE: Final = "its bridge has the userspace datapath (datapath_type=netdev), in which queues have no effect"
@@ -85,7 +87,8 @@ class SwitchDatabase:
         self._room = room
         self._shut_until = 0.0
         self._rests = False
-        self._fds: list[int] = []
+        # The connection, and the events by descriptor that are waited for.
+        self._watched = NOTHING_WATCHED
         self._revision = 0
         self._desired: Mapping[str, PortQueues] = {}
         self._begin_replica()
@@ -327,12 +330,15 @@ class SwitchDatabase:
         return FENCED if self._fence.is_shut else shown
 
     def _watch(self) -> None:
-        self._unwatch()
         waits = Waits()
         self._replica.wait(waits)
-        for number, events in waits.events.items():
-            self._selector.register(number, events, self._datapath)
-            self._fds.append(number)
+        # Each call to the kernel has to wait for threads that calculate, and mostly all is as before.
+        wanted = (self._replica.connection, waits.events)
+        if wanted != self._watched:
+            self._unwatch()
+            for number, events in waits.events.items():
+                self._selector.register(number, events, self._datapath)
+            self._watched = wanted
         pause = PROBE / 1000 if waits.milliseconds is None else waits.milliseconds / 1000
         now = time.monotonic()
         if self._retry_at > now:
@@ -340,6 +346,6 @@ class SwitchDatabase:
         self.deadline = now + pause
 
     def _unwatch(self) -> None:
-        for number in self._fds:
+        for number in self._watched[1]:
             self._selector.unregister(number)
-        self._fds.clear()
+        self._watched = NOTHING_WATCHED
