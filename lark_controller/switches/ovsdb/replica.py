@@ -71,7 +71,7 @@ class Replica:
     def wait(self, poller: Any) -> None:
         """Have a poller of the library's kind wake when there is something to do."""
         self._session.wait(poller)
-        # What has come in part, or has not been looked at for the time it took, is there already.
+        # A part of what has come may be here already.
         self._session.recv_wait(poller)
 
     def close(self) -> None:
