@@ -167,7 +167,7 @@ class Replica:
             self._asked = None
             if message.type == Message.T_ERROR:
                 raise ValueError(f"its database cannot be followed: {message.error}")
-            # What was known until now is kept until here, so that it can be told from what is new.
+            # Rows of the connection before stay until those of this one are there.
             self._held = HeldRows()
             self._held.take(message.result)
             self.is_read = True
