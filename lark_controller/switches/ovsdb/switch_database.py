@@ -101,7 +101,7 @@ class SwitchDatabase:
         self._seen = UNREAD
         # The replica for which the last report was the last word; None as long as there is something to do.
         self._settled: int | None = None
-        # What was read last, as long as it is compared with; of settled rows the counts stay.
+        # The rows that were read last, as long as they are compared with; of settled ones the counts stay.
         self._rows = Rows()
         self._waited: Mapping[tuple[str, int], float] = MappingProxyType({})
         self._dropped: Mapping[tuple[str, int], int] = MappingProxyType({})
