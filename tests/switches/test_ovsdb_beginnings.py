@@ -53,6 +53,7 @@ def test_those_for_which_somebody_waits_go_first() -> None:
     assert decided.take(2.0) == []
     assert decided.due() == 1.0 + LONGEST
     decided.over(7)
+    assert decided.due() == 0.0, "there is room, whoever else has a place"
     assert decided.take(2.0) == [AT_A_TIME + 1]
     assert decided.begins(AT_A_TIME + 1, 2.0)
     decided.forget(AT_A_TIME)

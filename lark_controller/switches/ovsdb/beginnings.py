@@ -56,7 +56,8 @@ class Beginnings:
         """The time at which the next place is free at the latest; None where nobody waits for one."""
         if not self._waiting and not self._first:
             return None
-        return next((since + LONGEST for since in self._begun.values()), 0.0)
+        oldest = next(iter(self._begun.values()), 0.0)
+        return oldest + LONGEST if len(self._begun) >= AT_A_TIME else 0.0
 
     def take(self, now: float) -> list[int]:
         """The databases that are to begin now; each has to ask (:meth:`begins`)."""

@@ -70,10 +70,14 @@ class HeldRows:
                 return Bridge(uuid_of(number), kind, ids)
         return None
 
+    def ports(self) -> dict[str, str]:
+        """The QoS of every port that has one, by the port's name."""
+        return {name: qos for _, (name, qos) in self._all("Port") if qos}
+
     def rows(self) -> Rows:
         """The rows that concern queues."""
         return Rows(
-            ports={name: qos for _, (name, qos) in self._all("Port") if qos},
+            ports=self.ports(),
             qos={
                 uuid_of(number): QosRow(kind, config, ids, {int(each): queue for each, queue in queues.items()})
                 for number, (kind, config, ids, queues) in self._all("QoS")

@@ -1,7 +1,7 @@
 """The replica of the few rows of a switch's database that concern queues, over the ``ovs`` library's session.
 
 The session connects, asks a silent server whether it is there, and connects again. The library's own replica (IDL) has
-an object for each value of each row, 11 KiB for a job with a rate of its own; this one has a text for each row.
+an object for each value of each row, 13 KiB for a job with a rate of its own; this one has a text for each row.
 """
 
 from __future__ import annotations
@@ -129,6 +129,10 @@ class Replica:
     def bridge(self, datapath: str) -> Bridge | None:
         """The bridge with a datapath id of 16 hexadecimal digits."""
         return self._held.bridge(datapath)
+
+    def ports(self) -> dict[str, str]:
+        """The QoS of every port that has one, by the port's name."""
+        return self._held.ports()
 
     def rows(self) -> Rows:
         """The rows that concern queues."""

@@ -278,7 +278,7 @@ class SwitchDatabase:
             if ended.error:
                 self._error = f"its database refuses the queues: {ended.error}"
         elif self._tried is not None:
-            ports = self._replica.rows().ports
+            ports = self._replica.ports()
             for port, wanted in self._tried.items():
                 if port not in ports:
                     self._given_up[port] = wanted
