@@ -71,14 +71,19 @@ def in_c(way: str, answers: int, rate: float) -> tuple[str, float, list[float]]:
     return refused, float(passed), [int(each) / 1000 for each in rates.split()]
 
 
+def changed(
+    monkeypatch: pytest.MonkeyPatch, language: str, way: str, answers: int, rate: float
+) -> tuple[str, float, list[float]]:
+    """The reason of a refusal, the seconds that a change took, and the rates after it."""
+    return in_python(monkeypatch, way, answers, rate) if language == "python" else in_c(way, answers, rate)
+
+
 @pytest.mark.parametrize("language", ["python", "c"])
 @pytest.mark.parametrize(("way", "answers"), AWAY)
 def test_a_change_without_an_answer_is_refused_after_half_a_minute_and_all_is_as_it_was(
     monkeypatch: pytest.MonkeyPatch, language: str, way: str, answers: int
 ) -> None:
-    refused, passed, rates = (
-        in_python(monkeypatch, way, answers, 60.0) if language == "python" else in_c(way, answers, 60.0)
-    )
+    refused, passed, rates = changed(monkeypatch, language, way, answers, 60.0)
     if answers == 5:
         # Paths, three flows, and their queues.
         assert (refused, rates) == ("", [60.0] * 3)
@@ -94,8 +99,6 @@ def test_a_change_without_an_answer_is_refused_after_half_a_minute_and_all_is_as
 def test_rates_are_lowered_though_nobody_answers_and_a_program_waits_for_one_answer_alone(
     monkeypatch: pytest.MonkeyPatch, language: str, way: str, answers: int
 ) -> None:
-    refused, passed, rates = (
-        in_python(monkeypatch, way, answers, 10.0) if language == "python" else in_c(way, answers, 10.0)
-    )
+    refused, passed, rates = changed(monkeypatch, language, way, answers, 10.0)
     assert (refused, rates) == ("", [10.0] * 3)
     assert passed <= (23 if way == "silent" else 5)

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from fake_switch.switch import FakeNetwork
 from tests.fixtures.browser import POLICY, WORKER1, Site
 from tests.fixtures.controllers import until
 from tests.fixtures.service import Json
@@ -16,16 +11,6 @@ from tests.fixtures.service import Json
 OTHER = POLICY.replace("host: worker1.example", "host: Worker1.EXAMPLE").replace(
     "    files.example:", "    WORKER1.example: {switch: rack1, capacity: 2Gbit}\n    files.example:"
 )
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with FakeNetwork() as network:
-        made = Site(tmp_path, network)
-        try:
-            yield made
-        finally:
-            made.lark.stop()
 
 
 def run(site: Site, kind: str) -> Json:
