@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,6 +136,18 @@ def sqlite_in(directory: Path) -> str:
 _COUNTED: Final = "SELECT setval(pg_get_serial_sequence('runs', 'number'), (SELECT max(number) FROM runs))"
 
 
+def insert_runs(connection: Any, part: list[Job], digest: str, lease: float) -> None:
+    """Write live jobs with short ads, whose facts are those of the policy whose needed names have this digest."""
+    rows = [
+        {**columns_of(job), "number": job.number, "lease_until": lease, "created_at": lease, "facts_for": digest}
+        for job in part
+    ]
+    texts = [dict(zip(("job_ad", "machine_ad"), short_ads(job), strict=True)) for job in part]
+    connection.execute(insert(runs), rows)
+    ad_rows = [{"number": job.number, "exit_ad": "", **ad} for job, ad in zip(part, texts, strict=True)]
+    connection.execute(insert(run_ads), ad_rows)
+
+
 def fill(url: str, text: str, chosen: Iterable[Job]) -> str:
     """Write a store as a controller leaves it that has these live jobs; returns its URL.
 
@@ -150,18 +163,7 @@ def fill(url: str, text: str, chosen: Iterable[Job]) -> str:
     database = connect(url)
     every = iter(chosen)
     while part := list(itertools.islice(every, 20_000)):
-        rows = [
-            {**columns_of(job), "number": job.number, "lease_until": lease, "created_at": lease, "facts_for": digest}
-            for job in part
-        ]
-        texts = [dict(zip(("job_ad", "machine_ad"), short_ads(job), strict=True)) for job in part]
-        ad_rows = [{"number": job.number, "exit_ad": "", **ad} for job, ad in zip(part, texts, strict=True)]
-
-        def write(connection: Any, rows: list[Any] = rows, ad_rows: list[Any] = ad_rows) -> None:
-            connection.execute(insert(runs), rows)
-            connection.execute(insert(run_ads), ad_rows)
-
-        database.write(write)
+        database.write(partial(insert_runs, part=part, digest=digest, lease=lease))
     if not database.is_sqlite:
         # A run that is given its number leaves the sequence behind, and the next ones would get the same.
         database.write(lambda connection: connection.execute(text_of(_COUNTED)))

@@ -1,8 +1,9 @@
 """One, two and three controllers on one PostgreSQL: ``python -m bench --only instances``.
 
 Each number of them has a copy of the same database, the same switches, and the same questions one after the other: how
-many posts are confirmed a second, asked at the active one and at one that stands by; what 300 changes a second cost one
-that stands by; and, of two or three, what becomes of posts when the active one is killed.
+many posts are confirmed a second, asked at the active one and at one that stands by; what changes at the active one, as
+many as it takes, and 300 a second in the database cost one that stands by; and, of two or three, what becomes of posts
+when the active one is killed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.changes import fill
+from bench.feed import LIFE as LASTS
+from bench.feed import RUNS, written
 from bench.fleet import PlayedSwitches
 from bench.http import Client
 from bench.percentiles import percentile
@@ -105,6 +108,9 @@ def _row(directory: Path, url: str, count: int, size: int, workers: int, seconds
             run.say(f"instances_{count}_{name}", row[name])
         run.controller = active
         row["changes"] = asyncio.run(_changes(run, active, standing, seconds))
+        if standing:
+            row["feed"] = asyncio.run(_fed(run, url, standing, seconds))
+            run.say(f"instances_{count}_feed", row["feed"])
         row["memory_most"] = [each.memory("HWM") / MIB for each in every]
         run.say(f"instances_{count}_changes", row["changes"])
         if standing:
@@ -180,6 +186,29 @@ async def _changes(run: Scale, active: Lark, standing: list[Lark], seconds: floa
     if ages:
         found |= {"age_p50": percentile(sorted(ages), 50), "age_worst": max(ages)}
     return found
+
+
+async def _fed(run: Scale, url: str, standing: list[Lark], seconds: float) -> dict[str, Any]:
+    """The processor time of those that stand by without changes, then while another writes 300 a second, and the age of
+    a copy meanwhile."""
+    idle = await _shares(standing, seconds)
+    done = asyncio.Event()
+    ages: list[float] = []
+    watched = asyncio.create_task(_ages(run, standing[0], ages, done))
+    # No more runs stand than half of the ports that are free for them.
+    life = min(LASTS, seconds)
+    rate = min(RUNS, run.workers * (JOB_PORTS - 64) / life / 2)
+    with written(url, policy(), run.fresh, rate, life) as feed:
+        before, began = feed.changes, time.perf_counter()
+        busy = await _shares(standing, seconds)
+        per_second = (feed.changes - before) / (time.perf_counter() - began)
+    done.set()
+    await watched
+    ordered = sorted(ages)
+    return {
+        "idle": idle, "busy": busy, "per_second": per_second, "age_p50": percentile(ordered, 50),
+        "age_worst": ordered[-1],
+    }  # fmt: skip
 
 
 async def _shares(every: list[Lark], seconds: float) -> list[float]:

@@ -26,9 +26,8 @@ def _steady(row: dict[str, Any], asked: str) -> str:
     )
 
 
-def _shares(row: dict[str, Any], of: slice) -> str:
-    changes = row["changes"]
-    pairs = zip(changes["idle"][of], changes["busy"][of], strict=True)
+def _shares(measured: dict[str, Any], of: slice) -> str:
+    pairs = zip(measured["idle"][of], measured["busy"][of], strict=True)
     return ", ".join(f"{idle:.1%} to {busy:.1%}" for idle, busy in pairs)
 
 
@@ -43,12 +42,23 @@ _ROWS: Final[tuple[tuple[str, int, Callable[[dict[str, Any]], str]], ...]] = (
     ("posts at 50/s until confirmed, asked at the active one", 1, lambda row: _steady(row, "active")),
     ("the same, asked at one that stands by", 2, lambda row: _steady(row, "standby")),
     ("changes a second (starts and ends) at the active one", 1, lambda row: f"{row['changes']['per_second']:.0f}/s"),
-    ("its processor without changes, and with them", 1, lambda row: _shares(row, slice(0, 1))),
-    ("the processor of each that stands by, the same", 2, lambda row: _shares(row, slice(1, None))),
+    ("its processor without changes, and with them", 1, lambda row: _shares(row["changes"], slice(0, 1))),
+    ("the processor of each that stands by, the same", 2, lambda row: _shares(row["changes"], slice(1, None))),
     (
         "age of its copy meanwhile, p50; worst",
         2,
         lambda row: f"{row['changes']['age_p50']:.1f}; {row['changes']['age_worst']:.1f} s",
+    ),
+    ("changes a second written into the database by another", 2, lambda row: f"{row['feed']['per_second']:.0f}/s"),
+    (
+        "the processor of each that stands by, without them and with them",
+        2,
+        lambda row: _shares(row["feed"], slice(None)),
+    ),
+    (
+        "age of its copy meanwhile, p50; worst",
+        2,
+        lambda row: f"{row['feed']['age_p50']:.1f}; {row['feed']['age_worst']:.1f} s",
     ),
     ("memory of each, the active one first, all in sync", 1, lambda row: _mebibytes(row["memory"])),
     ("at most, all of the above included", 1, lambda row: _mebibytes(row["memory_most"])),

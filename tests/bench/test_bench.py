@@ -304,6 +304,9 @@ def test_one_and_two_instances_are_asked_the_same_and_nothing_that_was_acknowled
     assert one["changes"]["per_second"] > 0
     assert len(two["changes"]["busy"]) == len(two["memory"]) == 2
     assert 0.0 <= two["changes"]["age_p50"] <= two["changes"]["age_worst"]
+    assert "feed" not in one
+    assert two["feed"]["per_second"] > 0
+    assert len(two["feed"]["busy"]) == 1
     assert two["lost"]["acknowledged"] == two["lost"]["posts"] > 0
     assert two["lost"]["missing"] == 0
     about = {"cores": 2, "kernel": "6.1", "python": "3.11", "load": 0.1}
