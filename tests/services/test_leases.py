@@ -97,12 +97,12 @@ def test_a_renewal_of_all_tells_which_of_the_jobs_are_not_enforced(tmp_path: Pat
     with running(tmp_path) as controller:
         edge = an_edge()
         connect(network, controller, edge)
-        enforced, waits = post(controller, 1).job, post(controller, 2, port="p9").job
+        enforced, waits = post(controller, 1).job, post(controller, 2, port="uplink").job
         until(lambda: controller.jobs.confirm(enforced.id, 0.05).job.state == "enforced")
         until(lambda: controller.jobs.confirm(waits.id, 0.05).job.state == "pending")
         (told,) = controller.jobs.renew_all(enforced.host, [enforced.id, waits.id, waits.id, "0" * 16]).unsettled
         assert (told.job, told.state) == (waits.id, "pending")
-        assert "p9" in told.reason
+        assert told.reason == "its port uplink is an uplink, not a job's"
         assert controller.jobs.renew_all("elsewhere", [waits.id]).unsettled == ()
 
 

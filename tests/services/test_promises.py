@@ -76,7 +76,7 @@ def test_switches_without_a_database_are_said_before_jobs_wait_for_their_queues(
         plan = controller.policy.plan(limited + GROUPS.replace("cms: {guarantee: 10, ", "cms: {"))
         (waiting,) = plan.warnings
         assert waiting.startswith(
-            "every job, since bandwidth has a default, stays pending with the network type ovs_bridge at 2 of 2 switches"
+            "every job, since bandwidth has a default, stays pending with the network type ovs_bridge at 2 of 2"
         )
         assert waiting.endswith(NO_DATABASE)
         assert plan.refusals == ()
