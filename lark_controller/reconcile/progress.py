@@ -218,14 +218,18 @@ class Progress:
         return placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None
 
     def _lacking(self, number: int) -> dict[int, str]:
-        """The switch that cannot enforce the policy for a job, with the reason.
+        """The switch that cannot enforce the policy for a job, or has no port for it, with the reason.
 
         It has taken the place of one that could, or was away when the job was registered; it lets nothing of it pass.
+        Other flows than the port's may be confirmed by it for the job, those of its block of addresses.
         """
         placed = self._loop.desired.placed.get(number)
-        if placed is None or placed.datapath is None or not placed.tracked:
+        if placed is None or placed.datapath is None or not self._loop.connected(placed.datapath):
             return {}
-        if not self._loop.connected(placed.datapath) or self._loop.desired.switches[placed.datapath].tracks:
+        switch = self._loop.desired.switches[placed.datapath]
+        if placed.port is None and placed.job.network_type is NetworkType.OVS_BRIDGE:
+            return {placed.datapath: switch.why_no_job_port(placed.job.port)}
+        if not placed.tracked or switch.tracks:
             return {}
         return {placed.datapath: "has no connection tracking, which one-way connectivity needs; nothing passes"}
 

@@ -176,6 +176,19 @@ def test_a_job_takes_neither_an_uplink_nor_the_hosts_own_port(
         assert edge.program.flows == before
 
 
+def test_a_job_without_a_port_waits_beside_one_of_its_users_that_has_one(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        beside = post(controller, 1).job
+        until(lambda: controller.jobs.confirm(beside.id, 0.05).job.state == "enforced")
+        # Flows of the slice that both are in are confirmed for it, and none of a port.
+        for number, port in ((2, "uplink"), (3, "p9")):
+            job = post(controller, number, port=port, running=True).job
+            until(lambda job=job: controller.jobs.confirm(job.id, 0.05).job.state == "pending")
+            assert f"port {port}" in controller.jobs.confirm(job.id, 0.05).job.reason
+
+
 def test_a_job_at_a_core_switch_is_told_so(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path) as controller:
         connect(network, controller, a_core())
