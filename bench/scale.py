@@ -263,7 +263,7 @@ def _restart(run: Scale, text: str) -> None:
         started = time.perf_counter()
         with run.running(text):
             run.switches.tell("port", run.controller.openflow)
-            found = asyncio.run(_returning(run, started, posting=posting))
+            found = {"listens": run.controller.seconds} | asyncio.run(_returning(run, started, posting=posting))
             counts = run.switches.tell("counts")
             found |= {"flow_mods": counts["flow_mods"], "untouched": counts["untouched"]}
             run.say(name, found | {"memory": run.controller.memory() / MIB})

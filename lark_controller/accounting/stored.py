@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from base64 import b64decode
-from binascii import b2a_base64
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from json import JSONDecoder
 from struct import Struct
@@ -66,7 +65,7 @@ def restore(account: Account, readings: str, usage: Sequence[int]) -> None:
 
 
 def _restore_packed(account: Account, readings: str, usage: Sequence[int]) -> None:
-    data = b64decode(readings, validate=True)
+    data = a2b_base64(readings, strict_mode=True)
     if len(data) not in (_QUIET_SIZE, _SIZE):
         raise ValueError(f"stored readings of {len(data)} bytes, where {_QUIET_SIZE} or {_SIZE} are expected")
     account.at, flags = _HEAD.unpack_from(data)

@@ -342,8 +342,8 @@ class LabelledPrefixes:
         """The live addresses in a region that is no block yet."""
         step = FULL[region.version] << 1 | (region.version == 6)
         if region.size <= min(_ENUMERABLE, len(self._labels) + 1):
-            keys = ((region.value + offset) << 9 | step for offset in range(region.size))
-            return [key for key in keys if key in self._labels]
+            labels, value = self._labels, region.value
+            return [key for offset in range(region.size) if (key := (value + offset) << 9 | step) in labels]
         return [key for key in self._labels if region.covers(unpack(key))]
 
     def _join(self, key: int, single: Prefix, block: Prefix | None, label: Hashable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import math
 import select
 import socket
 import threading
@@ -57,6 +58,49 @@ def test_connections_that_are_idle_cost_nothing(running: Running, monkeypatch: p
     # None of them is forgotten meanwhile.
     assert {asked(each) for each in kept} == {200}
     for each in kept:
+        each.close()
+
+
+def test_connections_whose_requests_wait_cost_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Posts wait for their switches by the dozen."""
+    looks = 0
+    readable, service = waitress_server._Channel.readable, waitress_server._Channel.service
+    may_go, waiting = threading.Event(), threading.Semaphore(0)
+
+    def counted(channel: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return readable(channel)
+
+    def held(channel: Any) -> None:
+        if channel.requests[0].path == "/v1/switches":
+            waiting.release()
+            may_go.wait()
+        service(channel)
+
+    monkeypatch.setattr(waitress_server._Channel, "readable", counted)
+    monkeypatch.setattr(waitress_server._Channel, "service", held)
+    # Looked at by the thread's clock, too, which is not of the measure.
+    monkeypatch.setattr("lark_controller.rest.server.poll._SWEEP", math.inf)
+    # Of one token few are answered at a time.
+    held_back = [http.client.HTTPConnection(running.tcp.host, running.tcp.port, timeout=30) for _ in range(40)]
+    for each in held_back:
+        each.request("GET", "/v1/switches", headers=bearer("read"))
+    waiting.acquire()
+    other = http.client.HTTPConnection(running.tcp.host, running.tcp.port, timeout=30)
+    asked(other)
+    before = looks
+    for _ in range(20):
+        assert asked(other) == 200
+    assert looks - before < 20 * 12
+    # Each of them gets its answer, and is read again afterwards.
+    may_go.set()
+    for each in held_back:
+        answer = each.getresponse()
+        answer.read()
+        assert answer.status == 200
+    assert {asked(each) for each in held_back} == {200}
+    for each in (*held_back, other):
         each.close()
 
 
@@ -195,24 +239,40 @@ class End:
         self.wants_to_write = False
 
 
-def test_what_other_threads_change_is_looked_at_until_they_are_done() -> None:
+def test_what_another_thread_changes_is_looked_at_when_it_tells_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lark_controller.rest.server.poll._SWEEP", math.inf)
     poll = Poll()
     end, idle = End(poll), End(poll)
     end.under_way = True
     for _ in range(3):
         poll.turn(0.0)
-    assert (end.looks, idle.looks) == (3, 1)
+    assert (end.looks, idle.looks) == (1, 1)
     end.wants_to_write = True
+    poll.again(end.here.fileno())
     poll.turn(0.0)
     assert end.there.recv(100) == b"written"
     end.under_way = False
+    poll.again(end.here.fileno())
+    # Of one that is closed meanwhile there is nothing to look at.
+    poll.again(None)
     for _ in range(3):
         poll.turn(0.0)
-    assert end.looks < 7
+    assert end.looks < 5
     for each in (end, idle):
         each.there.send(b"more")
     poll.turn(1.0)
     assert (end.got, idle.got) == (b"more", b"more")
+
+
+def test_what_another_thread_changes_is_looked_at_at_times_whatever_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    poll = Poll()
+    end = End(poll)
+    end.under_way = True
+    poll.turn(0.0)
+    end.wants_to_write = True
+    monkeypatch.setattr("lark_controller.rest.server.poll._SWEEP", 0.0)
+    poll.turn(0.0)
+    assert end.there.recv(100) == b"written"
 
 
 def test_a_descriptor_that_is_used_again_is_the_new_connections() -> None:

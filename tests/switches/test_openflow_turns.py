@@ -8,7 +8,9 @@ import pytest
 
 from fake_switch.switch import FakeSwitch
 from lark_controller.switches.openflow import server as listener
-from lark_controller.switches.openflow.turns import Turns
+from lark_controller.switches.openflow.dumps import Dump
+from lark_controller.switches.openflow.link import SwitchLink
+from lark_controller.switches.openflow.turns import LongSteps, Turns
 from tests.fixtures.openflow import Recorder, serving
 
 
@@ -143,5 +145,69 @@ def test_a_turn_ends_once_and_one_who_has_gone_takes_none() -> None:
         await asyncio.gather(*waiting.values(), return_exceptions=True)
         assert taken == [5, 2, 4]
         (await turns.take(7)).end()
+
+    asyncio.run(play())
+
+
+class Turning(Recorder):
+    """A recorder that notes the turn of the loop in which each switch was reported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = 0
+        self.reported: list[int] = []
+        asyncio.get_running_loop().call_soon(self._turned)
+
+    def _turned(self) -> None:
+        self.turn += 1
+        asyncio.get_running_loop().call_soon(self._turned)
+
+    def switch_connected(self, link: SwitchLink, dump: Dump | None) -> None:
+        """Note a switch, and the turn."""
+        self.reported.append(self.turn)
+        super().switch_connected(link, dump)
+
+
+def test_a_turn_of_the_loop_reports_one_switch_however_many_answer_at_once() -> None:
+    async def play() -> None:
+        recorder = Turning()
+        async with serving(recorder) as server, asyncio.timeout(20):
+            host, port = server.addresses[0]
+            count = 3 * listener._TURNS
+            await asyncio.gather(*(FakeSwitch(number).connect(host, port) for number in range(1, count + 1)))
+            await recorder.until(lambda: len(server.links) == count)
+        assert len(set(recorder.reported)) == len(recorder.reported) == count
+
+    asyncio.run(play())
+
+
+def test_long_steps_have_a_turn_of_the_loop_each_in_the_order_in_which_they_were_asked_for() -> None:
+    async def play() -> None:
+        steps, turn = LongSteps(), 0
+        taken: list[tuple[str, int]] = []
+
+        async def switch(name: str) -> None:
+            await steps.begin()
+            taken.append((name, turn))
+
+        async def turns(count: int) -> None:
+            nonlocal turn
+            for _ in range(count):
+                await asyncio.sleep(0)
+                turn += 1
+
+        tasks = {name: asyncio.create_task(switch(name)) for name in "abcde"}
+        await turns(1)
+        # Its connection was lost.
+        tasks["c"].cancel()
+        await turns(8)
+        assert [name for name, _ in taken] == ["a", "b", "d", "e"]
+        assert len({turn for _, turn in taken}) == 4
+        # After a pause the next one waits for nothing.
+        began = turn
+        last = asyncio.create_task(switch("f"))
+        await turns(1)
+        assert taken[-1] == ("f", began)
+        await asyncio.gather(last, *tasks.values(), return_exceptions=True)
 
     asyncio.run(play())

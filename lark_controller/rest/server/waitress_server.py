@@ -56,6 +56,8 @@ _TOGETHER: Final = 1 << 16
 PIPELINED: Final = 2
 # Users of the socket's group may connect; the token decides what they may do.
 SOCKET_MODE: Final = 0o660
+# The connection that a thread has answered last, by its descriptor.
+_OF_THREAD: Final = threading.local()
 
 
 class _ErrorTask(ErrorTask):  # type: ignore[misc]  # waitress publishes no types, so its class is Any
@@ -131,6 +133,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress publishes no type
         super().__init__(*args, **options)
 
     def service(self) -> None:
+        _OF_THREAD.descriptor = self._fileno
         try:
             super().service()
         finally:
@@ -232,7 +235,13 @@ class _Accepting:
     """Accepts connections on TCP and Unix sockets where there is a place."""
 
     admission: Admission
+    poll: Poll
     accept_from = 0.0
+
+    def pull_trigger(self) -> None:
+        """Wake the connections' thread, which looks at the connection that this thread answers."""
+        self.poll.again(getattr(_OF_THREAD, "descriptor", None))
+        super().pull_trigger()  # type: ignore[misc]  # of waitress
 
     def add_task(self, task: _Channel) -> None:
         task.under_way.append(None)
@@ -341,7 +350,7 @@ class Server:
             bind_socket=False,
             sockinfo=(bound.family, bound.type, bound.proto, bound.getsockname()),
         )
-        server.admission = self._admission
+        server.admission, server.poll = self._admission, self._poll
         # Channels close before anybody could give them their admission one by one.
         kind = _TlsChannel if encrypted else _Channel
         server.channel_class = type(
@@ -363,12 +372,8 @@ class Server:
         for address in self.addresses:
             plain = not address.path and self._tls is None
             if plain and not address.loopback:
-                log.event(
-                    "REST without TLS: tokens travel in clear text",
-                    level=log.WARNING,
-                    listen=address,
-                    hint="LARK_REST_TLS_CERT",
-                )
+                words = "REST without TLS: tokens travel in clear text"
+                log.event(words, level=log.WARNING, listen=address, hint="LARK_REST_TLS_CERT")
             log.event("REST listens", listen=address, tls=not address.path and self._tls is not None)
         self._thread.start()
 

@@ -188,7 +188,7 @@ class Applies:
                 break
             job.started = True
             before = len(messages)
-            messages.extend(self._encode(job, step) for step in islice(job.steps, _CHUNK - before))
+            messages.extend(map(partial(self._encode, job), islice(job.steps, _CHUNK - before)))
             if len(messages) < _CHUNK:
                 self._queue.popleft()
                 last_barrier = self._connection.next_xid()

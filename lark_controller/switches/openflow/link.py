@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Final, Protocol
 
@@ -182,16 +183,15 @@ class SwitchLink(CounterRequests):
         steps = self._shared.of(changes)
         if not changes and self.marker is not None and self.marker[0].fingerprint == NO_PROGRAM:
             return self._submit(steps, timeout)
-        return self._submit(self._behind_marker(steps), timeout)
+        return self._submit(chain(self._without_marker(), steps), timeout)
 
-    def _behind_marker(self, steps: Iterator[Step]) -> Iterator[Step]:
+    def _without_marker(self) -> Iterator[Step]:
         # When the steps are sent, not when they are queued: a change of which nothing was sent in time is dropped.
         if self._marked:
             self._marked, self.marker = False, None
             cookie, mask = MARKERS
             yield None, partial(wire.flows_delete, cookie=cookie, mask=mask)
             yield None, None
-        yield from steps
 
     @property
     def may_be_marked(self) -> bool:

@@ -7,6 +7,7 @@ every dump. A field that os-ken does not know (or one with a 64-bit experimenter
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from os_ken.ofproto import ofproto_v1_3
@@ -18,6 +19,8 @@ from lark_controller.flows.model import FIELD_BITS, Match, Term
 MOST_FIELDS: Final = 64
 # Bytes of a match's fields: the longest of Lark's have some 200.
 LONGEST_MATCH: Final = 2048
+# Terms whose bytes are remembered: those of a job's flows are mostly the same, among themselves and from job to job.
+_REMEMBERED: Final = 2048
 _UNKNOWN: Final = "oxm_"
 _MASK_BIT: Final = 0x100
 _new_term = Term._make
@@ -66,6 +69,7 @@ _HEADERS: Final = {
 }
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def encode_term(term: Term) -> bytes:
     """One match field as bytes. Raises KeyError for a field that no table has, OverflowError for too large a value."""
     name, value, mask = term

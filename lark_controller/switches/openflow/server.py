@@ -15,12 +15,7 @@ from functools import partial
 from typing import Final
 
 from lark_common.errors import SettingError, SwitchError
-from lark_common.log import (
-    INFO,
-    WARNING,
-    event,
-    failure,
-)
+from lark_common.log import INFO, WARNING, event, failure
 from lark_controller.flows.model import Changes
 from lark_controller.switches.fence import FENCED, Fence
 from lark_controller.switches.openflow.applies import SharedSteps
@@ -387,9 +382,10 @@ class Server:
         with ExitStack() as ends:
             ends.callback(turn.end)
             await handshake(link)
+            await turn.step()
             # Messages on their way through an older connection may come after the marker that was read.
             fresh = not self._supersede(link)
-            dump = None if fresh and handler.holds(link) else await self._dump(link)
+            dump = None if fresh and handler.holds(link) else await turn.before_step(self._dump(link))
             if link.closed_because:
                 return
             self._supersede(link)
