@@ -30,6 +30,10 @@ STAGES: Final[Sequence[Mapping[str, Sequence[str]]]] = (
         "pages": (
             "pages",
         ),
+        # What needs a processor and measures nothing.
+        "programs": (
+            "e2e/test_demo.py", "mutation", "packaging", "experiments",
+        ),
         "htcondor": (
             "htcondor", "lab/test_short_form.py",
         ),
@@ -52,9 +56,10 @@ STAGES: Final[Sequence[Mapping[str, Sequence[str]]]] = (
         "hooks": (
             "hooks", "mpi", "lab_parts",
         ),
-        # What needs a processor and measures nothing.
-        "programs": (
-            "e2e/test_demo.py", "fuzz", "mutation", "packaging", "experiments",
+        # The last of a stage is a short one, or one processor works through it while the other stands still; and it
+        # waits for nothing.
+        "fuzz": (
+            "fuzz",
         ),
     },
     # Faults by the clock, most of whose time is waiting, and the benchmarks in short: no test holds them to a rate.

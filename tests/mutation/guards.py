@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.pure_tests import Reached, import_foreign
+from tests.mutation.pure_tests import UNUSED, Reached, import_foreign
 from tests.mutation.without import ROOT, Without
 
 LIST = Path(__file__).with_name("guards.toml")
@@ -83,9 +83,8 @@ def _try(guard: Guard) -> None:
     sys.meta_path.insert(0, Without(*change))
     path = [str(_INHERITED), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ |= {"PYTHONPATH": os.pathsep.join(path), "WITHOUT_GUARD": json.dumps(change)}
-    code = pytest.main(
-        ["-o", "addopts=", "-p", "no:tests.fixtures.again", "-p", "no:cacheprovider", "-q", "-x", guard.test]
-    )
+    options = ["-o", "addopts=", "-p", "no:tests.fixtures.again", "-p", "no:cacheprovider", *UNUSED]
+    code = pytest.main([*options, "-q", "-x", guard.test])
     os._exit(code)
 
 

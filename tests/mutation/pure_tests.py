@@ -30,6 +30,8 @@ import pytest
 from tests.mutation.mutants import Mutant, mutated
 
 PURE = "not ovs and not postgres and not browser and not lab"
+# A plugin that every pytest on this machine loads, for a second, and no test needs.
+UNUSED = "-p", "no:schemathesis"
 _FORK = multiprocessing.get_context("fork")
 # What a test reaches at all, it reaches within so many examples, nearly always.
 _EXAMPLES = 40
@@ -179,7 +181,8 @@ def _enter(project: Project) -> None:
 
 
 def _pytest(tests: Sequence[str], plugin: object, *options: str) -> int:
-    arguments = [f"--rootdir={Path.cwd()}", "--noconftest", "-p", "no:cacheprovider", "-q", "-m", PURE, *options]
+    arguments = [f"--rootdir={Path.cwd()}", "--noconftest", "-p", "no:cacheprovider", *UNUSED, "-q"]
+    arguments += ["-m", PURE, *options]
     return pytest.main([*arguments, *tests], plugins=[_Settings(), plugin])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,9 +28,12 @@ def run(place: Path, tests: int) -> subprocess.CompletedProcess[str]:
     place.mkdir()
     (place / "test_one.py").write_text(LATE.format(tests=tests))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.fixtures.again", "-p", "no:cacheprovider"]
+    # Other plugins take long to load, and these tests have no use for them.
+    command += ["-p", "pytest_rerunfailures"]
     return subprocess.run(
         [*command, "-c", "/dev/null", "--rootdir", str(place), str(place)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
 
 

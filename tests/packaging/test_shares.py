@@ -203,6 +203,15 @@ def test_another_program_takes_no_lane_and_is_to_end_well(tmp_path: Path, status
     assert ("lint: ended with status 7" in said) == bool(status)
 
 
+def test_programs_keep_their_bytecode_where_the_environment_forbids_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    asks = "import sys\ndef test_asks(): assert not sys.dont_write_bytecode\n"
+    status, said = ran(tmp_path, [["one"]], {"one": asks})
+    assert (status, "1 passed, 0 failed" in said) == (0, True), said
+
+
 def test_what_failed_is_told_with_its_traceback_and_once_more_at_the_end(tmp_path: Path) -> None:
     bad = "import pytest\ndef test_bad(): assert 1 == 2\n@pytest.fixture\ndef f(): raise OSError\ndef test_f(f): pass\n"
     status, said = ran(tmp_path, [["good", "common", "torn"]], {"good": GOOD, "common": bad, "torn": "1 +\n"})
