@@ -102,7 +102,7 @@ def test_a_worker_service_asks_with_the_copied_files(setup: SetUp, running: Serv
     """With worker.env as it was made, but for the place of its files."""
     copied = setup.of(HOSTS[1], "worker.env").read_text().replace("/etc/lark/", f"{setup.of(HOSTS[1], '')}/")
     link = ControllerLink(worker_settings.load(lines_of(copied)))
-    assert link.renew(HOSTS[1], ()) == frozenset()
+    assert link.renew(HOSTS[1], ()).missing == frozenset()
     with pytest.raises(AwayError, match=r"is good for worker2\.example, not for worker1\.example"):
         link.renew(HOSTS[0], ())
 

@@ -31,7 +31,7 @@ def main(url: str, token_file: Path, ads: str) -> None:
         revision, rules = link.rules(HOST, revision, WAITS)
     link.rules_confirmed(HOST, revision, Applied({}, frozenset(), UNTOLD))
     assert link.register(ads, wait=WAITS, running=True).state == "enforced"
-    assert link.renew(HOST, [job, "0" * 16]) == {"0" * 16}
+    assert missing(link.renew(HOST, [job, "0" * 16])) == {"0" * 16}
     counted = {"bytes_in": 1000, "bytes_out": 3000, "packets_in": 10, "packets_out": 30}
     # Reported twice, and counted once.
     for _ in range(2):
@@ -51,8 +51,13 @@ def main(url: str, token_file: Path, ads: str) -> None:
     link.forged(job, "an ad")
     shown = client.job(job, fresh=True)
     link.end(job, "", EndedBy.HOOK)
-    assert link.renew(HOST, [job]) == {job}
+    assert missing(link.renew(HOST, [job])) == {job}
     print(json.dumps(shown))
+
+
+def missing(renewed: object) -> object:
+    """The jobs that the controller does not know; releases up to 0.2.0 return nothing else."""
+    return getattr(renewed, "missing", renewed)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,11 @@ def test_a_job_without_a_port_waits_beside_one_of_its_users_that_has_one(tmp_pat
         # Flows of the slice that both are in are confirmed for it, and none of a port.
         for number, port in ((2, "uplink"), (3, "p9")):
             job = post(controller, number, port=port, running=True).job
-            until(lambda job=job: controller.jobs.confirm(job.id, 0.05).job.state == "pending")
+
+            def waits(job_id: str = job.id) -> bool:
+                return controller.jobs.confirm(job_id, 0.05).job.state == "pending"
+
+            until(waits)
             assert f"port {port}" in controller.jobs.confirm(job.id, 0.05).job.reason
 
 
