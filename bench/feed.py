@@ -35,7 +35,7 @@ PENDING: Final = 0.4
 # Seconds between two transactions, of a start, a state and an end each.
 TICK: Final = 0.05
 # Beyond those of the runs that the active one has numbered.
-FIRST_NUMBER: Final = 100_000_000
+_NUMBERS: Final = itertools.count(100_000_000)
 _STATE: Final = update(runs).where(runs.c.number == bindparam("of")).values(state=bindparam("to"))
 _END: Final = (
     update(runs).where(runs.c.number == bindparam("of")).values(state="ended", live=False, ended_at=bindparam("at"))
@@ -90,7 +90,7 @@ def _write(
     steady: threading.Event,
 ) -> None:
     (rate, life), lease = pace, time.time() + 86_400
-    began, numbers, started = time.monotonic(), itertools.count(FIRST_NUMBER), 0
+    began, started = time.monotonic(), 0
     # When each run started, and its number, until it is enforced and until it has ended.
     coming: deque[tuple[float, int]] = deque()
     standing: deque[tuple[float, int]] = deque()
@@ -99,7 +99,7 @@ def _write(
         due = 0 if last else int((now - began) * rate) - started
         started += due
         change = Change(
-            [replace(next(fresh), number=next(numbers), state=JobState.PENDING) for _ in range(due)],
+            [replace(next(fresh), number=next(_NUMBERS), state=JobState.PENDING) for _ in range(due)],
             [{"of": number, "to": JobState.ENFORCED.value} for number in _over(coming, now - PENDING * life, last)],
             [{"of": number, "at": time.time()} for number in _over(standing, now - life, last)],
         )
@@ -114,7 +114,7 @@ def _write(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one transaction writes: runs that come, and the parameters of those that are enforced and that end."""
+    """One transaction: runs that come, and the parameters of those that are enforced and that end."""
 
     new: list[Job]
     enforced: list[dict[str, Any]]
