@@ -1,0 +1,89 @@
+"""What a switch says of itself: it takes nothing over from those that the policy declares, nor from the hosts of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fake_switch.switch import FakeNetwork, FakeSwitch
+from tests.fixtures.browser import POLICY, WORKER1, WORKER2, Site
+from tests.fixtures.controllers import until
+from tests.fixtures.service import Json
+
+STRANGER = 0xBAD
+ID = f"{STRANGER:016x}"
+
+
+@contextmanager
+def stranger(site: Site, network: FakeNetwork, description: str, datapath: int = STRANGER) -> Iterator[None]:
+    """A switch that nobody has declared, which calls itself so."""
+    switch = FakeSwitch(datapath, {1: "eth0"}, description=description)
+    network.call(switch.connect(*site.lark.service.controller.openflow_addresses[0]))
+    until(lambda: status(site, f"{datapath:016x}")["connected"] is True)
+    assert status(site, f"{datapath:016x}")["description"] == description
+    yield
+    network.run(switch.disconnect)
+    until(lambda: status(site, f"{datapath:016x}")["connected"] is False)
+
+
+def status(site: Site, word: str) -> Json:
+    """The switch of this name, empty where there is none."""
+    answer = site.lark.request("GET", f"/v1/switches/{word}")
+    return answer.body if answer.status == 200 else {"connected": False}
+
+
+def subjects(site: Site, word: str) -> set[str]:
+    """The subjects of the audit trail's entries about a word."""
+    return {each["subject"] for each in site.lark.get(f"/v1/audit?subject={word}")["entries"]}
+
+
+def test_the_audit_trails_own_words_are_no_switch(site: Site, network: FakeNetwork) -> None:
+    for word, description in (("policy", "policy"), ("controller", "controller.example")):
+        with stranger(site, network, description):
+            assert subjects(site, word) == {word}
+
+
+def test_a_declared_host_is_not_the_stranger_of_its_name(site: Site, network: FakeNetwork) -> None:
+    job = site.run("carol", WORKER2)
+    site.passed(job, 300, 0)
+    until(lambda: edge(site, "worker2")["rate"]["outward"] > 0)
+    for description in ("worker2.example", "WORKER2.example", "worker2", f"{WORKER2:016x}"):
+        with stranger(site, network, description):
+            for word in ("worker2.example", "worker2", "Worker2.example", f"{WORKER2:016x}"):
+                assert status(site, word)["datapath"] == f"{WORKER2:016x}", (description, word)
+            found = status(site, ID)
+            assert (found["name"], found["host"]) == (ID, ""), description
+            drawn = edge(site, ID)
+            assert (drawn["jobs"], drawn["rate"]["outward"]) == (0, 0)
+            assert edge(site, "worker2")["rate"]["outward"] > 0
+
+
+def test_a_host_with_jobs_is_not_the_stranger_of_its_name(site: Site, network: FakeNetwork) -> None:
+    away = 0xE9
+    with stranger(site, network, "w9", away):
+        site.run("carol", away)  # On worker9.example, which nobody has declared.
+        with stranger(site, network, "worker9.example"):
+            assert status(site, "worker9.example")["datapath"] == f"{away:016x}"
+            assert (status(site, ID)["name"], status(site, ID)["host"]) == (ID, "")
+    with stranger(site, network, "worker8.example"):
+        # Nothing else is called so.
+        found = status(site, "worker8")
+        assert (found["datapath"], found["name"], found["host"]) == (ID, "worker8.example", "worker8.example")
+
+
+def test_a_policy_cannot_call_a_switch_as_an_id_or_the_audit_trail(site: Site) -> None:
+    for name in ("00000000000000e2", "policy", "Controller", "joins"):
+        answer = site.lark.request(
+            "PUT", "/v1/policy", POLICY.replace("  worker1:", f'  "{name}":'), "application/yaml"
+        )
+        assert answer.status == 422, name
+        (mistake,) = answer.body["errors"]
+        assert mistake["problem"] == f"a switch cannot be called {name}"
+    assert status(site, f"{WORKER1:016x}")["name"] == "worker1"
+
+
+def edge(site: Site, name: str) -> Json:
+    """A worker as the map draws it."""
+    (found,) = [each for each in site.lark.get("/v1/map")["edges"] if each["name"] == name]
+    assert isinstance(found, dict)
+    return found
