@@ -335,8 +335,8 @@ class Policy:
     ``job_networks`` empty means that jobs live among other hosts (DHCP). ``hosts`` are addresses inside job networks
     that are no job's: gateways and servers. ``edge_uplinks`` are glob patterns (or port
     numbers) of the ports of undeclared edges that lead away from the worker; ``edge_speed`` is the speed of edges'
-    uplinks in Mb/s (None: as the switch reports), where the port's own declaration does not have it. ``switch_words`` are
-    the words for declared switches and their hosts, in lower case: they are no other switch's names.
+    uplinks in Mb/s (None: as the switch reports), where the port's own declaration does not have it.
+    ``switch_words`` are the words for declared switches and their hosts, in lower case: they name no other switch.
     ``topology`` None means that no capacities are declared: nothing can be reserved, and no job is refused for want
     of room.
     """

@@ -98,6 +98,10 @@ class Jobs:
         found = self._store.runs.hosts_meant(word)
         return found[0] if len(found) == 1 else word
 
+    def full_names(self, ids: Collection[str]) -> Mapping[str, str]:
+        """CLUSTER.PROC of the jobs among these ids, each with its access point as far as that is known."""
+        return full_names_of(self._store.runs.called(ids)) if ids else {}
+
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
         """The names of the jobs among these ids, live or ended, as a table shows them."""
         return names_of(self._store.runs.called(ids)) if ids else {}
