@@ -75,7 +75,8 @@ class JobDetail:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """The jobs that a list holds; None is any. ``group`` is one in any case, with its subgroups. ``state`` is a JobState value, or ``"live"`` (the default).
+    """The jobs that a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default), and
+    ``group`` is a group in any case, with its subgroups.
 
     ``newest`` puts the job that was registered last first.
     """

@@ -32,7 +32,7 @@ from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.services.account_writer import AccountWriter
 from lark_controller.services.external import ExternalAddresses
-from lark_controller.services.job_names import JobNames, names_of
+from lark_controller.services.job_names import JobNames, full_names_of, names_of
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.services.treatments import Treatments

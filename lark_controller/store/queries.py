@@ -145,7 +145,7 @@ def _of(owner: str | None) -> list[ColumnElement[bool]]:
 
 def hosts_called(connection: Connection, name: str) -> list[str]:
     """The hosts of runs of this name in any case, or else those with this first part of theirs, without a domain."""
-    found = sorted(connection.execute(_HOSTS_CALLED, called(name)).scalars())
+    found = sorted(connection.execute(_HOSTS_CALLED, parameters_of(name)).scalars())
     return [each for each in found if each.lower() == name.lower()] or found
 
 
@@ -218,7 +218,7 @@ def hosts_meant(connection: Connection, name: str) -> list[str]:
 
 def groups_meant(connection: Connection, name: str) -> list[str]:
     """The groups of runs of that name in any case, as HTCondor compares them, and their subgroups."""
-    found = connection.execute(_GROUPS_CALLED, called(name)).scalars()
+    found = connection.execute(_GROUPS_CALLED, parameters_of(name)).scalars()
     return sorted({name, *found})
 
 
@@ -227,7 +227,7 @@ def one_of(column: ColumnElement[str], values: Sequence[str]) -> ColumnElement[b
     return column == values[0] if len(values) == 1 else column.in_(values)
 
 
-def called(name: str) -> dict[str, str | int]:
+def parameters_of(name: str) -> dict[str, str | int]:
     """The parameters of a search for a name in any case, whole or before a dot."""
     whole = name.lower()
     return {"whole": whole, "start": f"{whole}.", "length": len(whole) + 1}

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Row,
     Select,
@@ -31,7 +32,7 @@ from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import bulk
 from lark_controller.store.cursors import cursor_of, parts_in
-from lark_controller.store.queries import called, hosts_meant, one_of
+from lark_controller.store.queries import hosts_meant, one_of, parameters_of
 from lark_controller.store.rows import read_by_portions
 from lark_controller.store.schema import PEAK_COLUMNS, USAGE_COLUMNS, usage, usage_jobs
 
@@ -193,10 +194,10 @@ def page(connection: Connection, chosen: UsageFilter, cursor: str | None, limit:
 def _groups_meant(connection: Connection, chosen: UsageFilter, name: str) -> list[str]:
     """The groups of the history of that name in any case, as HTCondor compares them, and their subgroups."""
     if chosen.by == "job":
-        return sorted({name, *connection.execute(_GROUPS_OF_JOBS, called(name)).scalars()})
+        return sorted({name, *connection.execute(_GROUPS_OF_JOBS, parameters_of(name)).scalars()})
     found = {name}
     for seconds in {chosen.seconds, DAY}:
-        parameters = {**called(name), "kind": chosen.by, "seconds": seconds}
+        parameters = {**parameters_of(name), "kind": chosen.by, "seconds": seconds}
         found |= set(connection.execute(_GROUPS_CALLED, parameters).scalars())
     return sorted(found)
 

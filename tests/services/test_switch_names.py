@@ -1,4 +1,4 @@
-"""What a switch says of itself: it takes nothing over from those that the policy declares, nor from the hosts of jobs."""
+"""Switches' descriptions of themselves: they take over no name of the policy's, nor that of a host that has jobs."""
 
 from __future__ import annotations
 
