@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from tests.fixtures.browser import POLICY, WORKER1, WORKER2, Site
@@ -80,6 +82,59 @@ def test_a_policy_cannot_call_a_switch_as_an_id_or_the_audit_trail(site: Site) -
         (mistake,) = answer.body["errors"]
         assert mistake["problem"] == f"a switch cannot be called {name}"
     assert status(site, f"{WORKER1:016x}")["name"] == "worker1"
+
+
+def test_the_rates_of_a_host_in_two_cases_are_added_up(site: Site) -> None:
+    ads = [site.ads("carol", WORKER2), site.ads("carol", WORKER2).replace("worker2.example", "WORKER2.example")]
+    jobs = [site.lark.post(each, 5.0).body for each in ads]
+    total = itertools.count(1)
+
+    def drawn() -> tuple[int, float, float]:
+        """The number of jobs on the map, the rate that the host has there, and that of all jobs."""
+        megabytes = next(total)
+        for job, part in zip(jobs, (1, 2), strict=True):
+            site.passed(job, part * megabytes, 0)
+        found = site.lark.get("/v1/map")
+        here = next(each for each in found["edges"] if each["name"] == "worker2")
+        return here["jobs"], here["rate"]["outward"], found["wan"]["rate"]["outward"]
+
+    def both() -> bool:
+        rates = [each["rate"]["outward"] for each in site.lark.get("/v1/rates?by=host")["rates"]]
+        jobs, here, everywhere = drawn()
+        return len(rates) == 2 and jobs == 2 and here > max(rates) * 1.2 and here == everywhere
+
+    until(both)
+
+
+def test_a_rate_is_that_of_one_of_a_hosts_switches(site: Site) -> None:
+    site.lark.put_policy(POLICY.replace("host: worker3.example", "host: worker2.example"))
+    job = site.run("carol", WORKER2)
+    total = itertools.count(1)
+
+    def flows() -> bool:
+        site.passed(job, next(total), 0)
+        return edge(site, "worker2")["rate"]["outward"] > 0
+
+    until(flows)
+    assert (edge(site, "worker2")["jobs"], edge(site, "worker3")["jobs"]) == (1, 0)
+    assert edge(site, "worker3")["rate"]["outward"] == 0
+
+
+def test_the_name_beside_a_rate_finds_its_job(site: Site) -> None:
+    ads = site.ads("carol", WORKER2).replace("submit.example#101.0", "submit.example#104.0")
+    job = site.lark.post(ads, 5.0).body
+    total = itertools.count(1)
+
+    def rows() -> list[Json]:
+        site.passed(job, next(total), 0)
+        found = site.lark.get("/v1/rates?by=job")["rates"]
+        assert isinstance(found, list)
+        return found
+
+    until(lambda: bool(rows()))
+    (row,) = rows()
+    assert row["job_name"] == "submit.example#101.0"
+    assert site.lark.get(f"/v1/jobs/{quote(row['job_name'], safe='')}")["id"] == job["id"]
 
 
 def edge(site: Site, name: str) -> Json:
