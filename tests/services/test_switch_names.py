@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from urllib.parse import quote
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
-from tests.fixtures.browser import POLICY, WORKER1, WORKER2, Site
+from tests.fixtures.browser import POLICY, WORKER2, Site
 from tests.fixtures.controllers import until
 from tests.fixtures.service import Json
 
@@ -71,17 +71,6 @@ def test_a_host_with_jobs_is_not_the_stranger_of_its_name(site: Site, network: F
         # Nothing else is called so.
         found = status(site, "worker8")
         assert (found["datapath"], found["name"], found["host"]) == (ID, "worker8.example", "worker8.example")
-
-
-def test_a_policy_cannot_call_a_switch_as_an_id_or_the_audit_trail(site: Site) -> None:
-    for name in ("00000000000000e2", "policy", "Controller", "joins"):
-        answer = site.lark.request(
-            "PUT", "/v1/policy", POLICY.replace("  worker1:", f'  "{name}":'), "application/yaml"
-        )
-        assert answer.status == 422, name
-        (mistake,) = answer.body["errors"]
-        assert mistake["problem"] == f"a switch cannot be called {name}"
-    assert status(site, f"{WORKER1:016x}")["name"] == "worker1"
 
 
 def test_the_rates_of_a_host_in_two_cases_are_added_up(site: Site) -> None:
