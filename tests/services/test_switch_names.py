@@ -90,7 +90,7 @@ def test_the_rates_of_a_host_in_two_cases_are_added_up(site: Site) -> None:
     def both() -> bool:
         rates = [each["rate"]["outward"] for each in site.lark.get("/v1/rates?by=host")["rates"]]
         jobs, here, everywhere = drawn()
-        return len(rates) == 2 and jobs == 2 and here > max(rates) * 1.2 and here == everywhere
+        return bool(len(rates) == 2 and jobs == 2 and here > max(rates) * 1.2 and here == everywhere)
 
     until(both)
 
