@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, duration, moment, rate, several } from "../format.js";
-import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, userLink } from "../parts.js";
+import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to } from "../parts.js";
 import { dropSum, dropTable } from "./drops.js";
 import { eventList } from "./events.js";
 import { groupTable } from "./groups.js";
