@@ -102,7 +102,7 @@ def test_a_rate_is_that_of_one_of_a_hosts_switches(site: Site) -> None:
 
     def flows() -> bool:
         site.passed(job, next(total), 0)
-        return edge(site, "worker2")["rate"]["outward"] > 0
+        return bool(edge(site, "worker2")["rate"]["outward"] > 0)
 
     until(flows)
     assert (edge(site, "worker2")["jobs"], edge(site, "worker3")["jobs"]) == (1, 0)
