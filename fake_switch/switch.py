@@ -51,9 +51,10 @@ class FakeSwitch(asyncio.Protocol):
     """One switch. Make it, then ``await connect(host, port)``; all of it runs on the loop that connects it.
 
     ``normal`` False refuses output:NORMAL, ``tracks`` False connection tracking, ``max_meter`` 0 refuses meters,
-    ``max_flows`` answers TABLE_FULL beyond. ``hardware`` is its own description. ``knows_roles`` False refuses role
-    requests; ``masters`` are the roles of its controllers, and :meth:`another` is its connection to one more of them.
-    ``refused_as_slave`` counts the writes of a slave, ``flushes`` the orders to forget connections.
+    ``max_flows`` answers TABLE_FULL beyond. ``hardware`` is its own description, and ``description`` that of its
+    datapath. ``knows_roles`` False refuses role requests; ``masters`` are the roles of its controllers, and
+    :meth:`another` is its connection to one more of them. ``refused_as_slave`` counts the writes of a slave,
+    ``flushes`` the orders to forget connections.
     ``silent`` connects and sends nothing at all. ``sent`` is called with what a PACKET_OUT sends out of a port.
     ``counted`` holds the counters of ports: frames that are injected count there, and tests may set what they like.
     """
@@ -71,8 +72,10 @@ class FakeSwitch(asyncio.Protocol):
         max_flows: int | None = None,
         silent: bool = False,
         knows_roles: bool = True,
+        description: str = "",
     ) -> None:
         self.datapath = datapath
+        self.description = description or f"fake {datapath:016x}"
         self.ports = {
             number: PortInfo(number, name, f"02:00:00:00:{number >> 8 & 255:02x}:{number & 255:02x}", True, False)
             for number, name in (ports or {}).items()
@@ -409,7 +412,7 @@ class FakeSwitch(asyncio.Protocol):
         elif kind == ofp.OFPMP_PORT_DESC:
             self.send_raw(switchside.multipart_replies(xid, kind, map(switchside.port, self.ports.values())))
         elif kind == ofp.OFPMP_DESC:
-            texts = ("Lark", self._hardware, "1.3", "0", f"fake {self.datapath:016x}")
+            texts = ("Lark", self._hardware, "1.3", "0", self.description)
             self.send_raw(switchside.multipart_reply(xid, kind, switchside.description(texts)))
         elif kind in (ofp.OFPMP_METER_FEATURES, ofp.OFPMP_METER_CONFIG) and self._max_meter:
             self._meter_reply(xid, kind)

@@ -21,7 +21,7 @@ from lark_controller.accounting.usage import IDLE, Rate
 @dataclass(frozen=True, slots=True)
 class Flowing:
     """The rates of the live jobs of one subject now. ``name`` is the group's, user's, host's, access
-    point's or job's."""
+    point's or the id of a job, which is found by its ``job_name``."""
 
     name: str
     rate: Rate
@@ -30,6 +30,7 @@ class Flowing:
     user: str | None = None
     host: str | None = None
     global_job_id: str | None = None
+    job_name: str | None = None
 
 
 # The group, user, host and access point under which a job's rates are added up.

@@ -28,6 +28,7 @@ class AuditEntry(NamedTuple):
     subject: Annotated[str, "A job id, a datapath id, policy, controller or joins"]
     detail: Annotated[str, "Details of it"] = ""
     name: Annotated[str | None, "A job's CLUSTER.PROC, or a switch's name; null of anything else"] = None
+    kind: Annotated[str | None, "job or switch: what has that name; null of anything else"] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ class JobDetail:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """The jobs that a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default).
+    """The jobs that a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default), and
+    ``group`` is a group in any case, with its subgroups.
 
     ``newest`` puts the job that was registered last first.
     """
@@ -96,6 +97,7 @@ class JobFilter:
     state: str | None = "live"
     global_job_id: str | None = None
     newest: bool = False
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,9 @@ class JobControls(Protocol):
     def host_called(self, word: str) -> str:
         """The host of jobs, live or ended, that a word names, by the first part of its name where no host has it whole;
         the word itself where it names none or several."""
+
+    def full_names(self, ids: Collection[str]) -> Mapping[str, str]:
+        """CLUSTER.PROC of the jobs among these ids, each with its access point as far as that is known."""
 
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
         """The names of the jobs among these ids, live or ended: CLUSTER.PROC, with the access point where two of them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 
@@ -219,6 +219,10 @@ class UsageControls(Protocol):
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """The rates of live jobs now, by group, user, host or job: the ``limit`` that send and receive most."""
+
+    def at_switches(self, hosts: Collection[str]) -> Mapping[str, Rate]:
+        """The rates of the live jobs of these hosts (in lower case) by the datapath id of their switch; by the host
+        those of jobs at none."""
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """The accounting groups of the policy in force, with what their jobs use."""

@@ -33,7 +33,16 @@ def show(found: Answer) -> None:
     print()
     printing.table(
         ("FROM", "JOBS", "WAN", *(f"TO {each['owner']}" for each in parties)),
-        [(each["owner"], each["jobs"], each["wan"], *each["reaches"]) for each in parties],
+        [
+            # A single job has no other of its user's to reach.
+            (
+                each["owner"],
+                each["jobs"],
+                each["wan"],
+                *("–" if at == own and each["jobs"] < 2 else word for at, word in enumerate(each["reaches"])),
+            )
+            for own, each in enumerate(parties)
+        ],
     )
     if found["other_owners"]:
         jobs, users = (

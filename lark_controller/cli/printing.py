@@ -229,10 +229,9 @@ def _say_away(what: str, away: int) -> None:
 
 
 def _subject(rates: Answer, by: str) -> str:
-    """The name of a group, user, host or access point; of a job ``submit1#103.0``, as far as its GlobalJobId has
-    that."""
-    if by == "job" and (parts := str(rates["global_job_id"] or "").split("#"))[1:]:
-        return "#".join(parts[:2])
+    """The name of a group, user, host or access point; of a job ``submit1#103.0``, by which it is found."""
+    if by == "job" and rates.get("job_name"):
+        return str(rates["job_name"])
     return str(rates["name"] or "(none)")
 
 

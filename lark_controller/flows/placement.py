@@ -16,6 +16,7 @@ from lark_controller.flows.model import PORT_LOCAL, PORT_MAX
 from lark_controller.jobs.external import External
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupControl, Policy, SwitchRole, SwitchSpec
+from lark_controller.policies.switches import IDENTITY
 
 LINK_LOCAL_PREFIX: Final = 0xFE80 << 112
 
@@ -153,6 +154,11 @@ def mac_number(text: str) -> int:
     return int(text.replace(":", ""), 16)
 
 
+def _own_name(policy: Policy, description: str) -> str:
+    """The name that an undeclared switch gives itself; empty where that is another's."""
+    return "" if description.lower() in policy.switch_words or IDENTITY.fullmatch(description) else description
+
+
 def place_switch(
     policy: Policy,
     datapath: int,
@@ -177,7 +183,7 @@ def place_switch(
         uplinks = _matching(policy.edge_uplinks, ports)
         return Switch(
             datapath,
-            description or f"{datapath:016x}",
+            _own_name(policy, description) or f"{datapath:016x}",
             SwitchRole.EDGE,
             MappingProxyType(dict(ports)),
             uplinks=uplinks,

@@ -147,6 +147,7 @@ def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
         edge_inbound=inbound,
         block_prefixes=networks.blocks,
         switches=MappingProxyType(declared),
+        switch_words=switches.words(declared),
         blocks=tuple(rules.blocks),
         slices=tuple(rules.slices),
         wans=tuple(rules.wans),

@@ -336,6 +336,7 @@ class Policy:
     that are no job's: gateways and servers. ``edge_uplinks`` are glob patterns (or port
     numbers) of the ports of undeclared edges that lead away from the worker; ``edge_speed`` is the speed of edges'
     uplinks in Mb/s (None: as the switch reports), where the port's own declaration does not have it.
+    ``switch_words`` are the words for declared switches and their hosts, in lower case: they name no other switch.
     ``topology`` None means that no capacities are declared: nothing can be reserved, and no job is refused for want
     of room.
     """
@@ -350,6 +351,7 @@ class Policy:
     edge_inbound: InboundShares = InboundShares.SPLIT
     block_prefixes: tuple[int, int] = (26, 122)
     switches: Mapping[int, SwitchSpec] = field(default_factory=lambda: MappingProxyType({}))
+    switch_words: frozenset[str] = frozenset()
     blocks: tuple[BlockRule, ...] = ()
     slices: tuple[SliceRule, ...] = ()
     wans: tuple[WanRule, ...] = ()

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 from lark_common.runs import NetworkType
 from lark_controller.policies.model import Decision, Policy, SliceKey, WanAction
+
+# IP versions.
+Versions: TypeAlias = frozenset[int]
 
 
 class Extent(StrEnum):
@@ -40,30 +43,36 @@ class Reach:
 
 
 class Deciding(NamedTuple):
-    """A live job: its owner, the policy's decision, and the kind of its network; ``host`` is its worker."""
+    """A live job: its owner, the policy's decision, and the kind of its network; ``host`` is its worker, ``vlan`` its
+    VLAN, and ``versions`` are the IP versions of its addresses (none: not known yet, so any)."""
 
     owner: str
     decision: Decision
     network: NetworkType = NetworkType.OVS_BRIDGE
     host: str = ""
+    vlan: int | None = None
+    versions: Versions = frozenset()
 
 
-# A slice, and of jobs behind NAT their worker: nobody else reaches them. "" for all others.
-_Place = tuple[SliceKey | None, str]
+# A slice; of jobs behind NAT their worker, since nobody else reaches them, "" for all others; and the VLAN: switches
+# pass nothing from one to another.
+_Place = tuple[SliceKey | None, str, int | None]
+_BOTH: Final = frozenset({4, 6})
+_ANY: Final = (frozenset({4}), frozenset({6}), _BOTH)
 
 
 @dataclass(slots=True)
 class _Jobs:
-    """The live jobs of one user: by place those that may call, those that may be called, and those that may do both;
-    those that may call whatever is not behind NAT (``anywhere``), and those that are not (``open``) and may be called;
-    and all."""
+    """The live jobs of one user: by place and IP versions those that may call and those that may be called; how many
+    may do both, and so would call themselves; those that may call whatever is not behind NAT (``anywhere``), and those
+    that are not (``open``) and may be called; and all."""
 
     total: int = 0
-    calling: Counter[_Place] = field(default_factory=Counter)
-    called: Counter[_Place] = field(default_factory=Counter)
-    both: Counter[_Place] = field(default_factory=Counter)
-    anywhere: int = 0
-    open: int = 0
+    calling: Counter[tuple[_Place, Versions]] = field(default_factory=Counter)
+    called: Counter[tuple[_Place, Versions]] = field(default_factory=Counter)
+    both: int = 0
+    anywhere: Counter[Versions] = field(default_factory=Counter)
+    open: Counter[Versions] = field(default_factory=Counter)
     wan_open: int = 0
     wan_partly: int = 0
 
@@ -72,24 +81,25 @@ def reach(decided: Iterable[Deciding], policy: Policy, most: int) -> Reach:
     """The reach of the ``most`` users with the most jobs."""
     dropped = {rule.position: bool(rule.exceptions) for rule in policy.wans if rule.action is WanAction.DROP}
     owners: dict[str, _Jobs] = {}
-    for owner, decision, network, host in decided:
+    for owner, decision, network, host, vlan, known in decided:
         jobs = owners.setdefault(owner, _Jobs())
         jobs.total += 1
         if decision.isolated or network is NetworkType.NONE:
             continue
         behind = host if network is NetworkType.NAT else ""
-        called_at = (decision.slice, behind)
-        jobs.called[called_at] += decision.inbound
-        jobs.open += decision.inbound and not behind
+        called_at, versions = (decision.slice, behind, vlan), known or _BOTH
+        if decision.inbound:
+            jobs.called[called_at, versions] += 1
+            jobs.open[versions] += not behind and vlan is None
         if decision.outbound:
-            jobs.calling[called_at] += 1
+            jobs.calling[called_at, versions] += 1
             # A job behind NAT calls those of its own worker behind NAT, and all others of its slice. Without one, and
             # where its worker cannot know whose an address is, all others, since they meet its worker's address.
             if behind and decision.slice is None and not policy.job_networks:
-                jobs.anywhere += 1
+                jobs.anywhere[versions] += 1
             elif behind:
-                jobs.calling[decision.slice, ""] += 1
-            jobs.both[called_at] += decision.inbound
+                jobs.calling[(decision.slice, "", vlan), versions] += 1
+            jobs.both += decision.inbound
             jobs.wan_open += decision.wan not in dropped
             jobs.wan_partly += dropped.get(decision.wan, False)
     ranked = sorted(owners.items(), key=lambda item: (-item[1].total, item[0]))
@@ -110,9 +120,13 @@ def _extent(one: _Jobs, other: _Jobs) -> Extent:
     """The jobs of another that the jobs of one may call; where both are one user, a job does not count as another."""
     same = one is other
     passing = sum(
-        count * other.called[place] - (one.both[place] if same else 0) for place, count in one.calling.items()
+        count * other.called[place, versions]
+        for (place, mine), count in one.calling.items()
+        for versions in _ANY
+        if mine & versions
     )
-    passing += one.anywhere * other.open
+    passing += sum(a * b for mine, a in one.anywhere.items() for theirs, b in other.open.items() if mine & theirs)
+    passing -= one.both if same else 0
     if not passing:
         return Extent.NONE
     return Extent.ALL if passing == one.total * (other.total - same) else Extent.SOME

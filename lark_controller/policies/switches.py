@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import Final
 
@@ -26,6 +27,9 @@ MAX_PORT: Final = 0xFFFFFF00
 # Each is compared with each port of each switch.
 MAX_UPLINKS: Final = 64
 MAX_RULES: Final = 10_000_000
+# A datapath id, as it is given on a command line, and the subjects of the audit trail that are neither job nor switch.
+IDENTITY: Final = re.compile(r"(0x)?[0-9a-fA-F]{16}")
+RESERVED: Final = frozenset({"controller", "joins", "policy"})
 
 
 def parse(entry: FileEntry) -> dict[int, SwitchSpec]:
@@ -33,6 +37,11 @@ def parse(entry: FileEntry) -> dict[int, SwitchSpec]:
     switches: dict[int, SwitchSpec] = {}
     for name, member in entry.mapping(None).items():
         spec = _switch(name, member)
+        if IDENTITY.fullmatch(name) or name.lower() in RESERVED:
+            member.mistake(
+                f"a switch cannot be called {name}",
+                f"a name that is no datapath id and none of {', '.join(sorted(RESERVED))}",
+            )
         if spec is None:
             continue
         if spec.datapath in switches:
@@ -43,6 +52,15 @@ def parse(entry: FileEntry) -> dict[int, SwitchSpec]:
         else:
             switches[spec.datapath] = spec
     return switches
+
+
+def words(switches: dict[int, SwitchSpec]) -> frozenset[str]:
+    """The words that mean declared switches, in lower case: their names, datapath ids, and hosts with and without the
+    domain."""
+    hosts = [spec.host.lower() for spec in switches.values() if spec.host]
+    names = [spec.name.lower() for spec in switches.values()]
+    ids = [f"{datapath:016x}" for datapath in switches]
+    return frozenset((*names, *ids, *hosts, *(host.partition(".")[0] for host in hosts)))
 
 
 def wan_ports(switches: dict[int, SwitchSpec]) -> frozenset[str]:

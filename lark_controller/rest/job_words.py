@@ -11,6 +11,7 @@ from typing import Any, Final
 from flask import g
 
 from lark_common.errors import NotFoundError
+from lark_controller.policies.switches import RESERVED
 from lark_controller.rest.bodies import valid_job_id
 from lark_controller.rest.context import current
 
@@ -52,8 +53,8 @@ def job_or_word(word: str) -> str:
 
 def subject_of(word: str) -> str:
     """The subject of the audit trail that a word names: a job's id, the datapath id of a switch of that name, or the
-    word itself. Raises AmbiguousError."""
-    if _ID.fullmatch(word):
+    word itself; those that are kept for what is neither come first, whatever calls itself so. Raises AmbiguousError."""
+    if _ID.fullmatch(word) or word in RESERVED:
         return word
     found = job_or_word(word)
     if found == word:

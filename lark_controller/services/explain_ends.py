@@ -82,7 +82,8 @@ def ends_of(
             if job is None or next(desired.translating(job), None) is not None:
                 return ends
             return replace(ends, gateway=untranslated(job.job.number))
-    raise AdError("", f"{src} and {dst} have no address of the same IP version")
+    one, other = (text if job is None else job.called for text, (_, job) in ((src, first), (dst, second)))
+    raise AdError("", f"{one} and {other} have no address of the same IP version")
 
 
 def is_local(desired: Desired, address: Address) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from lark_common.errors import AmbiguousError, Candidate, NotFoundError
-from lark_common.runs import names
+from lark_common.runs import access_point, names
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.progress import as_now
 from lark_controller.services.node_patterns import node_of
@@ -91,6 +91,16 @@ def chosen(jobs: Iterable[Job]) -> list[Job]:
 def names_of(jobs: Iterable[Called]) -> dict[str, str]:
     """The names of jobs that are shown together, by id."""
     return names((each.id, f"{each.cluster}.{each.proc}", each.global_job_id) for each in jobs)
+
+
+def full_names_of(jobs: Iterable[Called]) -> dict[str, str]:
+    """CLUSTER.PROC of jobs by id, each with the access point in front as far as the GlobalJobId has it."""
+    return {
+        each.id: f"{point}#{each.cluster}.{each.proc}"
+        if (point := access_point(each.global_job_id))
+        else f"{each.cluster}.{each.proc}"
+        for each in jobs
+    }
 
 
 def live_names(jobs: Iterable[Job]) -> dict[str, str]:

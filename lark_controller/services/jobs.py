@@ -34,7 +34,7 @@ from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.services.account_writer import AccountWriter
 from lark_controller.services.external import ExternalAddresses
-from lark_controller.services.job_names import JobNames, names_of
+from lark_controller.services.job_names import JobNames, full_names_of, names_of
 from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.services.treatments import Treatments
@@ -99,6 +99,10 @@ class Jobs:
         """The host of jobs that a word names, with or without its domain; the word where it names none or several."""
         found = self._store.runs.hosts_meant(word)
         return found[0] if len(found) == 1 else word
+
+    def full_names(self, ids: Collection[str]) -> Mapping[str, str]:
+        """CLUSTER.PROC of the jobs among these ids, each with its access point as far as that is known."""
+        return full_names_of(self._store.runs.called(ids)) if ids else {}
 
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
         """The names of the jobs among these ids, live or ended, as a table shows them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from lark_controller.policies.compare import Comparison, compare
 from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
-from lark_controller.policies.reach import Deciding, Reach, reach
+from lark_controller.policies.reach import Deciding, Reach, Versions, reach
 from lark_controller.qos.warnings import policy_warnings, queue_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
@@ -68,10 +68,26 @@ def _one_of(places: threading.Semaphore, busy: str) -> Iterator[None]:
         places.release()
 
 
+# The IP versions of a job's addresses, by whether it has one of each.
+_VERSIONS: Final[Mapping[tuple[bool, bool], Versions]] = {
+    (False, False): frozenset(),
+    (True, False): frozenset({4}),
+    (False, True): frozenset({6}),
+    (True, True): frozenset({4, 6}),
+}
+
+
 def _decided(decider: Decider, jobs: Iterable[Job], pace: planning.Pace) -> Iterator[Deciding]:
     for job in jobs:
         pace.step()
-        yield Deciding(job.owner, decider.of(job), job.network_type, job.host)
+        yield Deciding(
+            job.owner,
+            decider.of(job),
+            job.network_type,
+            job.host,
+            job.vlan,
+            _VERSIONS[job.ipv4 is not None, job.ipv6 is not None],
+        )
 
 
 def _nothing(_: Policy) -> None:

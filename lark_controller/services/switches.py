@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from lark_common.errors import NotFoundError, SwitchError
+from lark_common.errors import SwitchError
 from lark_common.turns import next_turn
 from lark_controller.api.instances import Expected
 from lark_controller.api.switches import (
@@ -35,6 +35,7 @@ from lark_controller.services.explain_ends import Ends, ends_of
 from lark_controller.services.explain_own import explained_to, require_end_of
 from lark_controller.services.explain_transfers import StateOf, transfer_steps
 from lark_controller.services.job_names import live_names
+from lark_controller.services.switch_names import SwitchNames, is_known, known_switches
 from lark_controller.switches.openflow.dumps import Dump
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -57,12 +58,13 @@ class Switches:
         loop = self._reconciler
 
         async def read() -> tuple[SwitchStatus, ...]:
-            found = []
-            for number, datapath in enumerate(_known(loop)):
+            found: list[SwitchStatus] = []
+            names = SwitchNames.of(loop)
+            for number, datapath in enumerate(known_switches(loop)):
                 if number % _AT_A_TIME == _AT_A_TIME - 1:
                     # Thousands of switches are some ten milliseconds of the loop, and anybody may ask again and again.
                     await asyncio.sleep(0)
-                found.append(_status(loop, datapath, ports=False))
+                found.append(_status(loop, datapath, names, ports=False))
             return tuple(found)
 
         return self._loop.run(read(), LOOP_TIMEOUT)
@@ -89,7 +91,12 @@ class Switches:
     def find(self, datapath: str) -> SwitchStatus:
         """One switch, by datapath id (hexadecimal), name, or its host's name with or without the domain. Raises
         NotFoundError."""
-        return self._loop.call(lambda: _status(self._reconciler, _found(self._reconciler, datapath), ports=True))
+
+        def found() -> SwitchStatus:
+            names = SwitchNames.of(self._reconciler)
+            return _status(self._reconciler, names.found(datapath), names, ports=True)
+
+        return self._loop.call(found)
 
     def names(self, datapaths: Collection[str]) -> dict[str, str]:
         """The names of the switches among these datapath ids, in one call however many they are."""
@@ -97,11 +104,8 @@ class Switches:
 
         def found() -> dict[str, str]:
             numbers = {text: int(text, 16) for text in datapaths}
-            return {
-                text: (loop.switches.get(number) or SwitchState(number)).label(loop.desired_of(number))
-                for text, number in numbers.items()
-                if _is_known(loop, number)
-            }
+            names = SwitchNames.of(loop)
+            return {text: names.name(number) for text, number in numbers.items() if is_known(loop, number)}
 
         return self._loop.call(found) if datapaths else {}
 
@@ -120,7 +124,7 @@ class Switches:
         own = None if job is None else job.number
 
         async def read() -> tuple[Desired, flow_lists.SwitchFlows]:
-            number = _found(self._reconciler, datapath)
+            number = SwitchNames.of(self._reconciler).found(datapath)
             state = self._reconciler.switches.get(number)
             dump: Dump | None = None
             if state is not None and state.link is not None:
@@ -173,70 +177,17 @@ class Switches:
         return replace(found, steps=(*found.steps, *moved))
 
 
-def _known(loop: Reconciler) -> list[int]:
-    """The switches that are declared, have been connected since this start, or have jobs, which wait for them."""
-    return sorted({*loop.switches, *loop.desired.policy.switches, *loop.desired.edges()})
-
-
-def _is_known(loop: Reconciler, datapath: int) -> bool:
-    return datapath in loop.switches or datapath in loop.desired.policy.switches or loop.desired.count_at(datapath) > 0
-
-
-def _found(loop: Reconciler, text: str) -> int:
-    """A switch's datapath id from its id or name. Raises NotFoundError."""
-    for datapath, spec in loop.desired.policy.switches.items():
-        if spec.name == text:
-            return datapath
-    for datapath, known in loop.desired.switches.items():
-        if known.name == text:
-            return datapath
-    try:
-        number = int(text.removeprefix("0x").replace(":", ""), 16)
-    except ValueError:
-        number = -1
-    if _is_known(loop, number):
-        return number
-    found = _on_host(loop, text)
-    if len(found) > 1:
-        listed = ", ".join(map(dpid_text, found))
-        raise NotFoundError(f"{len(found)} switches are called {text} by their hosts: {listed}; accepted: one of these")
-    if not found:
-        raise NotFoundError(f"no switch has the name, datapath id or host {text}")
-    return found[0]
-
-
-def _on_host(loop: Reconciler, text: str) -> list[int]:
-    """The switches on the host of this name, or else on hosts whose names begin with it before the domain."""
-    hosts = {
-        datapath: _host(loop.desired_of(datapath), loop.switches.get(datapath) or SwitchState(datapath)).lower()
-        for datapath in _known(loop)
-    }
-    name = text.lower()
-    whole = [datapath for datapath, host in hosts.items() if name and host == name]
-    return whole or [datapath for datapath, host in hosts.items() if name and host.partition(".")[0] == name]
-
-
-def _host(desired: Desired, state: SwitchState) -> str:
-    """A switch's host: the one that the policy names, else that of the jobs there, else the bridge's description."""
-    spec = desired.policy.switches.get(state.datapath)
-    if spec is not None and spec.host:
-        return spec.host
-    # Ads tell at which switch a job is, so a description may say anything.
-    attached = next(desired.present_at(state.datapath), None)
-    return state.description if attached is None else attached.job.host
-
-
-def _status(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
+def _status(loop: Reconciler, datapath: int, names: SwitchNames, *, ports: bool) -> SwitchStatus:
     """One switch; without ``ports`` at a cost that does not grow with its jobs."""
     desired = loop.desired_of(datapath)
     state = loop.switches.get(datapath) or SwitchState(datapath)
     spec = desired.policy.switches.get(datapath)
     known = desired.switches.get(datapath)
-    host = _host(desired, state)
+    host = names.host(datapath)
     waiting = loop.confirmations.waiting_for(RulesAt(desired.ruled.host_called(host))) if host else 0
     return SwitchStatus(
         datapath=dpid_text(datapath),
-        name=state.label(desired),
+        name=names.name(datapath),
         role=str(spec.role if spec is not None else SwitchRole.EDGE),
         connected=state.link is not None,
         in_sync=state.in_sync,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from lark_common.runs import NetworkType
 from lark_controller.accounting.ledger import Ledger
@@ -33,6 +34,7 @@ from lark_controller.qos.reservation import Reservation
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.reconcile.switch import dpid_text
 from lark_controller.services.account_writer import AccountWriter
 from lark_controller.services.flow_deliveries import DeliveryWatch
 from lark_controller.services.jobs import Jobs
@@ -41,6 +43,9 @@ from lark_controller.services.reservations import Reservations
 from lark_controller.services.scitags import Scitags
 from lark_controller.services.treatments import Said, treatment
 from lark_controller.store import Store
+
+# Jobs of which those of a host are chosen: all that send or receive something.
+_ALL: Final = 1_000_000
 
 
 def _bounded(row: UsageRow) -> UsageRow:
@@ -168,6 +173,25 @@ class Accounts:
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """The present rates of live jobs by group, user, host or job, the most first."""
         return self._ledger.flowing(by, limit)
+
+    def at_switches(self, hosts: Collection[str]) -> Mapping[str, Rate]:
+        """The rates of the live jobs of these hosts (in lower case) by the datapath id of their switch; by the host
+        those of jobs at none."""
+        busy = self._ledger.flowing("job", _ALL)
+        here = {each.name: (each.host.lower(), each.rate) for each in busy if each.host and each.host.lower() in hosts}
+
+        def places() -> dict[str, str]:
+            found = {}
+            for job_id, (host, _) in here.items():
+                job = self._reconciler.directory.by_id.get(job_id)
+                datapath = None if job is None else self._reconciler.desired.datapath_of(job)
+                found[job_id] = host if datapath is None else dpid_text(datapath)
+            return found
+
+        rates: dict[str, Rate] = {}
+        for job_id, place in (self._loop.call(places) if here else {}).items():
+            rates[place] = rates.get(place, IDLE).plus(here[job_id][1])
+        return rates
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """The groups of the policy in force: their live jobs, what these send and receive now and have since this

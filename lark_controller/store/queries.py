@@ -26,6 +26,17 @@ _HOSTS_CALLED: Final = text(
     SELECT host FROM hosts WHERE lower(host) = :whole OR substr(lower(host), 1, :length) = :start
     """
 )
+_GROUPS_CALLED: Final = text(
+    """
+    WITH RECURSIVE groups_ (name) AS (
+        SELECT min(group_name) FROM runs
+        UNION ALL
+        SELECT (SELECT min(group_name) FROM runs WHERE runs.group_name > groups_.name)
+        FROM groups_ WHERE groups_.name IS NOT NULL
+    )
+    SELECT name FROM groups_ WHERE lower(name) = :whole OR substr(lower(name), 1, :length) = :start
+    """
+)
 _BY_ID: Final = select(*JOB_COLUMNS).where(runs.c.id == bindparam("job_id"))
 
 
@@ -134,10 +145,8 @@ def _of(owner: str | None) -> list[ColumnElement[bool]]:
 
 def hosts_called(connection: Connection, name: str) -> list[str]:
     """The hosts of runs of this name in any case, or else those with this first part of theirs, without a domain."""
-    whole = name.lower()
-    parameters = {"whole": whole, "start": f"{whole}.", "length": len(whole) + 1}
-    found = sorted(connection.execute(_HOSTS_CALLED, parameters).scalars())
-    return [each for each in found if each.lower() == whole] or found
+    found = sorted(connection.execute(_HOSTS_CALLED, parameters_of(name)).scalars())
+    return [each for each in found if each.lower() == name.lower()] or found
 
 
 def ending(connection: Connection, job_id: str) -> Ending | None:
@@ -178,11 +187,13 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
     query = select(*JOB_COLUMNS)
     for column, value in (
         (runs.c.owner, chosen.owner),
-        (runs.c.group_name, chosen.group),
+        (runs.c.user_name, chosen.user),
         (runs.c.global_job_id, chosen.global_job_id),
     ):
         if value is not None:
             query = query.where(column == value)
+    if chosen.group is not None:
+        query = query.where(one_of(runs.c.group_name, groups_meant(connection, chosen.group)))
     if chosen.host is not None:
         hosts = hosts_meant(connection, chosen.host)
         query = query.where(runs.c.host == hosts[0] if len(hosts) == 1 else runs.c.host.in_(hosts))
@@ -203,6 +214,23 @@ def hosts_meant(connection: Connection, name: str) -> list[str]:
     """The host of that name, or where none has it one in another case, or those with this first part of theirs."""
     known = connection.execute(select(runs.c.number).where(runs.c.host == name).limit(1)).first()
     return [name] if known else hosts_called(connection, name) or [name]
+
+
+def groups_meant(connection: Connection, name: str) -> list[str]:
+    """The groups of runs of that name in any case, as HTCondor compares them, and their subgroups."""
+    found = connection.execute(_GROUPS_CALLED, parameters_of(name)).scalars()
+    return sorted({name, *found})
+
+
+def one_of(column: ColumnElement[str], values: Sequence[str]) -> ColumnElement[bool]:
+    """The condition that a column has one of these values."""
+    return column == values[0] if len(values) == 1 else column.in_(values)
+
+
+def parameters_of(name: str) -> dict[str, str | int]:
+    """The parameters of a search for a name in any case, whole or before a dot."""
+    whole = name.lower()
+    return {"whole": whole, "start": f"{whole}.", "length": len(whole) + 1}
 
 
 def expired(connection: Connection, now: float) -> list[Job]:

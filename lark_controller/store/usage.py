@@ -20,6 +20,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    text,
     tuple_,
     update,
 )
@@ -31,7 +32,7 @@ from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import bulk
 from lark_controller.store.cursors import cursor_of, parts_in
-from lark_controller.store.queries import hosts_meant
+from lark_controller.store.queries import hosts_meant, one_of, parameters_of
 from lark_controller.store.rows import read_by_portions
 from lark_controller.store.schema import PEAK_COLUMNS, USAGE_COLUMNS, usage, usage_jobs
 
@@ -46,6 +47,32 @@ _OVER: Final = "SELECT number FROM usage_jobs WHERE number IN (SELECT value FROM
 _JOB_SUMS: Final = tuple(usage_jobs.c[name] for name in USAGE_COLUMNS)
 _PEAKS: Final = tuple(usage_jobs.c[name] for name in PEAK_COLUMNS)
 _SUMS: Final = tuple(usage.c[name] for name in USAGE_COLUMNS)
+# From each group to the next in the index, as for hosts: the cost is that of the groups there are.
+_GROUPS_OF_JOBS: Final = text(
+    """
+    WITH RECURSIVE groups_ (name) AS (
+        SELECT min(group_name) FROM usage_jobs
+        UNION ALL
+        SELECT (SELECT min(group_name) FROM usage_jobs WHERE usage_jobs.group_name > groups_.name)
+        FROM groups_ WHERE groups_.name IS NOT NULL
+    )
+    SELECT name FROM groups_ WHERE lower(name) = :whole OR substr(lower(name), 1, :length) = :start
+    """
+)
+_GROUPS_CALLED: Final = text(
+    """
+    WITH RECURSIVE groups_ (name) AS (
+        SELECT min(group_name) FROM usage WHERE kind = :kind AND seconds = :seconds
+        UNION ALL
+        SELECT (
+            SELECT min(group_name) FROM usage
+            WHERE kind = :kind AND seconds = :seconds AND usage.group_name > groups_.name
+        )
+        FROM groups_ WHERE groups_.name IS NOT NULL
+    )
+    SELECT name FROM groups_ WHERE lower(name) = :whole OR substr(lower(name), 1, :length) = :start
+    """
+)
 _OF_JOB: Final = {"group": usage_jobs.c.group_name, "user": usage_jobs.c.user_name, "host": usage_jobs.c.host}
 
 
@@ -158,20 +185,34 @@ def prune_jobs(connection: Connection, before: float, limit: int) -> int:
 def page(connection: Connection, chosen: UsageFilter, cursor: str | None, limit: int) -> UsagePage:
     """A page of use; a host may be named without its domain. Raises NotFoundError for a cursor that is none."""
     hosts = () if chosen.host is None else hosts_meant(connection, chosen.host)
+    groups = () if chosen.group is None else _groups_meant(connection, chosen, chosen.group)
     if chosen.by == "job":
-        return _jobs_page(connection, chosen, hosts, cursor, limit)
-    return _buckets_page(connection, chosen, hosts, cursor, limit)
+        return _jobs_page(connection, chosen, hosts, groups, cursor, limit)
+    return _buckets_page(connection, chosen, hosts, groups, cursor, limit)
 
 
-def jobs_query(chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int) -> Select[Any]:
+def _groups_meant(connection: Connection, chosen: UsageFilter, name: str) -> list[str]:
+    """The groups of the history of that name in any case, as HTCondor compares them, and their subgroups."""
+    if chosen.by == "job":
+        return sorted({name, *connection.execute(_GROUPS_OF_JOBS, parameters_of(name)).scalars()})
+    found = {name}
+    for seconds in {chosen.seconds, DAY}:
+        parameters = {**parameters_of(name), "kind": chosen.by, "seconds": seconds}
+        found |= set(connection.execute(_GROUPS_CALLED, parameters).scalars())
+    return sorted(found)
+
+
+def jobs_query(
+    chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int, groups: Sequence[str] = ()
+) -> Select[Any]:
     """The jobs that lived in a stretch of time, in the order in which they ended; those that live come last."""
     columns = (
         usage_jobs.c.ended_at, usage_jobs.c.number, usage_jobs.c.id, usage_jobs.c.owner, usage_jobs.c.user_name,
         usage_jobs.c.group_name, usage_jobs.c.host, usage_jobs.c.since, usage_jobs.c.at,
     )  # fmt: skip
     query = select(*columns, *_JOB_SUMS).where(usage_jobs.c.ended_at >= chosen.start, usage_jobs.c.since < chosen.end)
-    for name, values in _names(chosen, hosts).items():
-        query = query.where(_one_of(_OF_JOB[name], values))
+    for name, values in _names(chosen, hosts, groups).items():
+        query = query.where(one_of(_OF_JOB[name], values))
     order = (usage_jobs.c.ended_at, usage_jobs.c.number)
     if cursor is not None:
         ended_at, number = parts_in(cursor, (float, int))
@@ -179,20 +220,25 @@ def jobs_query(chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, li
     return query.order_by(*order).limit(limit + 1)
 
 
-def _names(chosen: UsageFilter, hosts: Sequence[str]) -> dict[str, Sequence[str]]:
+def _names(chosen: UsageFilter, hosts: Sequence[str], groups: Sequence[str]) -> dict[str, Sequence[str]]:
     """The names that are asked for, by subject."""
-    names = {"group": chosen.group, "user": chosen.user}
-    return {kind: (name,) for kind, name in names.items() if name is not None} | ({"host": hosts} if hosts else {})
-
-
-def _one_of(column: ColumnElement[str], values: Sequence[str]) -> ColumnElement[bool]:
-    return column == values[0] if len(values) == 1 else column.in_(values)
+    names: dict[str, Sequence[str]] = {"host": hosts} if hosts else {}
+    if chosen.group is not None:
+        names["group"] = groups or (chosen.group,)
+    if chosen.user is not None:
+        names["user"] = (chosen.user,)
+    return names
 
 
 def _jobs_page(
-    connection: Connection, chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int
+    connection: Connection,
+    chosen: UsageFilter,
+    hosts: Sequence[str],
+    groups: Sequence[str],
+    cursor: str | None,
+    limit: int,
 ) -> UsagePage:
-    rows = read_by_portions(connection.execute(jobs_query(chosen, hosts, cursor, limit)))
+    rows = read_by_portions(connection.execute(jobs_query(chosen, hosts, cursor, limit, groups)))
     found = [
         UsageRow(
             usage=Usage(*row[9:]),
@@ -211,7 +257,9 @@ def _jobs_page(
     return UsagePage(tuple(found), chosen.start, chosen.end, None, following)
 
 
-def buckets_query(chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int) -> Select[Any]:
+def buckets_query(
+    chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int, groups: Sequence[str] = ()
+) -> Select[Any]:
     """The buckets of a stretch of time by subject; without ``chosen.bucket`` one row a subject."""
     kind = chosen.by
     by_user = kind == "user"
@@ -221,10 +269,10 @@ def buckets_query(chosen: UsageFilter, hosts: Sequence[str], cursor: str | None,
     order = keys if chosen.bucket is None else [usage.c.start, *keys]
     sums = _SUMS if chosen.bucket is not None else tuple(func.sum(column).label(column.name) for column in _SUMS)
     query = select(start, usage.c.name, group, *sums).where(usage.c.kind == kind, _between(chosen))
-    if names := _names(chosen, hosts).get(kind):
-        query = query.where(_one_of(usage.c.name, names))
+    if names := _names(chosen, hosts, groups).get(kind):
+        query = query.where(one_of(usage.c.name, names))
     if by_user and chosen.group is not None:
-        query = query.where(usage.c.group_name == chosen.group)
+        query = query.where(one_of(usage.c.group_name, groups or (chosen.group,)))
     if chosen.bucket is None:
         query = query.group_by(*keys)
     if cursor is not None:
@@ -248,9 +296,14 @@ def _within(seconds: int, start: int, end: int) -> ColumnElement[bool]:
 
 
 def _buckets_page(
-    connection: Connection, chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int
+    connection: Connection,
+    chosen: UsageFilter,
+    hosts: Sequence[str],
+    groups: Sequence[str],
+    cursor: str | None,
+    limit: int,
 ) -> UsagePage:
-    rows = connection.execute(buckets_query(chosen, hosts, cursor, limit)).all()
+    rows = connection.execute(buckets_query(chosen, hosts, cursor, limit, groups)).all()
     found = tuple(_bucket_row(chosen, row) for row in rows[:limit])
     following = None
     if len(rows) > limit:

@@ -171,8 +171,10 @@ def test_a_number_that_two_access_points_have_is_shown_with_them(capsys: pytest.
 def test_rates_of_jobs_have_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     rate = {"outward": 1.0, "inward": 2.0, "wan_outward": 0.0, "wan_inward": 0.0}
     rest = {"rate": rate, "jobs": 1, "user": "alice", "group": "g", "host": "worker1"}
-    ids = ("submit1.example#103.0#17", "odd", None)
-    printing.rates([{"name": f"id{at}", "global_job_id": each} | rest for at, each in enumerate(ids)], "job")
+    # The name by which a job is found; its GlobalJobId may have another number.
+    names = ("submit1.example#103.0", "", None)
+    found = [{"name": f"id{at}", "global_job_id": "a#104.0#1", "job_name": each} for at, each in enumerate(names)]
+    printing.rates([each | rest for each in found], "job")
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["submit1.example#103.0", "id1", "id2"]
 
@@ -386,7 +388,8 @@ def test_map(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split() for line in users.splitlines()] == [
         ["FROM", "JOBS", "WAN", "TO", "alice", "TO", "bob"],
         ["alice", "2", "all", "all", "none"],
-        ["bob", "1", "some", "none", "none"],
+        # A single job has no other of its user's to reach.
+        ["bob", "1", "some", "none", "–"],
         ["…", "and", "7", "jobs", "of", "3", "other", "users"],
     ]
     assert cli.main(["map", "--json"]) == cli.OK

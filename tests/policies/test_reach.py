@@ -37,14 +37,23 @@ _DECISIONS = st.builds(
 )
 
 
-_JOBS = st.builds(Deciding, st.sampled_from("xyz"), _DECISIONS, st.sampled_from(NetworkType), st.sampled_from("hg"))
+_VERSIONS = st.sampled_from([frozenset(), frozenset({4}), frozenset({6}), frozenset({4, 6})])
+_OWNERS = st.sampled_from("xyz")
+# Behind NAT there are no VLANs.
+_TAGGED = st.sampled_from([NetworkType.OVS_BRIDGE, NetworkType.BRIDGE])
+_JOBS = st.one_of(
+    st.builds(Deciding, _OWNERS, _DECISIONS, st.sampled_from(NetworkType), st.sampled_from("hg"), st.none(), _VERSIONS),
+    st.builds(Deciding, _OWNERS, _DECISIONS, _TAGGED, st.just(""), st.sampled_from([10, 20]), _VERSIONS),
+)
 
 
 def passes(one: Deciding, other: Deciding, policy: Policy) -> bool:
     a, b = one.decision, other.decision
     if a.isolated or b.isolated or not (a.outbound and b.inbound):
         return False
-    if NetworkType.NONE in (one.network, other.network):
+    if NetworkType.NONE in (one.network, other.network) or one.vlan != other.vlan:
+        return False
+    if not (one.versions or {4, 6}) & (other.versions or {4, 6}):
         return False
     if other.network is NetworkType.NAT:
         return a.slice == b.slice and (one.network, one.host) == (NetworkType.NAT, other.host)
@@ -101,3 +110,15 @@ def test_users_with_few_jobs_are_summed_up() -> None:
     found = reach(decided, POLICY, 3)
     assert [(party.owner, party.jobs) for party in found.parties] == [("user29", 30), ("user28", 29), ("user27", 28)]
     assert (found.other_owners, found.other_jobs) == (27, 27 * 28 // 2)
+
+
+def test_jobs_of_two_vlans_or_ip_versions_reach_none() -> None:
+    decision = Decision(inbound=True, outbound=True)
+    ten, twenty = (Deciding("vera", decision, vlan=vlan) for vlan in (10, 20))
+    (party,) = reach([ten, twenty], POLICY, 12).parties
+    assert party.reaches == (Extent.NONE,)
+    (party,) = reach([ten, twenty, ten], POLICY, 12).parties
+    assert party.reaches == (Extent.SOME,)
+    four, six = Deciding("uma", decision, versions=frozenset({4})), Deciding("vic", decision, versions=frozenset({6}))
+    one, other = reach([four, six], POLICY, 12).parties
+    assert (one.reaches[1], other.reaches[0]) == (Extent.NONE, Extent.NONE)

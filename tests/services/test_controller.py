@@ -23,6 +23,7 @@ from lark_controller.flows.tables import Edge
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services import described_job, registration, switches
+from lark_controller.services.switch_names import SwitchNames
 from lark_controller.store import Store
 from lark_controller.switches.openflow.replies import PacketIn
 from tests.fixtures import frames
@@ -79,11 +80,11 @@ def test_the_loop_turns_to_other_work_while_all_switches_are_listed(
     order: list[str] = []
     status = switches._status
 
-    def listed(loop: Reconciler, datapath: int, *, ports: bool) -> SwitchStatus:
+    def listed(loop: Reconciler, datapath: int, names: SwitchNames, *, ports: bool) -> SwitchStatus:
         if not order:
             asyncio.get_running_loop().call_soon(order.append, "other work")
         order.append("a switch")
-        return status(loop, datapath, ports=ports)
+        return status(loop, datapath, names, ports=ports)
 
     with running(tmp_path) as controller:
         for datapath in (1, 2, 3):

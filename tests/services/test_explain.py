@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
-from lark_common.errors import NotFoundError
+from lark_common.errors import AdError, NotFoundError
 from lark_common.transfers import Treatment
 from lark_controller.api.external import ExternalWish, GatewayWord
 from lark_controller.controller import Controller
@@ -425,3 +425,10 @@ def test_a_wan_port_that_is_down_forwards_nothing(tmp_path: Path, network: FakeN
 
 async def _down(switch: FakeSwitch, port: int) -> None:
     switch.change_port(replace(switch.ports[port], up=False))
+
+
+def test_ends_of_two_ip_versions_are_named_as_their_users_do(tmp_path: Path) -> None:
+    with running(tmp_path) as controller:
+        job = post(controller, 1, "alice").job
+        with pytest.raises(AdError, match=r"^1\.0 and 2001:db8::1 have no address of the same IP version$"):
+            controller.switches.explain(job.id, "2001:db8::1", PATIENCE)

@@ -220,3 +220,23 @@ def test_more_rows_than_a_batch(store: Store) -> None:
     for number in range(4500):
         store.trail.record(NOW, "alice", "note", str(number))
     assert store.prune(NOW + 1) == Pruned(0, 4500)
+
+
+def test_a_group_is_found_in_any_case_with_its_subgroups(store: Store) -> None:
+    groups = ["group_cms", "GROUP_CMS", "group_cms.prod", "Group_CMS.Prod.x", "group_cmsx", "group", ""]
+    for number, group in enumerate(groups):
+        store.runs.register(a_run(number, group=group), "", "", "hook", NOW)
+
+    def found(name: str) -> list[str]:
+        return [job.group for job in store.runs.page(JobFilter(group=name), None, 10).jobs]
+
+    assert found("group_cms") == found("Group_CMS") == groups[:4]
+    assert found("GROUP_CMS.prod") == groups[2:4]
+    assert (found("group"), found("none"), found("group_cm_")) == (["group"], [], [])
+
+
+def test_jobs_of_one_owner_are_told_apart_by_user(store: Store) -> None:
+    for number, user in enumerate(("dave@a.example", "dave@b.example", "dave@a.example")):
+        store.runs.register(a_run(number, owner="dave", user=user), "", "", "hook", NOW)
+    found = store.runs.page(JobFilter(owner="dave", user="dave@b.example"), None, 10).jobs
+    assert [job.user for job in found] == ["dave@b.example"]

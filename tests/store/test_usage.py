@@ -195,6 +195,20 @@ def test_a_host_is_asked_for_without_its_domain(store: Store, by: str) -> None:
     assert hosts("worker") == set()
 
 
+@pytest.mark.parametrize("by", ["group", "user", "job"])
+def test_a_group_is_asked_for_in_any_case_with_its_subgroups(store: Store, by: str) -> None:
+    for number, group in enumerate(("group_cms", "GROUP_CMS", "group_cms.prod", "group_cmsx"), 1):
+        job = store.runs.register(a_run(number, group=group), "", "", "hook", NOW).job
+        store.usage.write([entry(job.number, job_id=job.id, group=group)])
+
+    def groups(word: str) -> set[str | None]:
+        return {row.group for row in asked(store, by, DAY_ONE - DAY, DAY_ONE + DAY, group=word).rows}
+
+    assert groups("group_cms") == groups("Group_CMS") == {"group_cms", "GROUP_CMS", "group_cms.prod"}
+    assert groups("group_cms.PROD") == {"group_cms.prod"}
+    assert groups("group") == set()
+
+
 def test_names_with_any_character_are_written_as_they_are(store: Store) -> None:
     name = "a\tb\\c\nd\re\\N 'x' \"ü\" 🐦 \\."
     for _ in range(2):

@@ -17,6 +17,13 @@ export const RANGES = [
 ];
 export const NONE = { inward: 0, outward: 0, wan_inward: 0, wan_outward: 0, transfer_inward: 0, transfer_outward: 0 };
 
+// The rates of these rows added up.
+export function added(rows) {
+  const sum = { ...NONE };
+  for (const { rate } of rows) for (const name of Object.keys(sum)) sum[name] += rate[name];
+  return sum;
+}
+
 // Rows of buckets as points of a line {at, …the members of NONE} in Mb/s, two for each bucket: where it begins (with
 // `until`, the end) and where it ends. `parts` are {rows, step}, the widest first; each goes to the end of its last whole bucket, and
 // the next goes on from there. `counted` is until when everything is in the rows: a bucket that ends later would seem low. Those

@@ -10,6 +10,7 @@ import * as session from "./session.js";
 import * as drops from "./views/drops.js";
 import * as events from "./views/events.js";
 import * as explain from "./views/explain.js";
+import * as finding from "./views/find.js";
 import * as group from "./views/group.js";
 import * as groups from "./views/groups.js";
 import * as job from "./views/job.js";
@@ -25,7 +26,8 @@ import * as version from "./views/version.js";
 
 // [first part of the address, view of the list, view of one]
 const VIEWS = { "": [overview], jobs: [jobs, job], users: [jobs, user], groups: [groups, group], switches: [switches, oneSwitch],
-  reservations: [reservations], explain: [explain], policy: [policy, version], events: [events], drops: [drops], map: [map] };
+  reservations: [reservations], explain: [explain], policy: [policy, version], events: [events], drops: [drops], map: [map],
+  find: [undefined, finding] };
 const MENU = [["", "Overview"], ["map", "Map"], ["jobs", "Jobs"], ["groups", "Groups"], ["switches", "Switches"], ["drops", "Drops"], ["reservations", "Reservations"],
   ["explain", "Explain"], ["policy", "Policy"], ["events", "Events"]];
 const HEADING = "heading";
@@ -270,6 +272,8 @@ function show() {
       polls.push(made);
       return made;
     },
+    // On to another address, which a step back does not come from.
+    lead: (where) => mine.signal.aborted || location.replace(where),
     signedOut: (reason) => signOut(reason),
     // Another address in place of this one, without a step in the history.
     replace(...where) {

@@ -34,11 +34,10 @@ export const userLink = (name) => (name ? link(name, "users", name) : "–");
 export const groupLink = (name) => (name ? link(name, "groups", name) : "–");
 export const switchLink = (datapath, name = datapath) => link(name || datapath, "switches", datapath);
 
-// A text in which ids of jobs and datapaths lead to what they name. Both have 16 digits; those of datapaths begin with zeros,
-// and those of jobs are digests.
+// A text in which ids of jobs and datapaths lead to what they name. Both have 16 digits: which of them one is, is looked up there.
 export function linked(text) {
   return String(text).split(/\b([0-9a-f]{16})\b/).map((part, at) => (at % 2 === 0 ? part
-    : h("a", { class: "code", href: part.startsWith("0000") ? to("switches", part) : to("jobs", part) }, part)));
+    : h("a", { class: "code", href: to("find", part) }, part)));
 }
 
 const GOOD = new Set(["enforced", "in sync", "forwarded", "installed", "valid", "active", "standby"]);

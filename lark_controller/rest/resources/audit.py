@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from lark_controller.api.audit import AuditEntry
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.bodies import next_url
 from lark_controller.rest.context import current
@@ -39,8 +40,8 @@ def index(query: dict[str, Any]) -> dict[str, object]:
     elif subject is not None:
         subject = subject_of(subject)
     page = current().controls.audit.page(subject, query.get("cursor"), query["limit"])
-    names = _names({each.subject for each in page.entries})
-    entries = [each._replace(name=names.get(each.subject)) for each in shown_entries(page.entries)]
+    jobs, switches = _names({each.subject for each in page.entries})
+    entries = [_named(each, jobs, switches) for each in shown_entries(page.entries)]
     return {"entries": entries, "next": next_url(page.next_cursor), "next_cursor": page.next_cursor}
 
 
@@ -51,9 +52,17 @@ def _needed(subject: str | None) -> str:
     return subject
 
 
-def _names(subjects: set[str]) -> Mapping[str, str]:
-    """The names of the jobs and switches among the subjects of entries."""
+def _named(entry: AuditEntry, jobs: Mapping[str, str], switches: Mapping[str, str]) -> AuditEntry:
+    """An entry with the name of its job or switch."""
+    if entry.subject in jobs:
+        return entry._replace(name=jobs[entry.subject], kind="job")
+    name = switches.get(entry.subject)
+    return entry if name is None else entry._replace(name=name, kind="switch")
+
+
+def _names(subjects: set[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The names of the jobs and of the switches among the subjects of entries."""
     controls = current().controls
     ids = {each for each in subjects if _ID.fullmatch(each)}
     jobs = controls.jobs.names(ids)
-    return {**jobs, **controls.switches.names(ids - set(jobs))}
+    return jobs, controls.switches.names(ids - set(jobs))

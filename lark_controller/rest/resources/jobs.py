@@ -139,6 +139,7 @@ def index(query: dict[str, Any]) -> Response:
         state,
         query.get("global_job_id"),
         newest=query["order"] == "newest",
+        user=query.get("user"),
     )
     page = current().controls.jobs.page(chosen, query.get("cursor"), query["limit"])
     usages = current().controls.usage.of_jobs(page.jobs)

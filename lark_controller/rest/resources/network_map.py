@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Annotated, Final
 
 from marshmallow import fields
 
+from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.usage import IDLE, Rate
 from lark_controller.api.described import Dpid
 from lark_controller.api.reservations import LinkStatus
 from lark_controller.api.switches import AWAY, IN_SYNC, OUT_OF_SYNC, STATES, PortLoad, SwitchStatus, state_of
+from lark_controller.api.usage import UsageControls
 from lark_controller.api.workers import RuledWorker
 from lark_controller.policies.reach import Party
 from lark_controller.policies.topology import ACCESS, is_wan
@@ -129,8 +131,7 @@ def show() -> dict[str, object]:
     """Show switches with their load, the way to the WAN, and which users reach each other."""
     controls = current().controls
     switches = controls.switches.all()
-    # Hosts in lower case: the policy may write a name in another case than its worker.
-    rates = {each.name.lower(): each.rate for each in controls.usage.flowing("host", _ALL)}
+    rates = _by_host(controls.usage.flowing("host", _ALL))
     links = controls.reservations.links().items
     access = {link.name.removeprefix(ACCESS): link for link in links if link.name.startswith(ACCESS)}
     trunks = [link for link in links if not link.name.startswith(ACCESS)]
@@ -140,10 +141,14 @@ def show() -> dict[str, object]:
         for each in switches
         if each.role == "core"
     ]
-    ruled = {each.host.lower(): each for each in controls.workers.ruled()}
-    edges = [
-        _drawn(each, ruled.pop(each.host.lower(), None), rates, access) for each in switches if each.role == "edge"
-    ]
+    ruled = _merged(controls.workers.ruled())
+    edges = []
+    at_edges = [each for each in switches if each.role == "edge"]
+    shown = _split(at_edges, rates, controls.usage)
+    # The first of a host's switches stands for its jobs at none, too.
+    for each in at_edges:
+        there = ruled.pop(each.host.lower(), None)
+        edges.append(_drawn(each, there, shown[each.datapath], access))
     edges += [_without_switch(each, rates, access) for each in ruled.values()]
     drawn, others = _chosen(edges)
     reach = controls.policy.reach()
@@ -163,20 +168,57 @@ def show() -> dict[str, object]:
     }
 
 
-def _drawn(
-    switch: SwitchStatus, ruled: RuledWorker | None, rates: Mapping[str, Rate], access: Mapping[str, LinkStatus]
-) -> MapSwitch:
+def _by_host(flowing: Iterable[Flowing]) -> dict[str, Rate]:
+    """The rates by host in lower case: the policy, or another slot, may write a name in another case."""
+    rates: dict[str, Rate] = {}
+    for each in flowing:
+        rates[each.name.lower()] = rates.get(each.name.lower(), IDLE).plus(each.rate)
+    return rates
+
+
+def _merged(ruled: Iterable[RuledWorker]) -> dict[str, RuledWorker]:
+    """The workers with jobs at no switch, by host in lower case."""
+    found: dict[str, RuledWorker] = {}
+    for each in ruled:
+        name = each.host.lower()
+        other = found.get(name)
+        found[name] = (
+            each if other is None else replace(other, jobs=other.jobs + each.jobs, waiting=other.waiting + each.waiting)
+        )
+    return found
+
+
+def _split(switches: Sequence[SwitchStatus], rates: Mapping[str, Rate], usage: UsageControls) -> dict[str, Rate]:
+    """The rate at each switch: its host's, and of a host with several switches that of the jobs at each; the first has
+    that of the jobs at none as well."""
+    there: dict[str, list[str]] = {}
+    for each in switches:
+        there.setdefault(each.host.lower(), []).append(each.datapath)
+    several = {host for host, found in there.items() if host and len(found) > 1}
+    of_jobs = usage.at_switches(several) if several else {}
+    shown: dict[str, Rate] = {}
+    for host, (first, *others) in there.items():
+        shown |= {other: of_jobs.get(other, IDLE) for other in others}
+        shown[first] = (
+            rates.get(host, IDLE) if host not in several else of_jobs.get(first, IDLE).plus(of_jobs.get(host, IDLE))
+        )
+    return shown
+
+
+def _drawn(switch: SwitchStatus, ruled: RuledWorker | None, rate: Rate, access: Mapping[str, LinkStatus]) -> MapSwitch:
     """A worker with a switch, which may have jobs at none as well."""
+    # Those at none wait at one of a host's switches, not at each of them.
+    waiting = 0 if ruled is None else switch.waiting
     return MapSwitch(
         switch.datapath,
         # One that nobody has named is better known by its host.
         switch.host if switch.host and switch.name == switch.datapath else switch.name,
         switch.connected,
         switch.in_sync,
-        switch.waiting,
-        switch.state,
+        waiting,
+        state_of(connected=switch.connected, in_sync=switch.in_sync, waiting=waiting),
         switch.jobs + (0 if ruled is None else ruled.jobs),
-        rates.get(switch.host.lower(), IDLE),
+        rate,
         *_of(switch.host, access),
     )
 

@@ -75,7 +75,9 @@ class UsageQuery(PageQuery):
         validate=validate.OneOf([*NAMES, "none"]),
         metadata=meta("Rows by minute, hour or day; none: one row for the whole stretch"),
     )
-    group = fields.String(validate=WORD, metadata=meta("AcctGroup (by group, user or job)"))
+    group = fields.String(
+        validate=WORD, metadata=meta("AcctGroup in any case, with its subgroups (by group, user or job)")
+    )
     user = fields.String(validate=WORD, metadata=meta("User (by user or job)"))
     host = fields.String(validate=WORD, metadata=meta("Machine (by host or job)"))
     format = fields.String(validate=validate.OneOf(("json", "csv")), metadata=meta("csv, whatever `Accept` has"))
@@ -141,7 +143,11 @@ def usage(query: dict[str, Any]) -> Any:
 def rates(query: dict[str, Any]) -> dict[str, object]:
     """List the rates of live jobs now, the most first."""
     controls = current().controls
-    return {"rates": controls.usage.flowing(query["by"], query["limit"]), "away": controls.drops.away()}
+    found = controls.usage.flowing(query["by"], query["limit"])
+    # An ad's ClusterId may be another than that of its GlobalJobId: a job is found by the first.
+    names = controls.jobs.full_names([each.name for each in found]) if query["by"] == "job" else {}
+    rows = [dataclasses.replace(each, job_name=names.get(each.name)) for each in found]
+    return {"rates": rows, "away": controls.drops.away()}
 
 
 @operation(

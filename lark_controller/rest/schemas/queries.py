@@ -114,7 +114,8 @@ class JobQuery(PageQuery):
     """A choice of jobs."""
 
     owner = fields.String(validate=WORD, metadata=meta("Owner"))
-    group = fields.String(validate=WORD, metadata=meta("AcctGroup"))
+    user = fields.String(validate=WORD, metadata=meta("User, of one or several domains of an Owner"))
+    group = fields.String(validate=WORD, metadata=meta("AcctGroup in any case, with its subgroups"))
     host = fields.String(validate=WORD, metadata=meta("Machine; its first part will do"))
     global_job_id = fields.String(validate=WORD, metadata=meta("GlobalJobId"))
     state = fields.String(

@@ -143,6 +143,7 @@ class FlowingSchema(Written):
     user = maybe_text("User (by user, job)")
     host = maybe_text("Machine (by host, job)")
     global_job_id = maybe_text("GlobalJobId (by job)")
+    job_name = maybe_text("CLUSTER.PROC with the access point, as the job is found by it (by job)")
     jobs = a_number("Jobs that send or receive now")
     rate = fields.Nested(RateSchema, required=True, metadata=meta("Their rates added up"))
 

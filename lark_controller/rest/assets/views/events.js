@@ -9,8 +9,8 @@ import { pages } from "./jobs.js";
 const PAGE = 100;
 
 // What an event is about: a job, the policy, a switch, or something else in its own word, such as a reservation of no job.
-function about({ subject, name }) {
-  if (name) return subject.startsWith("0000") ? switchLink(subject, name) : jobLink(subject, name);
+function about({ subject, name, kind }) {
+  if (name) return kind === "switch" ? switchLink(subject, name) : jobLink(subject, name);
   return subject === "policy" ? link("policy", "policy") : subject;
 }
 

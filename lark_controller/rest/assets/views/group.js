@@ -3,13 +3,20 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, rate, several } from "../format.js";
-import { NONE, history } from "../history.js";
+import { NONE, added, history } from "../history.js";
 import { facts, headed, note } from "../parts.js";
 import { remember } from "../samples.js";
 import { jobTable, pages } from "./jobs.js";
 import { used } from "./usage.js";
 
 const KNOWN = 1000;
+
+// The rates of an AcctGroup in any case, with its subgroups, added up; null where none of its jobs sends or receives.
+function rateOf(rates, group) {
+  const name = group.toLowerCase();
+  const own = rates.filter((each) => each.name.toLowerCase() === name || each.name.toLowerCase().startsWith(`${name}.`));
+  return own.length ? added(own) : null;
+}
 
 export function open({ one, query, paint, live, signal }) {
   let [group, page] = [null, null];
@@ -30,9 +37,9 @@ export function open({ one, query, paint, live, signal }) {
       ["Dropped at the core", several(group.core_drops, "packet")])
       : note("plain", "The policy in force has no group of this name; its jobs are in the group that takes them instead."),
     group && group.unkept.length > 0 && note("poor", h("strong", {}, "Not all of its rates is kept: "), group.unkept.join("; ")),
-    headed("Over time", `Jobs with AcctGroup ${one}`, plotted.view()),
+    headed("Over time", `Jobs with AcctGroup ${one} or a subgroup of it`, plotted.view()),
     group && headed("Use", "Since the controller’s start", used(group.usage)),
-    headed(`Live jobs with AcctGroup ${one}`, null, jobTable(page.jobs, { empty: "None." }), pages(query, page.next_cursor, "groups", one)),
+    headed(`Live jobs with AcctGroup ${one}`, "or a subgroup of it", jobTable(page.jobs, { empty: "None." }), pages(query, page.next_cursor, "groups", one)),
   ];
   live(3, async (stop) => {
     const [{ groups }, jobs, { rates }] = await Promise.all([
@@ -45,7 +52,7 @@ export function open({ one, query, paint, live, signal }) {
     [group, page] = [groups.find((each) => each.name === one), jobs];
     // The history is by AcctGroup, and so are the rates that go on with it. A group of the policy that no job has as its AcctGroup
     // has no history; what it moves now is all there is to show.
-    const now = rates.find((each) => each.name === one)?.rate;
+    const now = rateOf(rates, one);
     remember(`group ${one}`, Date.now(), now || (!jobs.jobs.length && group?.rate) || NONE);
     draw();
   });

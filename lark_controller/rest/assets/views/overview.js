@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, duration, moment, rate, several } from "../format.js";
-import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, userLink } from "../parts.js";
+import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to } from "../parts.js";
 import { dropSum, dropTable } from "./drops.js";
 import { eventList } from "./events.js";
 import { groupTable } from "./groups.js";
@@ -52,7 +52,7 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
         headed("Groups", link("All groups", "groups"), groupTable(groups)),
         drops.length > 0 && headed("Dropped now", link("All drops", "drops"), dropTable(drops, { whole: false })),
         users.length > 0 && section("Users that send and receive most", table("Users that send and receive most", [
-          { head: "User", cell: (one) => userLink(one.user.split("@")[0]) },
+          { head: "User", cell: (one) => link(one.user, "users", one.user.split("@")[0], { user: one.user }) },
           { head: "Group", narrow: false, cell: (one) => groupLink(one.group) },
           { head: "Active jobs", number: true, cell: (one) => count(one.jobs) },
           { head: "Sent", number: true, cell: (one) => rate(one.rate.outward) },

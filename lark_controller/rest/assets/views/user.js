@@ -3,47 +3,63 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { rate } from "../format.js";
-import { NONE, history } from "../history.js";
-import { facts, headed } from "../parts.js";
+import { added, history } from "../history.js";
+import { facts, headed, link } from "../parts.js";
 import { remember } from "../samples.js";
 import { jobTable, pages } from "./jobs.js";
 
 const KNOWN = 1000;
+// Users of one Owner that have a plot each.
+const PLOTS = 4;
 
 export function open({ one, query, paint, live, signal }) {
   let found = null;
-  let plotted = null;
-  // Use is kept by User (alice@example.org), jobs are found by Owner (alice).
-  let user = null;
-  let now = null;
-  const draw = () => paint(`User ${one}`, found ? content(found) : h("p", { class: "empty" }, "Loading…"));
+  // Use is kept by User (alice@example.org), jobs are found by Owner (alice), who may be several Users.
+  const known = new Set();
+  const rates = new Map();
+  const plots = new Map();
+  const chosen = () => (query.user ? [query.user] : [...known].sort());
+  const draw = () => paint(`User ${query.user || one}`, found ? content(found) : h("p", { class: "empty" }, "Loading…"));
   draw();
 
-  const content = ({ current, refused, ended }) => [
-    now && facts(["Sent now", rate(now.outward)], ["Received now", rate(now.inward)],
-      ["Moved out now", rate(now.transfer_outward)], ["Moved in now", rate(now.transfer_inward)]),
-    plotted && headed("Over time", user, plotted.view()),
-    headed("Live jobs", null, jobTable(current.jobs, { empty: "None." }), pages(query, current.next_cursor, "users", one)),
-    refused.jobs.length > 0 && headed("Refused", null, jobTable(refused.jobs, { label: "Refused jobs" })),
-    headed("Ended last", null, jobTable(ended.jobs, { label: "Ended jobs", empty: "None." })),
-  ];
+  function plot(user) {
+    if (!plots.has(user)) plots.set(user, history({
+      live, draw, signal, by: "user", choose: () => ({ user }), subject: `user ${user}`, label: `Traffic of ${user}`,
+    }));
+    return plots.get(user);
+  }
+
+  function whose() {
+    if (query.user) return h("p", { class: "reason", key: "whose" }, `Of ${query.user} alone. `, link(`All of ${one}`, "users", one));
+    return known.size > 1 && h("p", { class: "reason", key: "whose" }, "The sum of ",
+      chosen().map((user, at) => [at > 0 && ", ", link(user, "users", one, { user })]), ".");
+  }
+
+  const content = ({ current, refused, ended }) => {
+    const users = chosen();
+    const now = added(users.map((user) => ({ rate: rates.get(user) })));
+    return [
+      users.length > 0 && [facts(["Sent now", rate(now.outward)], ["Received now", rate(now.inward)],
+        ["Moved out now", rate(now.transfer_outward)], ["Moved in now", rate(now.transfer_inward)]), whose()],
+      users.slice(0, PLOTS).map((user) => headed(users.length > 1 ? `Over time, ${user}` : "Over time", users.length > 1 ? null : user, plot(user).view())),
+      headed("Live jobs", null, jobTable(current.jobs, { empty: "None." }), pages(query, current.next_cursor, "users", one)),
+      refused.jobs.length > 0 && headed("Refused", null, jobTable(refused.jobs, { label: "Refused jobs" })),
+      headed("Ended last", null, jobTable(ended.jobs, { label: "Ended jobs", empty: "None." })),
+    ];
+  };
   live(4, async (stop) => {
-    const some = (state, limit, cursor) => get(["jobs"], { owner: one, state, order: "newest", limit, cursor }, stop);
-    const [current, refused, ended, { rates }] = await Promise.all([some("live", 25, query.cursor), some("refused", 5), some("ended", 10),
+    const some = (state, limit, cursor) => get(["jobs"], { owner: one, user: query.user, state, order: "newest", limit, cursor }, stop);
+    const [current, refused, ended, moving] = await Promise.all([some("live", 25, query.cursor), some("refused", 5), some("ended", 10),
       get(["rates"], { by: "user", limit: KNOWN }, stop)]);
-    return { current, refused, ended, rates };
+    return { current, refused, ended, moving: moving.rates };
   }, (answer) => {
     found = answer;
-    user ||= [...answer.current.jobs, ...answer.ended.jobs][0]?.user || null;
-    if (user) {
-      now = { ...NONE };
-      for (const row of answer.rates.filter((each) => each.user === user)) {
-        for (const name of Object.keys(now)) now[name] += row.rate[name];
-      }
-      remember(`user ${user}`, Date.now(), now);
-      plotted ||= history({
-        live, draw, signal, by: "user", choose: () => ({ user }), subject: `user ${user}`, label: `Traffic of ${user}`,
-      });
+    for (const job of [...answer.current.jobs, ...answer.ended.jobs]) if (job.user) known.add(job.user);
+    // A User whose jobs are on another page of the list.
+    for (const { user } of answer.moving) if (user.split("@")[0] === one) known.add(user);
+    for (const user of chosen()) {
+      rates.set(user, added(answer.moving.filter((each) => each.user === user)));
+      remember(`user ${user}`, Date.now(), rates.get(user));
     }
     draw();
   });
