@@ -241,24 +241,29 @@ def _too_much(policy: Policy, spec: TopologySpec) -> list[str]:
     # Where one has room, smaller ones have it, too: of many hosts and many rules few are looked at.
     defaults.sort(reverse=True)
     return [
-        *islice(_tight(topology, hosts), MOST),
+        *_tight(topology, hosts),
         *_large_defaults(topology, hosts, defaults),
     ]
 
 
 def _tight(topology: Topology, hosts: Iterable[HostSpec]) -> Iterator[str]:
-    """Hosts whose jobs can have no request of 1 Mb/s or more. On the way to a WAN the first host of each switch stands
-    for those with as wide an access link."""
+    """Hosts whose jobs can have no request of 1 Mb/s or more. On the way to a WAN the first host of a switch stands for
+    those with as wide an access link, and few are looked at: finding a way costs as much as there are links."""
+    for host in islice(_perhaps_tight(topology, hosts), MOST):
+        if clause := _narrow(topology, host.name, 1, f"topology.hosts.{host.name}"):
+            yield f"{clause}: every job that asks for 1 Mb/s or more is refused there"
+
+
+def _perhaps_tight(topology: Topology, hosts: Iterable[HostSpec]) -> Iterator[HostSpec]:
     seen: set[str] = set()
+    narrow = topology.spec.reserves is Reserves.WAN and any(each.capacity < 2 for each in topology.spec.links)
     for host in hosts:
         # Half duplex takes it twice.
         wide = host.capacity is None or host.capacity >= 2
-        if wide and (topology.spec.reserves is Reserves.HOST or host.switch in seen):
+        if wide and (not narrow or host.switch in seen):
             continue
-        if wide:
-            seen.add(host.switch)
-        if clause := _narrow(topology, host.name, 1, f"topology.hosts.{host.name}"):
-            yield f"{clause}: every job that asks for 1 Mb/s or more is refused there"
+        seen.add(host.switch)
+        yield host
 
 
 def _large_defaults(topology: Topology, hosts: Iterable[HostSpec], defaults: Sequence[tuple[float, int]]) -> list[str]:
