@@ -20,7 +20,6 @@ from lark_controller.api.policy import PolicyVersion
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider, needed_attributes
-from lark_controller.policies.file import load
 from lark_controller.qos.reservation import Reservation
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
@@ -49,6 +48,7 @@ from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
 from lark_controller.services.scitags import RegistryFile, Scitags
+from lark_controller.services.stored_policy import load_stored
 from lark_controller.services.switch_check import SwitchCheck
 from lark_controller.services.switches import Switches
 from lark_controller.services.usage import Accounts
@@ -87,7 +87,7 @@ class Controller:
         self._store, self._taken = store, taken
         self.audit = store.trail
         self._lease, self._read_seconds = lease_seconds, keeping.read_seconds
-        in_force = load(policy.text) if taken is None else taken.prepared.desired.policy
+        in_force = load_stored(policy) if taken is None else taken.prepared.desired.policy
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_reported, fence)
         ledger, pairs = Ledger(), PairLedger()

@@ -30,7 +30,11 @@ def _bandwidth(bandwidth: Answer, asked: float | None) -> str:
     if not rate:
         return "no bandwidth requested"
     counted = rate if bandwidth["maximum"] is None else min(rate, bandwidth["maximum"])
-    return f"{counted:g} Mb/s {'at most' if bandwidth['mode'] == 'cap' else 'guaranteed'}"
+    if bandwidth["mode"] == "cap":
+        return f"{counted:g} Mb/s at most"
+    if bandwidth["ceiling"] is not None and counted > bandwidth["ceiling"]:
+        return f"{bandwidth['ceiling']:g} Mb/s guaranteed (its ceiling, of {counted:g} requested)"
+    return f"{counted:g} Mb/s guaranteed"
 
 
 def words(decision: Answer, job: Answer) -> str:

@@ -379,7 +379,8 @@ def policy_difference(found: Answer) -> None:
     for sign, name in (("---", "old"), ("+++", "new")):
         each = found[name]
         print(clean(f"{sign} version {each['version']}, {each['at']}, by {each['actor']}"))
-    for line in found["diff"].splitlines():
+    # A text that is in the store may have other line breaks of YAML: such a line would have no sign.
+    for line in found["diff"].split("\n")[:-1]:
         print(_word(clean(line), _SIGNS.get(line[:1])))
     if not found["diff"]:
         print("The texts are equal.")

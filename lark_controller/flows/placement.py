@@ -31,6 +31,10 @@ class WanPort(NamedTuple):
     up: bool = True
 
 
+# Names of uplinks in a sentence.
+_NAMED: Final = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Switch:
     """The properties of a connected switch that flows depend on.
@@ -99,6 +103,21 @@ class Switch:
             return f"it has no port {name}"
         whose = "an uplink" if self.ports[name] in self.uplinks else "the host itself"
         return f"its port {name} is {whose}, not a job's"
+
+
+def cut_off(switch: Switch, policy: Policy) -> str:
+    """The reason why nothing leaves a worker's switch, nor comes there from elsewhere; ``""`` where an uplink is one of
+    its ports."""
+    if not switch.is_edge or switch.uplinks:
+        return ""
+    spec = policy.switches.get(switch.datapath)
+    named = [] if spec is None else [str(port.port) for name, port in spec.ports.items() if name.startswith("uplink")]
+    named = [*policy.edge_uplinks, *named]
+    lacking = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+    return (
+        f"none of its ports is an uplink as the policy describes them ({lacking}): what its jobs and the worker itself"
+        " send to others is dropped, and so is what others send to them"
+    )
 
 
 @dataclass(frozen=True, slots=True)

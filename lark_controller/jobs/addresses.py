@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from itertools import chain
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -54,14 +55,21 @@ class Assigned(NamedTuple):
     block: Network
 
 
+def never_given(network: Network) -> tuple[Address, ...]:
+    """The addresses of a network that no job may have: the first and last of an IPv4 network (RFC 919), and the first
+    of an IPv6 network (the subnet-router anycast address, RFC 4291, 2.6.1)."""
+    if network.prefixlen >= network.max_prefixlen - 1:
+        return ()
+    return (network[0], network[-1]) if network.version == 4 else (network[0],)
+
+
 class BlockAllocator:
     """Gives addresses out of ``networks`` in blocks of the given prefix lengths (IPv4, IPv6), or twice, four times, …
     as large.
 
-    ``reserved`` addresses (gateways), and the first and last address of an IPv4 network (RFC 919) and the first of an
-    IPv6 network (the subnet-router anycast address, RFC 4291, 2.6.1), are never given. A job takes an address of a
-    block that its group and user have, or else of the block behind those; an address that was given back is given again
-    only when its block has no other.
+    ``reserved`` addresses (gateways), and those that no job may have (:func:`never_given`), are not given. A job takes
+    an address of a block that its group and user have, or else of the block behind those; an address that was given
+    back is given again only when its block has no other.
     """
 
     def __init__(
@@ -71,7 +79,7 @@ class BlockAllocator:
         reserved: Iterable[Address] = (),
     ) -> None:
         networks = tuple(networks)
-        kept = tuple(reserved)
+        kept = (*reserved, *chain.from_iterable(map(never_given, networks)))
         self._spaces = {
             version: _AddressBlocks(
                 version,
@@ -176,11 +184,6 @@ class _AddressBlocks:
         self._shift = self.bits - prefix
         self._most = max(1, LARGEST >> max(0, self._shift))
         self._reserved = set(reserved)
-        for first, length in self.networks:
-            if length < self.bits - 1:
-                self._reserved.add(first)
-                if version == 4:
-                    self._reserved.add(first + (1 << (self.bits - length)) - 1)
         # By each of its units.
         self._blocks: dict[int, _Block] = {}
         # Blocks of a tenant with a free address, the one to take first at the front.

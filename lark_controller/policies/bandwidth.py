@@ -51,5 +51,6 @@ def decide(rules: tuple[BandwidthRule, ...], ads: Ads) -> tuple[HostBandwidth | 
             borrows = holds(f'MY.{ATTRIBUTE} =?= "{BandwidthMode.GUARANTEE}"', ads)
             met |= dict(values_met(f"MY.{ATTRIBUTE}", ads))
         because = Because(RuleKind.BANDWIDTH, rule.position, rule.line, rule.when or "true", tuple(met.items()))
-        return HostBandwidth(borrows, rule.default, rule.maximum, rule.ceiling), because
+        # A cap is the ceiling itself.
+        return HostBandwidth(borrows, rule.default, rule.maximum, rule.ceiling if borrows else None), because
     return None, None

@@ -34,6 +34,12 @@ class Cover:
         """True if every address of ``network`` is in one of these."""
         return self._holder(network) is not None
 
+    def holds_all(self, network: Network) -> bool:
+        """True if every address of ``network`` is in these, be they many."""
+        start, end = self._within(network)
+        outer = self._outer[network.version][start:end]
+        return self.contains(network) or sum(each.num_addresses for each in outer) == network.num_addresses
+
     def overlapping(self, network: Network) -> Network | None:
         """One of these that shares an address with ``network``; None where none does."""
         holder = self._holder(network)

@@ -79,11 +79,11 @@ SHORTEST_BLOCKS: Final = (8, 16)
 Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule, BandwidthRule, TransferRule, ScitagsRule)
 
 
-def load(text: str, source: str = "policy.yaml") -> Policy:
+def load(text: str, source: str = "policy.yaml", *, stored: bool = False) -> Policy:
     """Reads a policy from a file's text. Raises PolicyError with all mistakes, in file order; ``source`` names the
-    file."""
+    file. One that is ``stored`` may have characters that are refused in another."""
     mistakes: list[Mistake] = []
-    policy = _read(text, mistakes)
+    policy = _read(text, mistakes, stored)
     if policy is not None and not mistakes:
         _check_attributes(policy, mistakes)
     if mistakes or policy is None:
@@ -99,8 +99,8 @@ def _check_attributes(policy: Policy, mistakes: list[Mistake]) -> None:
         mistakes.append(Mistake(1, 1, "policies", f"{count} different attributes in all expressions", accepted))
 
 
-def _read(text: str, mistakes: list[Mistake]) -> Policy | None:
-    root = compose(text, mistakes)
+def _read(text: str, mistakes: list[Mistake], stored: bool) -> Policy | None:
+    root = compose(text, mistakes, stored=stored)
     if root is None:
         if not mistakes:
             mistakes.append(Mistake(1, 1, "", "the file is empty", f"at least version: {VERSION}"))

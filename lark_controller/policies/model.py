@@ -189,7 +189,7 @@ class BandwidthRule:
     """The enforcement of RequestBandwidth on the worker. Rates in Mb/s.
 
     ``default`` is for jobs that request none, ``maximum`` the most that counts of what is requested, ``ceiling`` the
-    most that a guaranteed job may borrow up to; None: unlimited, no limit, the link.
+    most that a guaranteed job may borrow up to, and the most that is guaranteed; None: unlimited, no limit, the link.
     """
 
     position: int
@@ -388,7 +388,9 @@ class HostBandwidth:
     def rate(self, requested: float | None) -> float | None:
         """The rate, in Mb/s, of a job that requests so much (None or 0: nothing); None: it is not limited."""
         rate = requested or self.default
-        return rate if rate is None or self.maximum is None else min(rate, self.maximum)
+        # Nothing is guaranteed to a job, nor booked, that it cannot send.
+        bounds = (self.maximum, self.ceiling if self.borrows else None)
+        return None if rate is None else min([rate, *(each for each in bounds if each is not None)])
 
     @property
     def mode(self) -> BandwidthMode:

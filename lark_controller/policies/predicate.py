@@ -249,6 +249,11 @@ def holds(text: str | None, ads: Ads) -> bool:
     return isinstance(result, bool | int | float) and bool(result)
 
 
+def always(text: str | None) -> bool:
+    """True if a predicate is true whatever the ads have, such as ``true``; None (no predicate) always is."""
+    return text is None or (not references(text).written and holds(text, ads_of(Facts())))
+
+
 def values_met(text: str | None, ads: Ads) -> tuple[tuple[str, str], ...]:
     """The attributes that an expression refers to, as written, each with its value as ClassAd text."""
     if text is None:

@@ -129,7 +129,7 @@ def schema() -> dict[str, Any]:
                     "mode": {"enum": list(bandwidth.MODES)},
                     "default": _described(_RATE, "for jobs that request none"),
                     "maximum": _described(_RATE, "the most that counts of what a job requests"),
-                    "ceiling": _described(_RATE, "the most that a guaranteed job may borrow up to"),
+                    "ceiling": _described(_RATE, "the most of a guaranteed job, guaranteed and borrowed"),
                 },
                 bandwidth.KEYS,
             ),

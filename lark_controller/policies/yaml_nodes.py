@@ -41,6 +41,10 @@ _NULL: Final = "tag:yaml.org,2002:null"
 # step in which no other thread runs.
 _DIRECTIVE: Final = re.compile(r"(?:\A|[\n\r\x85\u2028\u2029])\ufeff?%")
 
+# Line breaks of YAML that editors, terminals and diffs do not show as such, and characters that show a line in another
+# order: what follows one in a comment may be in force, and looks as if it were not.
+_UNSEEN: Final = re.compile("\r(?!\n)|[\x85\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
 MAC: Final = r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}"
 
 
@@ -275,8 +279,20 @@ def _near(name: str, known: Collection[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
-    """The root node of a YAML text; None, with the mistake noted, where it is not one YAML document."""
+def unseen(text: str) -> Mistake | None:
+    """The first character of a text that ends or reorders a line unseen."""
+    found = _UNSEEN.search(text)
+    if found is None:
+        return None
+    line, column = _place(text, found.start())
+    character = f"U+{ord(found.group()):04X}"
+    problem = f"column {column}: a character that ends a line, or changes how it is shown, unseen ({character})"
+    return Mistake(line, column, "", problem, 'an escape inside double quotes, such as "\\u2028", or no such character')
+
+
+def compose(text: str, mistakes: list[Mistake], *, stored: bool = False) -> yaml.Node | None:
+    """The root node of a YAML text; None, with the mistake noted, where it is not one YAML document. Characters that
+    nobody sees are accepted in one that is ``stored``: it was accepted before they were refused."""
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         mistakes.append(Mistake(1, 1, "", "the file is too large", f"at most {MAX_BYTES} bytes"))
         return None
@@ -284,6 +300,10 @@ def compose(text: str, mistakes: list[Mistake]) -> yaml.Node | None:
     if strange is not None:
         problem = f"a character that YAML does not allow (U+{ord(strange.group()):04X})"
         mistakes.append(Mistake(*_place(text, strange.start()), "", problem, "printable text"))
+        return None
+    hidden = None if stored else unseen(text)
+    if hidden is not None:
+        mistakes.append(hidden)
         return None
     beyond = next(islice(_DIRECTIVE.finditer(text), MAX_DIRECTIVES, None), None)
     if beyond is not None:

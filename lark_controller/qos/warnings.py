@@ -4,12 +4,15 @@ why; which rates of groups no switch keeps; and the addresses that no job can ha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from ipaddress import ip_network
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from lark_common.errors import PathError
+from lark_controller.jobs.addresses import never_given
 from lark_controller.policies.cover import Cover
 from lark_controller.policies.model import MAX_GROUPS, HostSpec, Policy, Reserves, SwitchRole, TopologySpec, WanAction
+from lark_controller.policies.predicate import always
 from lark_controller.policies.topology import ACCESS
 from lark_controller.qos.admission import NOTHING, shortages
 from lark_controller.qos.groups import has_queue, notices, shortcomings, told
@@ -27,6 +30,7 @@ def policy_warnings(policy: Policy) -> tuple[str, ...]:
         *_address_warnings(policy),
         *_worker_rule_warnings(policy),
         *_bandwidth_warnings(policy),
+        *islice(_ceiling_warnings(policy), MOST),
         *islice(_group_warnings(policy), MOST),
         *islice(_external_warnings(policy), MOST),
     )
@@ -35,13 +39,27 @@ def policy_warnings(policy: Policy) -> tuple[str, ...]:
 def _address_warnings(policy: Policy) -> Iterator[str]:
     """The want of any address that the controller may give."""
     whose = "every job that is to have one is refused (NetworkType ovs_bridge or bridge, AddressType controller)"
-    hosts = Cover()
-    for network in policy.hosts:
-        hosts.add(network)
     if not policy.job_networks:
         yield f"networks.jobs names no network, so the controller has no address to give: {whose}"
-    elif all(map(hosts.contains, policy.job_networks)):
-        yield f"networks.hosts has every address of networks.jobs, so the controller has none to give: {whose}"
+    for version in (4, 6):
+        networks = [each for each in policy.job_networks if each.version == version]
+        given, kept = Cover(), Cover()
+        for network in policy.hosts:
+            given.add(network)
+            kept.add(network)
+        for address in chain.from_iterable(map(never_given, networks)):
+            kept.add(ip_network(address))
+        # A job has an address of each version that the networks have, or is refused.
+        but = None
+        if networks and all(map(given.holds_all, networks)):
+            but = ""
+        elif networks and all(map(kept.holds_all, networks)):
+            but = f" but those that no host may have (the first{' and last' if version == 4 else ''} of a network)"
+        if but is not None:
+            yield (
+                f"networks.hosts has every IPv{version} address of networks.jobs{but}, so the controller has none to"
+                f" give: {whose}"
+            )
 
 
 def _worker_rule_warnings(policy: Policy) -> Iterator[str]:
@@ -51,7 +69,7 @@ def _worker_rule_warnings(policy: Policy) -> Iterator[str]:
             "networks.jobs names no network, so no worker can ask whose an address is: every job of NetworkType bridge"
             " or nat that a slice rule takes is refused, and one of nat that none takes reaches jobs of slices"
         )
-    last = next((rule for rule in policy.wans if rule.when is None), None)
+    last = next((rule for rule in policy.wans if always(rule.when)), None)
     if last is not None and last.action is WanAction.STEER:
         yield (
             f"wan rule in line {last.line} steers every job that no wan rule before it takes to {last.port}: those of"
@@ -80,7 +98,7 @@ def _external_warnings(policy: Policy) -> Iterator[str]:
         return
     for family in (4, 6):
         rules = [rule for rule in spec.rules if rule.family == family]
-        position = next((at for at, rule in enumerate(rules, 1) if rule.when is None), len(rules))
+        position = next((at for at, rule in enumerate(rules, 1) if always(rule.when)), len(rules))
         for rule in rules[position:]:
             line = rules[position - 1].line
             yield f"external.rules: no job comes to the rule in line {rule.line}: that in line {line} is for every job"
@@ -119,6 +137,16 @@ def _bandwidth_warnings(policy: Policy) -> tuple[str, ...]:
     return (*found, *_too_much(policy, spec))
 
 
+def _ceiling_warnings(policy: Policy) -> Iterator[str]:
+    """The rules whose jobs may ask for more than is guaranteed: what a rule gives by itself is within its ceiling."""
+    for rule in policy.bandwidths:
+        if rule.ceiling is not None and rule.maximum is None:
+            yield (
+                f"bandwidth rule in line {rule.line} has a ceiling of {rule.ceiling:g} Mb/s and no maximum: of a job"
+                f" that asks for a guarantee of more, {rule.ceiling:g} Mb/s are guaranteed and booked"
+            )
+
+
 def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iterable[str]) -> tuple[str, ...]:
     """The ``hosts`` of the pool that refuse every job that asks for bandwidth under a policy, and those that refuse one
     with the default. ``capacities`` are what machine ads have of access links (Mb/s, by host in lower case)."""
@@ -128,7 +156,7 @@ def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iter
     refusing: dict[str, str] = {}
     narrow: dict[str, str] = {}
     # Where no rule before it decides, and a job requests nothing.
-    least = next((rule.default for rule in policy.bandwidths if rule.when is None), None) or 0.0
+    least = next((rule.default for rule in policy.bandwidths if always(rule.when)), None) or 0.0
     for host in known:
         try:
             topology.host(host, 1)
@@ -179,7 +207,7 @@ def queue_warnings(policy: Policy, switches: Iterable[QueueMaker]) -> tuple[str,
 
 
 def _whose(policy: Policy) -> str:
-    if any(rule.default is not None and rule.when is None for rule in policy.bandwidths):
+    if next((rule.default for rule in policy.bandwidths if always(rule.when)), None) is not None:
         return "every job, since bandwidth has a default,"
     return "every job that asks for bandwidth"
 
@@ -203,7 +231,8 @@ def _pathless(topology: Topology) -> str:
 
 
 def _too_much(policy: Policy, spec: TopologySpec) -> list[str]:
-    """Defaults of bandwidth that the links of a worker's jobs cannot hold even once; some of them, by line."""
+    """Defaults of bandwidth, and the least request in whole Mb/s, that the links of a worker's jobs cannot hold even
+    once; some of them, by line."""
     hosts = _workers(spec)
     # An access link whose capacity is in machine ads is as wide as any here.
     wide = {host.name.lower(): MAX_RATE / KILO for host in hosts if host.capacity is None}
@@ -211,6 +240,33 @@ def _too_much(policy: Policy, spec: TopologySpec) -> list[str]:
     defaults = [(rule.default, rule.line) for rule in policy.bandwidths if rule.default is not None]
     # Where one has room, smaller ones have it, too: of many hosts and many rules few are looked at.
     defaults.sort(reverse=True)
+    return [
+        *_tight(topology, hosts),
+        *_large_defaults(topology, hosts, defaults),
+    ]
+
+
+def _tight(topology: Topology, hosts: Iterable[HostSpec]) -> Iterator[str]:
+    """Hosts whose jobs can have no request of 1 Mb/s or more. On the way to a WAN the first host of a switch stands for
+    those with as wide an access link, and few are looked at: finding a way costs as much as there are links."""
+    for host in islice(_perhaps_tight(topology, hosts), MOST):
+        if clause := _narrow(topology, host.name, 1, f"topology.hosts.{host.name}"):
+            yield f"{clause}: every job that asks for 1 Mb/s or more is refused there"
+
+
+def _perhaps_tight(topology: Topology, hosts: Iterable[HostSpec]) -> Iterator[HostSpec]:
+    seen: set[str] = set()
+    narrow = topology.spec.reserves is Reserves.WAN and any(each.capacity < 2 for each in topology.spec.links)
+    for host in hosts:
+        # Half duplex takes it twice.
+        wide = host.capacity is None or host.capacity >= 2
+        if wide and (not narrow or host.switch in seen):
+            continue
+        seen.add(host.switch)
+        yield host
+
+
+def _large_defaults(topology: Topology, hosts: Iterable[HostSpec], defaults: Sequence[tuple[float, int]]) -> list[str]:
     return [
         f"bandwidth rule in line {line} gives every job {said}: such a job is refused there"
         for line, said in sorted(islice(_short(topology, hosts, defaults), MOST))

@@ -18,7 +18,7 @@ from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, counted_by, parse
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL, FlowData, FlowKey
-from lark_controller.flows.placement import Switch, mac_number, place_switch
+from lark_controller.flows.placement import Switch, cut_off, mac_number, place_switch
 from lark_controller.flows.tables import Edge
 from lark_controller.flows.text import flow_text, key_text
 from lark_controller.jobs.job import Job
@@ -97,6 +97,8 @@ class SwitchState:
         """Note each thing of the policy in force that this switch cannot do, in place of another policy's."""
         switch, now = desired.switches[self.datapath], time.time()
         sentences = [*core.remarks(switch, desired.policy)]
+        if lost := cut_off(switch, desired.policy):
+            sentences.append(lost)
         if self.link is not None and not self.link.features.roles:
             sentences.append(NO_ROLES)
         self.lacks = {sentence: self.lacks.get(sentence) or SwitchProblem(now, sentence) for sentence in sentences}

@@ -20,10 +20,10 @@ from lark_controller.api.policy import PolicyVersion
 from lark_controller.flows.desired import Desired
 from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.decide import Decider
-from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision
 from lark_controller.reconcile.prepared import PreparedDirectory
 from lark_controller.services.holdings import Holdings
+from lark_controller.services.stored_policy import load_stored
 from lark_controller.store import Store
 from lark_controller.store.copies import Copied, Difference
 
@@ -217,7 +217,7 @@ class DirectoryCopy:
         copied |= {each.job.number: each for each in found.changed}
         for version, number, standing in found.moved:
             copied[number] = Copied(version, copied[number].job, standing)
-        policy = load(latest.text)
+        policy = load_stored(latest)
         prepared = PreparedDirectory(Directory(), Decider(policy), Desired(policy))
         copy = _Copy(latest.digest, found.server, prepared, Holdings(policy), found.at)
         prepared.desired.load(self._by_portions(copy.fill(copied[number] for number in sorted(copied))))

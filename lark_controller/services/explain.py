@@ -84,6 +84,9 @@ def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) ->
         verdict, reason = "unknown", str(error)
     if late := _late(ends, verdict):
         verdict, reason = "unknown", f"by the rules that should be there: {verdict}, {reason}; {late}"
+    elif verdict == "forwarded" or (ruled and " drops it: " in reason):
+        # Any other drop holds whatever the rules of a worker are.
+        reason += ends.until_confirmed()
     return Explanation(str(ends.src), str(ends.dst), verdict, reason, tuple(steps))
 
 

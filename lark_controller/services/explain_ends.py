@@ -24,7 +24,8 @@ class Ends:
     ``rules`` are those of the workers, by host, that enforce policy for one of the jobs themselves. ``inward`` is the
     external address of the receiving job where that is what is called, ``outward`` that of the sending one. ``closed``
     are those, by the job's number, that a switch lacks, with the reasons. ``gateway`` is the reason why no Linux
-    gateway has the translation yet (``""``: one has), None where cores translate or nothing is translated.
+    gateway has the translation yet (``""``: one has), None where cores translate or nothing is translated. ``behind``
+    are the hosts of ``rules`` that have not confirmed these yet.
     """
 
     src: Address
@@ -36,6 +37,7 @@ class Ends:
     outward: External | None = None
     closed: Mapping[int, Mapping[Address, str]] = field(default_factory=lambda: MappingProxyType({}))
     gateway: str | None = None
+    behind: frozenset[str] = frozenset()
 
     @property
     def translated(self) -> Placed | None:
@@ -43,6 +45,13 @@ class Ends:
         if self.src.version == 6:
             return None
         return self.dst_job if self.inward is not None else self.src_job if self.outward is not None else None
+
+    def until_confirmed(self, owner: str | None = None) -> str:
+        """The words for a worker that may have the rules of before (``""``: none); with ``owner`` that of a job of this
+        user alone."""
+        jobs = [placed.job for placed in (self.src_job, self.dst_job) if placed is not None]
+        late = [job.host for job in jobs if job.host in self.behind and owner in (None, job.owner)]
+        return f" (until worker {late[0]} has these rules, those of before hold there)" if late else ""
 
     @property
     def inside(self) -> Address:

@@ -37,6 +37,8 @@ def explained_to(owner: str, ends: Ends, whole: Explanation) -> Explanation:
         reason = f"{reason}: {by}"
     if ends.gateway and waits_for_gateway(ends, whole):
         reason = ends.gateway
+    elif (until := ends.until_confirmed()) and whole.reason.endswith(until):
+        reason += ends.until_confirmed(owner)
     return Explanation(whole.src, whole.dst, whole.verdict, reason, tuple(steps))
 
 

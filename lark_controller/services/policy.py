@@ -43,6 +43,7 @@ from lark_controller.services.described_job import Names
 from lark_controller.services.job_facts import refresh_facts, with_facts
 from lark_controller.services.registration import Registration
 from lark_controller.services.scitags import RegistryFile, check_names
+from lark_controller.services.stored_policy import load_stored
 from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -270,7 +271,7 @@ class PolicyInForce:
         if newest is not None and newest.version != self.version.version:
             there = newest
             try:
-                self._enforce(self._load(there.text), lambda: there)
+                self._enforce(self._checked(load_stored(there)), lambda: there)
             except StoreError:
                 raise
             except LarkError as error:
@@ -308,7 +309,9 @@ class PolicyInForce:
         return version
 
     def _load(self, text: str) -> Policy:
-        policy = load(text)
+        return self._checked(load(text))
+
+    def _checked(self, policy: Policy) -> Policy:
         check_names(policy, self._scitags.registry)
         return policy
 

@@ -17,7 +17,7 @@ from lark_controller.flows import core
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
 from lark_controller.flows.model import Changes, Program
-from lark_controller.flows.placement import Switch
+from lark_controller.flows.placement import Switch, cut_off
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Job
@@ -97,7 +97,8 @@ def plan(
         )
     ]
     plans = []
-    warnings = [*_turned_away(new, jobs, pace), *_untracked(new, [pair[1] for pair in pairs])]
+    then = [pair[1] for pair in pairs]
+    warnings = [*_turned_away(new, jobs, pace), *_untracked(new, then), *_cut_off(new, then)]
     refusals = [
         f"job {placed.job.called}: {why}"
         for host in after.ruled.hosts()
@@ -162,6 +163,17 @@ def _untracked(policy: Policy, switches: Iterable[Switch]) -> Iterator[str]:
         yield (
             f"a job that may only call, or only be called, is refused at {len(lacking)} of {len(edges)} switches of"
             f" workers, which have no connection tracking, such as {lacking[0]}"
+        )
+
+
+def _cut_off(policy: Policy, switches: Iterable[Switch]) -> Iterator[str]:
+    """Warns of workers whose switches have no uplink as the policy describes them."""
+    edges = [switch for switch in switches if switch.is_edge]
+    lost = [switch for switch in edges if cut_off(switch, policy)]
+    if lost:
+        yield (
+            f"{len(lost)} of {len(edges)} switches of workers would be cut off from all others, such as {lost[0].name}:"
+            f" {cut_off(lost[0], policy)}"
         )
 
 

@@ -23,7 +23,7 @@ from lark_controller.api.switches import (
 )
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL
-from lark_controller.flows.placement import Switch
+from lark_controller.flows.placement import Switch, cut_off
 from lark_controller.policies.model import SwitchRole
 from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
 from lark_controller.reconcile.confirmations import TRANSLATED, RulesAt
@@ -163,6 +163,8 @@ class Switches:
             ends = ends_of(
                 desired, self._reconciler.directory, src, dst, lambda number: confirmations.awaits(number, TRANSLATED)
             )
+            behind = self._reconciler.workers.states.behind
+            ends = replace(ends, behind=frozenset(filter(behind, ends.rules)))
             if owner is not None:
                 require_end_of(ends, owner)
             datapaths = concerned(desired, ends)
@@ -205,10 +207,14 @@ def _status(loop: Reconciler, datapath: int, names: SwitchNames, *, ports: bool)
         drift=state.drift,
         packet_ins=state.packet_ins,
         since=state.since,
-        reason=state.reason or _why_waiting(host, waiting),
+        reason=state.reason or _why_cut_off(state, desired, known) or _why_waiting(host, waiting),
         ports=_ports(desired, state, known) if ports and known is not None else (),
         problems=_problems(loop, state) if ports else (),
     )
+
+
+def _why_cut_off(state: SwitchState, desired: Desired, known: Switch | None) -> str:
+    return "" if known is None or state.link is None else cut_off(known, desired.policy)
 
 
 def _why_waiting(host: str, waiting: int) -> str:

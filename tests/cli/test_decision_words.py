@@ -52,6 +52,8 @@ def test_no_rule_is_for_a_job_without_a_network() -> None:
         ({"mode": "cap"}, 20.0, "20 Mb/s at most"),
         ({"mode": "guarantee"}, 20.0, "20 Mb/s guaranteed"),
         ({"mode": "guarantee", "maximum": 15.0}, 20.0, "15 Mb/s guaranteed"),
+        ({"mode": "guarantee", "ceiling": 15.0}, 20.0, "15 Mb/s guaranteed (its ceiling, of 20 requested)"),
+        ({"mode": "guarantee", "ceiling": 25.0}, 20.0, "20 Mb/s guaranteed"),
         ({"mode": "guarantee", "default": 5.0}, None, "5 Mb/s guaranteed"),
         ({"mode": "guarantee", "default": 5.0}, 0.0, "5 Mb/s guaranteed"),
         # A rule that is for it, and nothing that it asks for.

@@ -44,3 +44,10 @@ def test_rates_at_switches_that_are_away_are_not_known(capsys: pytest.CaptureFix
         "No job sends or receives anything now.",
         "Not known: what jobs send and receive at 1 switch that cannot be asked (`lark switches`)",
     ]
+
+
+def test_each_line_of_a_difference_has_its_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    """A text that is in the store may have other line breaks of YAML."""
+    each = {"version": 1, "at": "2026-11-24T00:00:00Z", "actor": "operator"}
+    printing.policy_difference({"old": each, "new": each, "diff": "@@ -1,0 +1,1 @@\n+# harmless\u2028groups: {}\r\n"})
+    assert capsys.readouterr().out.split("\n")[3:] == ["+# harmless\ufffdgroups: {}\ufffd", ""]

@@ -80,6 +80,25 @@ def test_a_plan_for_a_policy_that_was_replaced_since_cannot_be_applied(reader: R
     expect(page.get_by_role("button", name="Apply")).to_be_disabled()
 
 
+def test_another_version_with_the_same_text_is_shown_as_what_it_is(reader: Reader, site: Site) -> None:
+    """Both changes were made between two questions of the page, or while its tab was hidden."""
+    page = reader.log_in(site.operator, "#/policy")
+    expect(page.get_by_text("Version 1 by policy file")).to_be_visible()
+    page.locator("textarea").fill(POLICY + "# mine\n")
+    page.get_by_role("button", name="Plan").click()
+    expect(page.get_by_role("button", name="Apply")).to_be_enabled()
+    known = site.lark.get("/v1/policy")
+    page.route("**/v1/policy", lambda it: it.fulfill(json=known))
+    site.lark.put_policy(POLICY + "# theirs\n")
+    site.lark.put_policy(POLICY)
+    page.unroute("**/v1/policy")
+    expect(page.get_by_text("Version 3 by test, in force since")).to_be_visible()
+    expect(page.locator(".note.good")).to_have_text("Version 3 by test has come into force.")
+    expect(panel(page, "History").get_by_role("row", name=re.compile(r"^3 .* test In force"))).to_be_visible()
+    # The plan is for this text.
+    expect(page.get_by_role("button", name="Apply")).to_be_enabled()
+
+
 def test_a_reader_may_plan_but_not_apply(reader: Reader, site: Site) -> None:
     page = reader.log_in(site.reader, "#/policy")
     page.locator("textarea").fill(POLICY + "# mine\n")

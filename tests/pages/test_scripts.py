@@ -205,3 +205,24 @@ def test_what_has_not_changed_keeps_its_element(reader: Reader, site: Site) -> N
         "   root.querySelector('ul').textContent, root.querySelectorAll('b').length] }"
     )
     assert kept == [True, "typed", True, ["b3"], "cb<b>", 0]
+
+
+def test_rows_are_kept_from_one_painting_to_the_next_whatever_their_keys(reader: Reader, site: Site) -> None:
+    """Groups that stand in one line of the policy have one rule; only the group tells their drops apart."""
+    reader.go("")
+    rule = "the group's queue or meter is full (policy line 9)"
+    drop = {"packets_per_second": 1, "line": 9, "direction": "out", "job": None, "datapath": "00000000000000c0",
+            "kind": "group", "rule": rule, "destination": "the WAN", "at": "2026-11-24T00:00:00Z"}  # fmt: skip
+    drops = [drop | {"group": each, "source": f"jobs of the group {each}"} for each in ("a", "b", "c")]
+    keys, texts = reader.page.evaluate(
+        "async (drops) => { const { h, patch } = await import('/pages/dom.js');"
+        " const { dropTable } = await import('/pages/views/drops.js'); const root = document.createElement('div');"
+        " const keys = dropTable(drops).children[0].children.at(-1).children.map((row) => row.key); const texts = [];"
+        " for (const row of [...'one', ...'two']) {"
+        "   patch(root, h('ul', {}, [...'xxyx'].map((key, at) => h('li', { key }, row + at))));"
+        "   texts.push(root.textContent); }"
+        " return [keys, texts] }",
+        drops,
+    )
+    assert len(set(keys)) == 3
+    assert texts == ["".join(f"{letter}{at}" for at in range(4)) for letter in "onetwo"]

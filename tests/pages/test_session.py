@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from lark_controller.api.instances import Identity
 from lark_controller.cluster import silence
-from tests.fixtures.browser import VIEWS, Reader, Site
+from tests.fixtures.browser import POLICY, VIEWS, Reader, Site
 
 pytestmark = pytest.mark.browser
 
@@ -158,6 +158,40 @@ def test_a_controller_that_hangs_is_noticed_before_the_request_is_given_up(reade
     page.unroute("**/v1/**")
     expect(page.locator(".fresh")).to_have_text("Live")
     expect(banner).to_have_count(0)
+
+
+def test_an_explanation_is_as_current_as_any_other_view(reader: Reader, site: Site) -> None:
+    alice = site.run("alice")
+    page = reader.log_in(site.reader, f"#/explain?src={alice['id']}&dst=192.0.2.1")
+    expect(page.locator(".verdict")).to_contain_text("forwarded")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    site.lark.put_policy(POLICY.replace('"mallory"', '"alice"'))
+    expect(page.locator(".verdict")).to_contain_text("dropped")
+    reader.expected = ("Failed to load resource",)
+    page.route("**/v1/**", lambda route: route.abort())
+    banner = page.get_by_role("region", name="Not current")
+    expect(banner).to_contain_text(re.compile(r"What you see is \d+ s old"))
+    expect(page.locator(".verdict")).to_contain_text("dropped")
+    # The question can be put again, where nothing was answered yet as well.
+    reader.go(f"#/explain?src={alice['id']}&dst=192.0.2.2")
+    expect(page.get_by_role("alert")).to_contain_text("The controller does not answer")
+    expect(page.get_by_label("To")).to_have_value("192.0.2.2")
+    page.unroute("**/v1/**")
+    banner.get_by_role("button", name="Ask now").click()
+    expect(page.locator(".verdict")).to_contain_text("dropped")
+
+
+def test_what_is_not_asked_for_any_more_does_not_grow_old(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/groups/group_cms")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    with page.expect_response("**/v1/usage?*bucket=hour*"):
+        page.get_by_role("button", name="Day", exact=True).click()
+    page.evaluate("{ const now = Date.now; Date.now = () => now() + 40000; }")
+    banner = page.get_by_role("region", name="Not current")
+    with page.expect_response("**/v1/groups"), page.expect_response("**/v1/jobs?*"):
+        pass
+    expect(banner).to_have_count(0)
+    expect(page.locator(".fresh")).to_have_text("Live")
 
 
 @pytest.mark.parametrize("where", ["nowhere", "jobs/0123456789abcdef", "policy/9"])

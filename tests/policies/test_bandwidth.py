@@ -39,9 +39,9 @@ def decided(*lines: str) -> HostBandwidth | None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (('Owner = "alice"',), HostBandwidth(False, 10, 500, 800)),
+        (('Owner = "alice"',), HostBandwidth(False, 10, 500)),
         (('Owner = "alice"', 'BandwidthMode = "guarantee"'), HostBandwidth(True, 10, 500, 800)),
-        (('Owner = "alice"', 'BandwidthMode = "all"'), HostBandwidth(False, 10, 500, 800)),
+        (('Owner = "alice"', 'BandwidthMode = "all"'), HostBandwidth(False, 10, 500)),
         (('Owner = "bob"', 'BandwidthMode = "cap"'), HostBandwidth(True)),
         (('Owner = "carol"',), HostBandwidth(False)),
         (('Owner = "dave"',), None),
@@ -54,6 +54,10 @@ def test_the_first_rule_that_matches_decides(lines: tuple[str, ...], expected: H
 def test_what_counts_of_a_request() -> None:
     rule = HostBandwidth(False, 10, 500)
     assert [rule.rate(asked) for asked in (None, 0, 5, 500, 900)] == [10, 10, 5, 500, 500]
+    # Nobody has a guarantee of what it cannot send.
+    guaranteed = HostBandwidth(True, ceiling=50)
+    assert [guaranteed.rate(asked) for asked in (None, 5, 50, 100)] == [None, 5, 50, 50]
+    assert HostBandwidth(True, None, 40, 50).rate(100) == 40
     assert [HostBandwidth(False).rate(asked) for asked in (None, 0, 900)] == [None, None, 900]
 
 

@@ -42,6 +42,20 @@ def test_a_character_that_yaml_does_not_allow_is_pointed_at(text: str, place: st
     assert noted(text) == [f"=> {place} |  | {problem} | printable text"]
 
 
+@pytest.mark.parametrize("letter", ["\r", "\x85", "\u2028", "\u2029", "\u202a", "\u202e", "\u2066", "\u2069"])
+def test_a_character_that_hides_a_rule_is_refused(letter: str) -> None:
+    """YAML ends a line, and so a comment, where an editor, a terminal or a diff shows one line."""
+    text = f"version: 1\n# harmless{letter}policies: [{{block: {{when: true}}}}]\n"
+    problem = f"column 11: a character that ends a line, or changes how it is shown, unseen (U+{ord(letter):04X})"
+    accepted = 'an escape inside double quotes, such as "\\u2028", or no such character'
+    assert noted(text) == [f"=> 2:11 |  | {problem} | {accepted}"]
+    load(text, stored=True)
+
+
+def test_a_character_that_hides_a_rule_may_be_an_escape() -> None:
+    assert read("policies: [{block: {when: \"Owner == '\\u2028'\"}}]\r\n").blocks
+
+
 def read(section: str) -> Policy:
     return load(f"version: 1\n{section}")
 

@@ -112,6 +112,13 @@ def test_a_policy_gives_a_default_and_a_maximum(asked: float | None, owner: str,
     assert decided == [job.facts]
 
 
+def test_no_more_is_booked_than_a_job_can_have() -> None:
+    policy, topology = site(SITE + "policies:\n  - bandwidth: {mode: guarantee, ceiling: 50Mbit}\n")
+    booked = job_booking(a_job(), policy, topology)
+    assert booked is not None
+    assert taken(booked.demand) == {"access:w1 w1>rack": 50_000, "access:w1 rack>w1": 50_000}
+
+
 def test_what_asks_for_nothing_or_has_no_network_takes_nothing() -> None:
     policy, topology = site()
     assert job_booking(a_job(bandwidth=None), policy, topology) is None

@@ -36,7 +36,22 @@ def policy(topology: str, rules: str = "") -> str:
         (
             "version: 1\nnetworks: {jobs: [10.64.0.0/30, '2001:db8::/126'], hosts: [10.64.0.0/30, '2001:db8::/126'],"
             " local: [10.0.0.0/8, '2001:db8::/32']}\n",
-            ["networks.hosts has every address of networks.jobs"],
+            [
+                "networks.hosts has every IPv4 address of networks.jobs, so",
+                "networks.hosts has every IPv6 address of networks.jobs, so",
+            ],
+        ),
+        # The first and last address of a network are no job's.
+        (
+            "version: 1\nnetworks: {jobs: [10.64.0.0/30], hosts: [10.64.0.1, 10.64.0.2]}\n",
+            ["every IPv4 address of networks.jobs but those that no host may have (the first and last of a network)"],
+        ),
+        ("version: 1\nnetworks: {jobs: [10.64.0.0/30, 10.65.0.0/32], hosts: [10.64.0.1, 10.64.0.2]}\n", []),
+        ("version: 1\nnetworks: {jobs: [10.64.0.0/31]}\n", []),
+        # A job that could have an address of one version alone is refused.
+        (
+            "version: 1\nnetworks: {jobs: [10.64.0.0/16, '2001:db8::/127'], hosts: ['2001:db8::', '2001:db8::1']}\n",
+            ["networks.hosts has every IPv6 address of networks.jobs, so"],
         ),
         # Rules that no worker can enforce for its jobs without a port on a switch, be they all of a site's.
         (
@@ -51,6 +66,47 @@ def policy(topology: str, rules: str = "") -> str:
             ["wan rule in line 6 steers every job that no wan rule before it takes to wan: those of NetworkType nat"],
         ),
         (switched_text("{wan: {action: allow}}", "{wan: {port: wan}}"), []),
+        # What is true whatever the ads have is no choice.
+        (
+            switched_text("{wan: {when: true, port: wan}}", "{wan: {action: allow}}"),
+            ["wan rule in line 5 steers every job that no wan rule before it takes to wan: those of NetworkType nat"],
+        ),
+        (switched_text("{wan: {when: true, action: allow}}", "{wan: {port: wan}}"), []),
+        (switched_text("{wan: {when: false, port: wan}}"), []),
+        (
+            policy("hosts: {default: {switch: rack1}}", "bandwidth: {when: true, mode: cap, default: 20}"),
+            ["every job, since bandwidth has a default, is refused"],
+        ),
+        # No request in whole Mb/s fits there.
+        (
+            policy("hosts: {a: {switch: r, capacity: 1kbit}, default: {switch: r, capacity: 900kbit}}"),
+            [
+                "the access link of topology.hosts.a carries 0.001: every job that asks for 1 Mb/s or more is refused",
+                "the access link of topology.hosts.default carries 0.9: every job that asks for 1 Mb/s or more",
+            ],
+        ),
+        (
+            policy(
+                "reserves: wan, links: {up: {between: [r, core1], capacity: 900kbit}, i: {between: [core1, wan],"
+                " capacity: 10}}, hosts: {a: {switch: r, capacity: 9}, default: {switch: r, capacity: 9}}"
+            ),
+            ["link up between topology.hosts.a and the WAN carries 0.9: every job that asks for 1 Mb/s or more"],
+        ),
+        # A guarantee of what a job cannot send is none.
+        (
+            policy(
+                f"{WAN}, hosts: {{default: {{switch: core1, capacity: 100}}}}",
+                "bandwidth: {mode: guarantee, ceiling: 50}",
+            ),
+            ["line 3 has a ceiling of 50 Mb/s and no maximum: of a job that asks for a guarantee of more, 50 Mb/s are"],
+        ),
+        (
+            policy(
+                f"{WAN}, hosts: {{default: {{switch: core1, capacity: 100}}}}",
+                "bandwidth: {mode: guarantee, maximum: 50, ceiling: 50}",
+            ),
+            [],
+        ),
         (policy(f"{WAN}, hosts: {{default: {{switch: core1, capacity: 100}}}}"), []),
         # The documented topology, which depends on what machine ads have.
         (policy("hosts: {default: {switch: rack2}}"), ["topology.hosts.default has no capacity"]),
@@ -78,6 +134,11 @@ def policy(topology: str, rules: str = "") -> str:
             "  rules:\n    - {pool: [a, b], open: [any]}\n    - {family: ipv6, open: [tcp]}\n"
             "    - {family: ipv6, when: 'Owner == \"a\"', open: [udp]}\n",
             ["external.rules: no job comes to the rule in line 8: that in line 7 is for every job"],
+        ),
+        (
+            HEAD + "external:\n  pools: {a: [198.51.100.0/28]}\n  rules:\n"
+            "    - {when: true, pool: a, open: [any]}\n    - {pool: a, open: [tcp]}\n",
+            ["external.rules: no job comes to the rule in line 7: that in line 6 is for every job"],
         ),
         (
             policy("reserves: wan, hosts: {default: {switch: rack2, capacity: 100}}"),

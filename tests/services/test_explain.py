@@ -132,6 +132,26 @@ def test_explain_follows_what_leaves_by_nat_with_an_address_of_no_job(tmp_path: 
             assert (found.verdict, found.reason) == ("dropped", why), source
 
 
+def test_explain_says_that_a_worker_has_not_confirmed_the_rules_by_which_it_answers(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    """Its job stays enforced meanwhile, for as long as the worker is not late."""
+    with running(tmp_path, NO_SLICES) as controller:
+        connect(network, controller, an_edge(hardware="Open vSwitch"))
+        connect(network, controller, a_core())
+        job = attached(controller, 4, "bridge", worker=2)
+        before = controller.switches.explain(job.id, "192.0.2.1", PATIENCE)
+        assert (before.verdict, "until worker" in before.reason) == ("forwarded", False)
+        controller.policy.put(NO_SLICES.replace("mallory", "alice"), "ops")
+        words = " (until worker worker2 has these rules, those of before hold there)"
+        for owner in (None, "alice"):
+            found = controller.switches.explain(job.id, "192.0.2.1", PATIENCE, owner)
+            assert (found.verdict, found.reason.endswith(words)) == ("dropped", True)
+        controller.workers.confirmed(job.host, controller.workers.rules(job.host, "", 0).revision, {})
+        found = controller.switches.explain(job.id, "192.0.2.1", PATIENCE)
+        assert (found.verdict, "until worker" in found.reason) == ("dropped", False)
+
+
 def test_explain_has_the_worker_that_keeps_a_nat_job_without_a_slice_from_those_of_slices(
     tmp_path: Path, network: FakeNetwork
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
 
@@ -180,6 +181,39 @@ def test_a_plan_sees_other_attributes_and_keeps_nothing(tmp_path: Path, network:
         assert [(change.job_id, change.changes) for change in told.jobs] == [(first.id, ("is blocked",))]
         assert controller._reconciler.decider.names == names
         assert controller.jobs.at("10.64.0.1").job.facts == first.facts
+
+
+def test_a_worker_whose_ports_are_no_uplinks_is_cut_off_and_that_is_said(tmp_path: Path, network: FakeNetwork) -> None:
+    elsewhere = POLICY + 'edge: {uplinks: ["nosuch*"]}\n'
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        controller.jobs.confirm(post(controller, 1).job.id, 20)
+        frame = frames.udp("02:00:00:00:00:01", "02:00:00:00:00:99", "10.64.0.1", "192.0.2.1")
+
+        def leave_by() -> set[int]:
+            found: list[set[int]] = []
+            network.run(lambda: found.append({port for port, _ in edge.inject(11, frame)}))
+            return found.pop()
+
+        def said() -> list[str]:
+            return [each.problem for each in controller.switches.find(f"{1:016x}").problems]
+
+        assert (leave_by(), said(), controller.switches.find(f"{1:016x}").reason) == ({1}, [], "")
+        planned = [each for each in controller.policy.plan(elsewhere).warnings if "cut off" in each]
+        assert len(planned) == 1
+        assert planned[0].startswith(
+            "1 of 1 switches of workers would be cut off from all others, such as fake 0000000000000001:"
+        )
+        controller.policy.put(elsewhere, "ops")
+        until(lambda: leave_by() == set())
+        (problem,) = said()
+        assert problem.startswith("none of its ports is an uplink as the policy describes them (nosuch*):")
+        assert controller.switches.find(f"{1:016x}").reason == problem
+        # A port that comes later is one.
+        network.run(lambda: edge.change_port(replace(edge.ports[1], number=9, name="nosuch0")))
+        until(lambda: leave_by() == {9})
+        assert said() == []
 
 
 def test_a_plan_says_what_becomes_of_a_jobs_bandwidth_and_its_accounts(tmp_path: Path, network: FakeNetwork) -> None:

@@ -13,14 +13,17 @@ import pytest
 
 from lark_common.errors import PolicyError, StoreError
 from lark_controller.api.instances import Term, Why
+from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.cli import run as app
+from lark_controller.controller import Controller
 from lark_controller.policies.file import load
 from lark_controller.services import policy_file as policy_source
 from lark_controller.services.policy_file import FILE_ACTOR, PolicyFile, first_policy
 from lark_controller.settings import load as settings
 from lark_controller.store import Store
-from tests.fixtures.controllers import OPEN, POLICY, until
+from tests.fixtures.controllers import OPEN, OPTIONS, POLICY, until
+from tests.fixtures.databases import sqlite_with_tables
 from tests.fixtures.descriptors import no_descriptors
 
 MISTAKE = "version: 1\npolicies: [{blok: {}}]\n"
@@ -182,3 +185,25 @@ def test_of_a_database_from_before_instances_the_file_counts_as_before(store: St
     store.trail.put_policy(OPEN, load(OPEN).digest, FILE_ACTOR, 0.0)
     store.trail.put_policy(POLICY, load(POLICY).digest, "operator", 0.0)
     assert first_policy(store, path, "a").text == POLICY
+
+
+def test_a_stored_policy_with_a_hidden_rule_is_followed_and_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was accepted once: a controller that has it in its database starts."""
+    text = f"{OPEN}# harmless\u2028groups: {{default: {{ceiling: 5}}}}\n"
+    store = Store.open(sqlite_with_tables(tmp_path / "lark.db"))
+    version = store.trail.put_policy(text, load(text, stored=True).digest, "operator", 0.0)
+    (tmp_path / "policy.yaml").write_text(text)
+    assert first_policy(store, tmp_path / "policy.yaml", "a") == version
+    controller = Controller(store, version, OPTIONS, Metrics())
+    controller.start()
+    try:
+        assert [each.name for each in controller.policy.policy.groups] == ["default"]
+        with pytest.raises(PolicyError, match=r"line 5.*U\+2028"):
+            controller.policy.put(f"{text}# again\n", "operator")
+    finally:
+        controller.stop()
+        store.close()
+    warned = [record.__dict__["lark_fields"] for record in caplog.records if "refused in a new one" in record.message]
+    assert [(each["version"], each["line"]) for each in warned] == [(1, 5)]

@@ -25,13 +25,15 @@ export function patch(parent, ...wanted) {
   const keyed = new Map();
   for (const child of [...parent.childNodes]) {
     if (child[KEY] === undefined) continue;
-    if (keys.has(child[KEY])) keyed.set(child[KEY], child);
+    // Of several with one key, the first is kept: the others are made anew, and none is lost.
+    if (keys.has(child[KEY]) && !keyed.has(child[KEY])) keyed.set(child[KEY], child);
     else child.remove();
   }
   let at = parent.firstChild;
   for (const node of nodes) {
     const candidate = node.key === undefined ? at : keyed.get(node.key);
     if (candidate && candidate[KEY] === node.key && fits(candidate, node)) {
+      keyed.delete(node.key);
       if (candidate === at) at = at.nextSibling;
       else parent.insertBefore(candidate, at);
       update(candidate, node);

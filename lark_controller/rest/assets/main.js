@@ -256,8 +256,8 @@ function show() {
 
   view.open({
     one, query, who, say, paint, signal: mine.signal,
-    // Ask now and every so many seconds; an error before the first answer is shown in place of the view.
-    live(seconds, load, shown) {
+    // Ask now and every so many seconds; an error before the first answer is shown in place of the view, or by `failed`.
+    live(seconds, load, shown, failed) {
       let answered = false;
       const made = poll(seconds * 1000, load, (data) => {
         answered = true;
@@ -265,12 +265,22 @@ function show() {
       }, (found) => {
         if (mine.signal.aborted) return;
         const missing = found.error?.status === 404;
-        if (missing || (found.state === "failed" && !answered)) paint(missing ? "Not found" : "Lark", problem(found.error));
+        if (missing || (found.state === "failed" && !answered)) {
+          if (failed) failed(found.error);
+          else paint(missing ? "Not found" : "Lark", problem(found.error));
+        }
         // What is not there is not out of date.
         report(shown, { ...(missing ? { state: "none" } : found), seconds });
       });
       polls.push(made);
-      return made;
+      return {
+        now: made.now,
+        // What is not asked for any more does not grow old.
+        stop() {
+          made.stop();
+          asking.delete(shown);
+        },
+      };
     },
     // On to another address, which a step back does not come from.
     lead: (where) => mine.signal.aborted || location.replace(where),

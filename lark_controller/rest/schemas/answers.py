@@ -212,7 +212,7 @@ class EnforcedBandwidthSchema(Written):
     mode = a_text("cap: the most that it gets; guarantee: what it has for certain")
     default = maybe_float("Mb/s of a job that requests none, null for no limit")
     maximum = maybe_float("The most that counts of what is requested, Mb/s, null for any")
-    ceiling = maybe_float("The most that a guaranteed job may borrow up to, Mb/s, null for the link")
+    ceiling = maybe_float("The most of a guaranteed job, guaranteed and borrowed, Mb/s, null for the link")
 
 
 class TransferTermsSchema(Written):

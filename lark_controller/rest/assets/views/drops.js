@@ -32,7 +32,7 @@ export function dropTable(drops, { whole = true, empty = "Nothing is dropped now
       { head: "At", narrow: false, cell: (drop) => drop.host || (drop.datapath && switchLink(drop.datapath)) },
       { head: "Read", narrow: false, cell: (drop) => moment(drop.at) },
     ] : []),
-  ], drops, { key: (drop) => `${drop.job} ${drop.datapath} ${drop.direction} ${drop.rule}`, empty });
+  ], drops, { key: (drop) => `${drop.job} ${drop.group} ${drop.datapath} ${drop.direction} ${drop.kind} ${drop.rule}`, empty });
 }
 
 export function dropSum({ jobs, packets_per_second: packets }) {

@@ -1,26 +1,43 @@
-// Why a packet from one address or job reaches another, or does not, step by step.
+// Why a packet from one address or job reaches another, or does not, step by step; asked again while it is shown.
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, several } from "../format.js";
 import { linked, problem, state, to } from "../parts.js";
 
-export async function open({ query, paint, say, signal }) {
+// Seconds between two questions, each of which has switches list flows.
+const AGAIN = 10;
+
+export function open({ query, paint, say, live }) {
   let shown = [];
+  let told = "";
   const draw = () => paint("Explain", form(query), shown);
+  const tell = (text) => {
+    if (text !== told) say((told = text));
+  };
+  if (query.src && query.dst) shown = [h("p", { class: "empty" }, "Asking the switches…")];
   draw();
   if (!query.src || !query.dst) return;
-  shown = [h("p", { class: "empty" }, "Asking the switches…")];
-  draw();
-  try {
-    const found = await get(["explain"], { src: query.src, dst: query.dst }, signal);
-    shown = answer(found);
-    say(`${found.verdict}: ${found.reason}`);
-  } catch (error) {
-    if (error.status === undefined) return;
+  live(AGAIN, async (stop) => {
+    try {
+      return { found: await get(["explain"], { src: query.src, dst: query.dst }, stop) };
+    } catch (error) {
+      if (!refuses(error)) throw error;
+      return { error };
+    }
+  }, ({ found, error }) => {
+    shown = error ? [problem(error)] : answer(found);
+    if (found) tell(`${found.verdict}: ${found.reason}`);
+    draw();
+  }, (error) => {
     shown = [problem(error)];
-  }
-  draw();
+    draw();
+  });
+}
+
+// An answer about what was asked for, such as that nothing has this name: it is as current as any other.
+function refuses({ status }) {
+  return status >= 400 && status < 500 && status !== 401 && status !== 429;
 }
 
 function form(query) {

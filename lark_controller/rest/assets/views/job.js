@@ -40,7 +40,7 @@ export function open({ one, who, paint, say, live, signal }) {
     job.state === "ended" ? null : folded("Flows", flows && several(flows.reduce((sum, [, some]) => sum + some.length, 0), "flow"), (open) => {
       wanted = open;
       draw();
-      if (open && !flows) more.now();
+      if (open) more.now();
     }, flowsContent()),
     closed("Job ad", h("pre", { tabindex: "0" }, job.job_ad)),
     closed("Machine ad", h("pre", { tabindex: "0" }, job.machine_ad)),
@@ -160,9 +160,11 @@ function bandwidthOf(job) {
   const { mode, default: unasked, maximum, ceiling } = job.decision.bandwidth;
   const wanted = job.bandwidth || unasked;
   if (!wanted) return "It requests no bandwidth, and shares what is promised to no job.";
-  const counted = rate(maximum === null ? wanted : Math.min(wanted, maximum));
+  const bound = maximum === null ? wanted : Math.min(wanted, maximum);
+  const counted = rate(bound);
   const later = job.state === "registering" || job.state === "pending" ? " once it is enforced" : "";
   if (mode === "cap") return `It gets ${counted} at most${later}.`;
+  if (ceiling !== null && bound > ceiling) return `It has ${rate(ceiling)} guaranteed${later}, its ceiling, of ${counted} that it requests.`;
   return `It has ${counted} guaranteed${later}, and may use ${ceiling === null ? "what is free" : `up to ${rate(ceiling)}`}.`;
 }
 

@@ -49,7 +49,7 @@ export function open({ query, who, paint, say, signal, live }) {
     now.planned = null;
     const found = await sendPolicy("POST", ["policy", "plan"], text, { signal });
     now.checked = { valid: true, mistakes: [], text };
-    now.planned = { ...found, text, digest, lines: compare(now.policy.text, text) };
+    now.planned = { ...found, text, digest, at: new Date().toISOString(), lines: compare(now.policy.text, text) };
     say(`The plan is there: ${summary(found)}`);
   });
 
@@ -122,12 +122,13 @@ export function open({ query, who, paint, say, signal, live }) {
   draw();
   const policy = live(5, (stop) => get(["policy"], {}, stop), (found) => {
     const before = now.policy;
-    if (before && before.digest === found.digest) return;
+    // Another version may have the same text: who put it there, and when, is not the same.
+    if (before && before.version === found.version) return;
     if (now.busy) return;
     const untouched = !before || now.text === before.text;
     now.policy = found;
     if (untouched) now.text = now.given = found.text;
-    if (before) now.done = `Version ${found.version} by ${found.actor} has come into force.${untouched ? "" : " Your text is still here; plan it again."}`;
+    if (before) now.done = `Version ${found.version} by ${found.actor} has come into force.${untouched || current() ? "" : " Your text is still here; plan it again."}`;
     draw();
     if (!before && query.line) goTo(Number(query.line) || 1);
     if (!before && query.back) goBack(query.back);
@@ -178,7 +179,7 @@ function planContent(plan) {
     plan.refusals.length > 0 && h("div", { class: "note bad", role: "alert" }, h("strong", {}, "This policy cannot be put in force."),
       h("ul", {}, plan.refusals.map((each) => h("li", { key: each }, each)))),
     warned(plan.warnings),
-    headed("What would change", null, h("p", {}, summary(plan)), plan.effects.length > 0 && table("Effects on jobs", [
+    headed("What would change", ["Planned ", moment(plan.at)], h("p", {}, summary(plan)), plan.effects.length > 0 && table("Effects on jobs", [
       { head: "Jobs", number: true, cell: (each) => count(each.jobs) },
       { head: "Users", number: true, cell: (each) => count(each.owners) },
       { head: "What changes for them", wide: true, cell: (each) => each.changes.join("; ") },

@@ -72,7 +72,7 @@ export function open({ one, paint, live, signal }) {
     folded("Flows", page ? `${count(held(page.tables))} in ${several(page.tables.length, "table")}` : `${count(detail.installed)} installed`, (open) => {
       wanted = open;
       draw();
-      if (open && !page) asked.now();
+      if (open) asked.now();
     }, flowsContent()),
   ];
 
