@@ -44,3 +44,13 @@ def test_rates_at_switches_that_are_away_are_not_known(capsys: pytest.CaptureFix
         "No job sends or receives anything now.",
         "Not known: what jobs send and receive at 1 switch that cannot be asked (`lark switches`)",
     ]
+
+
+def test_the_origin_of_a_flow_is_shown_before_what_may_be_long(capsys: pytest.CaptureFixture[str]) -> None:
+    flow = {"table": 4, "table_name": "wan", "priority": 100, "packets": 7, "state": "installed"}
+    rest = {"origin": "wan drop (policy line 32)", "match": "ip", "actions": ""}
+    printing.flows([{**flow, **rest}, {**flow, **rest, "match": "m" * 90, "actions": "a" * 900}])
+    short = capsys.readouterr().out.splitlines()[1]
+    assert short.index("policy line 32") < 80
+    assert len(short) < 200
+    assert short.endswith("drop")
