@@ -78,9 +78,7 @@ def findings(settings: Settings, condor: HTCondor, status: Callable[[], dict[str
         yield replace(each, words=" ".join(each.words.split("\n")))
 
 
-def _each_check(
-    settings: Settings, condor: HTCondor, status: Callable[[], dict[str, Any] | None]
-) -> Iterator[Finding]:
+def _each_check(settings: Settings, condor: HTCondor, status: Callable[[], dict[str, Any] | None]) -> Iterator[Finding]:
     yield from _rights()
     yield from _programs()
     yield from _kernel(settings)

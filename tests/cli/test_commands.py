@@ -193,7 +193,11 @@ def test_audit(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].split()[1:] == ["worker1", "forged", "ad", f"{job['cluster']}.0", "Owner", "is", "forged"]
     assert cli.main(["audit", job["id"], "--json", "--limit", "1"]) == cli.OK
     assert [each["action"] for each in json.loads(capsys.readouterr().out)] == ["forged ad"]
-    for word, code, told in (("worker1", cli.OK, "."), ("policy", cli.OK, "."), ("nosuch", cli.NO, ", and neither a job")):
+    for word, code, told in (
+        ("worker1", cli.OK, "."),
+        ("policy", cli.OK, "."),
+        ("nosuch", cli.NO, ", and neither a job"),
+    ):
         assert cli.main(["audit", word]) == code
         out, err = capsys.readouterr()
         assert (out, err.startswith(f"There is no event of {word}{told}")) == ("", True)
