@@ -114,7 +114,7 @@ def _write(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one transaction writes: runs that come, and the parameters of those that are enforced and that end."""
+    """The lines of one transaction: runs that come, and the parameters of those that are enforced and that end."""
 
     new: list[Job]
     enforced: list[dict[str, Any]]
