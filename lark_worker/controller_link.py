@@ -60,6 +60,15 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewed:
+    """What the controller knows of a worker's jobs: those that it does not know, and state and reason of the others
+    that are not enforced (None: it does not say)."""
+
+    missing: frozenset[str]
+    unsettled: Mapping[str, tuple[str, str]] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The state, reason, addresses and external addresses of a registered job; at these, what is open there (words) and
     a name (``""``: none)."""
@@ -120,6 +129,10 @@ class Headroom:
     access_points: Mapping[str, float] = field(default_factory=dict)
 
 
+def _unsettled(each: Mapping[str, Any]) -> tuple[str, tuple[str, str]]:
+    return str(each["job"]), (str(each["state"])[:MAX_REASON], str(each["reason"])[:MAX_REASON])
+
+
 class ControllerLink:
     """A client of the controller; thread-safe. Every call raises AwayError where the controller cannot be asked.
 
@@ -165,12 +178,17 @@ class ControllerLink:
             raise RefusedError(read.reason or "the controller gave no reason")
         return read
 
-    def renew(self, host: str, job_ids: Sequence[str]) -> frozenset[str]:
-        """Renew the leases of this worker's jobs; returns those that the controller does not know."""
+    def renew(self, host: str, job_ids: Sequence[str]) -> Renewed:
+        """Renew the leases of this worker's jobs; returns what the controller knows of them."""
         answer, ahead = self._ask(lambda client: (client.renew_all(host, job_ids), client.ahead))
         try:
             self.lease = _lease(answer, ahead)
-            return frozenset(map(str, answer["missing"]))
+            unsettled = answer.get("unsettled")
+            return Renewed(
+                frozenset(map(str, answer["missing"])),
+                # An earlier controller does not say.
+                None if unsettled is None else dict(map(_unsettled, unsettled)),
+            )
         except (KeyError, TypeError, ValueError):
             raise AwayError(f"{self._settings.url} does not answer as a Lark controller does") from None
 

@@ -10,7 +10,7 @@ from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.runs import EndedBy
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.described import Dpid
-from lark_controller.jobs.job import Job, Standing
+from lark_controller.jobs.job import Job, JobState, Standing
 from lark_controller.policies.model import Decision
 
 
@@ -23,12 +23,22 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A live job that is not enforced."""
+
+    job: str
+    state: JobState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Renewed:
-    """The leases of a host's jobs: when they end unless they are renewed again, in seconds since 1970, and the jobs
-    that do not live on this host here, which are to be posted again."""
+    """The leases of a host's jobs: when they end unless they are renewed again, in seconds since 1970; the jobs that do
+    not live on this host here, which are to be posted again; and those of the others that are not enforced."""
 
     lease_until: float
     missing: tuple[str, ...] = ()
+    unsettled: tuple[Unsettled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -362,8 +362,8 @@ def _both_ways(link: Answer) -> str:
 
 
 def policy(found: Answer) -> None:
-    """A policy's text, after a comment with its version."""
-    print(clean(f"# version {found['version']}, put in force at {found['at']}, by {found['actor']}"))
+    """A policy's text as it was put, and its version on standard error: the text may be edited and put again."""
+    print(clean(f"# version {found['version']}, put in force at {found['at']}, by {found['actor']}"), file=sys.stderr)
     print(found["text"], end="" if found["text"].endswith("\n") else "\n")
 
 

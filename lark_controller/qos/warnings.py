@@ -172,8 +172,8 @@ def queue_warnings(policy: Policy, switches: Iterable[QueueMaker]) -> tuple[str,
             found.append(f"switch {switch.name}: no group has a queue: {switch.obstacle}")
     for why, names in at.items() if policy.bandwidths else ():
         found.append(
-            f"{_whose(policy)} stays pending at {len(names)} of {workers} switches of workers, which can make no"
-            f" queues; at {names[0]}: {why}"
+            f"{_whose(policy)} stays pending with the network type ovs_bridge at {len(names)} of {workers} switches of"
+            f" workers, which can make no queues; at {names[0]}: {why}"
         )
     return tuple(found[:MOST])
 

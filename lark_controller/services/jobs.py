@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 
@@ -20,6 +21,7 @@ from lark_controller.api.jobs import (
     JobPage,
     Registered,
     Renewed,
+    Unsettled,
     Waiting,
 )
 from lark_controller.jobs.job import Job, JobState, Standing
@@ -108,7 +110,10 @@ class Jobs:
 
     def renew_all(self, host: str, job_ids: Sequence[str]) -> Renewed:
         """Renew the leases of a host's live jobs."""
-        return self._registration.renew_all(host, job_ids)
+        renewed = self._registration.renew_all(host, job_ids)
+        live = map(self.live, {*job_ids}.difference(renewed.missing))
+        others = (job for job in live if job is not None and job.state is not JobState.ENFORCED)
+        return replace(renewed, unsettled=tuple(Unsettled(job.id, job.state, job.reason) for job in others))
 
     def end(self, job_id: str, actor: str, exit_ad: str = "", by: EndedBy = EndedBy.HOOK) -> Job:
         """End a job. Idempotent. Raises NotFoundError for an id never seen."""

@@ -194,9 +194,10 @@ EDGES = [
     ],
 )
 def test_switches_that_make_no_queues_are_named_where_jobs_would_wait_for_them(rules: str, whose: str) -> None:
+    waits = f"{whose} stays pending with the network type ovs_bridge at"
     assert queue_warnings(switched(EDGE, rules=rules), EDGES) == (
-        f"{whose} stays pending at 2 of 4 switches of workers, which can make no queues; at w1: userspace",
-        f"{whose} stays pending at 1 of 4 switches of workers, which can make no queues; at w4: no database",
+        f"{waits} 2 of 4 switches of workers, which can make no queues; at w1: userspace",
+        f"{waits} 1 of 4 switches of workers, which can make no queues; at w4: no database",
     )
     assert queue_warnings(switched(EDGE), EDGES) == ()
     assert queue_warnings(switched(EDGE, rules=rules), EDGES[1:2]) == ()

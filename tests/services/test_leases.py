@@ -93,6 +93,19 @@ def test_a_lease_that_is_not_renewed_ends_the_job(tmp_path: Path, network: FakeN
         assert controller.audit.page(job.id, None, 10).entries[0].action == "expire"
 
 
+def test_a_renewal_of_all_tells_which_of_the_jobs_are_not_enforced(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        enforced, waits = post(controller, 1).job, post(controller, 2, port="uplink").job
+        until(lambda: controller.jobs.confirm(enforced.id, 0.05).job.state == "enforced")
+        until(lambda: controller.jobs.confirm(waits.id, 0.05).job.state == "pending")
+        (told,) = controller.jobs.renew_all(enforced.host, [enforced.id, waits.id, waits.id, "0" * 16]).unsettled
+        assert (told.job, told.state) == (waits.id, "pending")
+        assert told.reason == "its port uplink is an uplink, not a job's"
+        assert controller.jobs.renew_all("elsewhere", [waits.id]).unsettled == ()
+
+
 def test_a_job_that_its_lease_has_ended_comes_back_with_the_address_that_it_was_given(
     tmp_path: Path, network: FakeNetwork
 ) -> None:

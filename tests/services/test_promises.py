@@ -75,7 +75,9 @@ def test_switches_without_a_database_are_said_before_jobs_wait_for_their_queues(
         connect(network, controller, a_core())
         plan = controller.policy.plan(limited + GROUPS.replace("cms: {guarantee: 10, ", "cms: {"))
         (waiting,) = plan.warnings
-        assert waiting.startswith("every job, since bandwidth has a default, stays pending at 2 of 2 switches of work")
+        assert waiting.startswith(
+            "every job, since bandwidth has a default, stays pending with the network type ovs_bridge at 2 of 2"
+        )
         assert waiting.endswith(NO_DATABASE)
         assert plan.refusals == ()
         found = controller.policy.plan(QUEUES + GROUPS).warnings
@@ -186,8 +188,8 @@ def test_queues_that_stand_without_effect_keep_no_group(
         plan = controller.policy.plan(DATABASES + "  - bandwidth: {mode: cap}\n" + GROUPS)
         assert plan.warnings == (
             f"switch core1: {slow.removeprefix('core1: ')}",
-            "every job that asks for bandwidth stays pending at 1 of 1 switches of workers, which can make no queues; "
-            f"at edge1: {USERSPACE}",
+            "every job that asks for bandwidth stays pending with the network type ovs_bridge at 1 of 1 switches of"
+            f" workers, which can make no queues; at edge1: {USERSPACE}",
         )
         without_effect[0xC0] = USERSPACE
         controller.policy.put(DATABASES + GROUPS.replace("guarantee: 10", "guarantee: 20"), "ops")

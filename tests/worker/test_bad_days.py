@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,7 +24,7 @@ import pytest
 
 from lark_common.errors import SettingError
 from lark_worker import hook_socket
-from lark_worker.controller_link import DEFAULT_LEASE, ControllerLink
+from lark_worker.controller_link import DEFAULT_LEASE, ControllerLink, Renewed
 from lark_worker.dhcp.clients import steady_clock
 from lark_worker.errors import CallerError, NetworkError
 from lark_worker.hook_socket import HookSocket
@@ -274,7 +276,7 @@ def test_a_lease_is_as_long_as_it_is_whatever_the_clocks_of_worker_and_controlle
         link.register('Owner = "alice"\n------\n')
         assert 55 < link.lease < 65
         link.lease = DEFAULT_LEASE
-        assert link.renew("w", ["0" * 16, "1" * 16]) == {"1" * 16}
+        assert link.renew("w", ["0" * 16, "1" * 16]) == Renewed(frozenset({"1" * 16}), None)
         assert 55 < link.lease < 65
         server.shutdown()
 
@@ -282,22 +284,47 @@ def test_a_lease_is_as_long_as_it_is_whatever_the_clocks_of_worker_and_controlle
 class FakeLink:
     """Renews, and counts how often."""
 
-    def __init__(self) -> None:
+    def __init__(self, unsettled: dict[str, tuple[str, str]] | None = None) -> None:
         self.lease = DEFAULT_LEASE
         self.renewed = 0
+        self.unsettled = unsettled
 
-    def renew(self, host: str, job_ids: Sequence[str]) -> frozenset[str]:
+    def renew(self, host: str, job_ids: Sequence[str]) -> Renewed:
         self.renewed += 1
-        return frozenset()
+        return Renewed(frozenset(), self.unsettled)
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """What a renewal looks at of a record."""
+
+    state: str = "enforced"
+    reason: str = ""
+    over: bool = False
+    pending: tuple[str, ...] = ()
+    id: str = "0" * 16
+    machine: str = "w"
+    starter: int = 1
+    started: int = 1
 
 
 class OneJob:
     """The record of one job that runs."""
 
-    over, pending, state, id, machine = False, (), "enforced", "0" * 16, "w"
+    def __init__(self, state: str = "enforced", reason: str = "") -> None:
+        self.record = RunningJob(state, reason)
 
-    def all(self) -> list[OneJob]:
-        return [self]
+    def all(self) -> list[RunningJob]:
+        return [self.record]
+
+    def locked(self, key: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def of(self, key: object) -> RunningJob:
+        return self.record
+
+    def change(self, key: object, *, state: str, reason: str) -> None:
+        self.record = replace(self.record, state=state, reason=reason)
 
 
 def test_leases_are_renewed_soon_after_the_start_and_as_often_as_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,6 +337,45 @@ def test_leases_are_renewed_soon_after_the_start_and_as_often_as_they_need(monke
     link.lease = 0.03
     eventually(lambda: link.renewed > 5)
     renewals.stop()
+
+
+def test_a_job_that_was_pending_at_its_start_is_asked_about_soon_and_less_often_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leases, "TICK", 0.01)
+    monkeypatch.setattr(leases, "SOON", 0.02)
+    job, link = OneJob("pending", "its rules are not confirmed"), FakeLink({"0" * 16: ("pending", "no queue yet")})
+    renewals = LeaseRenewal(cast(KnownJobs, job), cast(ControllerLink, link), cast(Registrations, None))
+    renewals.start()
+    eventually(lambda: link.renewed >= 4)
+    assert (job.record.state, job.record.reason) == ("pending", "no queue yet")
+    link.unsettled = {}
+    eventually(lambda: job.record.state == "enforced")
+    assert job.record.reason == ""
+    renewals.stop()
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({}, ("enforced", "")),
+        ({"0" * 16: ("quarantined", "another owner")}, ("quarantined", "another owner")),
+        # An earlier controller does not say; a start takes its own answers.
+        (None, ("pending", "as of the start")),
+        ({"0" * 16: ("registering", "")}, ("pending", "as of the start")),
+    ],
+)
+def test_a_renewal_tells_a_jobs_state(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, tuple[str, str]] | None, kept: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(leases, "TICK", 0.01)
+    monkeypatch.setattr(leases, "SOON", 0.02)
+    job, link = OneJob("pending", "as of the start"), FakeLink(told)
+    renewals = LeaseRenewal(cast(KnownJobs, job), cast(ControllerLink, link), cast(Registrations, None))
+    renewals.start()
+    eventually(lambda: link.renewed >= 1)
+    renewals.stop()
+    assert (job.record.state, job.record.reason) == kept
 
 
 def test_a_clock_that_is_set_changes_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,11 +168,20 @@ class LeasesSchema(Schema):
     jobs = Many(fields.String, required=True, metadata=meta("Ids of the jobs that run"))
 
 
+class UnsettledSchema(Written):
+    """A job that is not enforced."""
+
+    job = a_text("The job's id")
+    state = a_text("Its state")
+    reason = a_text("The reason")
+
+
 class RenewedSchema(Written):
     """The renewed leases of a worker's jobs."""
 
     lease_until = Time("Time when they run out")
     missing = texts("Ids of the jobs that do not live on this worker")
+    unsettled = Rows(UnsettledSchema, "Those of the other jobs that are not enforced")
 
 
 class JobWanSchema(Written):
