@@ -353,11 +353,7 @@ def test_switches(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["switches", "worker1"]) == cli.OK
     assert "table full" in capsys.readouterr().out
     assert cli.main(["switches", DPID, "--flows"]) == cli.OK
-    told = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert told == [
-        ["TABLE", "PRIORITY", "PACKETS", "STATE", "ORIGIN", "MATCH", "ACTIONS"],
-        ["0", "admit", "100", "7", "installed", "job", "1", "in_port=1", "goto:1"],
-    ]
+    assert re.search("0 admit +100 +7 +installed +job 1 +in_port=1 +goto:1", capsys.readouterr().out)
     assert cli.main(["switches", DPID, "--json"]) == cli.OK
     assert json.loads(capsys.readouterr().out)["name"] == "worker1"
     assert cli.main(["switches", "nobody"]) == cli.NO
