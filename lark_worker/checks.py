@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -73,6 +73,12 @@ class HTCondor:
 
 def findings(settings: Settings, condor: HTCondor, status: Callable[[], dict[str, Any] | None]) -> Iterator[Finding]:
     """Every check in turn, each of some seconds at most. ``status`` asks the running service; None where it is away."""
+    # Of programs that are called there are messages of several lines.
+    for each in _each_check(settings, condor, status):
+        yield replace(each, words=" ".join(each.words.split("\n")))
+
+
+def _each_check(settings: Settings, condor: HTCondor, status: Callable[[], dict[str, Any] | None]) -> Iterator[Finding]:
     yield from _rights()
     yield from _programs()
     yield from _kernel(settings)
@@ -140,7 +146,9 @@ def _kernel(settings: Settings) -> Iterator[Finding]:
         try:
             run(["unshare", "--net", "sh", "-c", command])
         except NetworkError as error:
-            yield Finding("kernel", without, f"{what}: {str(error).rpartition(': ')[2]}")
+            # nft's first line has the reason, and those below it the command again, with marks.
+            reason = str(error).split("\n")[0].rpartition(": ")[2]
+            yield Finding("kernel", without, f"{what}: {reason}")
         else:
             yield Finding("kernel", State.OK, what.partition(" (")[0])
 

@@ -61,7 +61,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What the controller knows of a worker's jobs: those that it does not know, and state and reason of the others
+    """The controller's view of a worker's jobs: those that it does not know, and state and reason of the others
     that are not enforced (None: it does not say)."""
 
     missing: frozenset[str]

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 OK: Final = 0
 NO: Final = 1
 
+# Subjects of the audit trail that are neither jobs nor switches.
+_AUDITED: Final = ("policy", "controller", "joins")
+
 Arguments = argparse.Namespace
 
 
@@ -184,8 +187,34 @@ def lift(arguments: Arguments) -> int:
 
 def audit(arguments: Arguments) -> int:
     """Show who changed what, forged ads among it, the newest first."""
-    entries = islice(connected(arguments).audit(arguments.subject), max(0, arguments.limit))
-    return _show(arguments, list(entries), printing.audit)
+    client, subject = connected(arguments), arguments.subject
+    entries = list(islice(client.audit(subject), max(0, arguments.limit)))
+    if subject is None or entries or not arguments.limit:
+        return _show(arguments, entries, printing.audit)
+    if arguments.json:
+        printing.json_out([])
+    if subject in _AUDITED or _is_there(client, subject):
+        print(f"There is no event of {subject}.", file=sys.stderr)
+        return OK
+    print(
+        f"There is no event of {subject}, and neither a job nor a switch is called so; also accepted: "
+        f"{', '.join(_AUDITED)}",
+        file=sys.stderr,
+    )
+    return NO
+
+
+def _is_there(client: Client, word: str) -> bool:
+    """True if a job or a switch has that name."""
+    for ask in (client.job, client.switch):
+        try:
+            ask(word)
+        except ProblemError as error:
+            if error.status != 404:
+                raise
+        else:
+            return True
+    return False
 
 
 def instances(arguments: Arguments) -> int:
@@ -213,7 +242,7 @@ def switches(arguments: Arguments) -> int:
     client = connected(arguments)
     if arguments.datapath is None:
         if arguments.flows:
-            raise SettingError("--flows needs a switch: lark switches DPID --flows")
+            raise SettingError("--flows needs a switch: lark switches SWITCH --flows")
         return _show(arguments, client.switches(), printing.switches)
     if arguments.flows:
         return _show(arguments, list(client.flows(arguments.datapath)), printing.flows)

@@ -63,8 +63,9 @@ def _answer(arguments: argparse.Namespace) -> int:
     except SettingError as error:
         return _print_error(str(error), USAGE)
     except ProblemError as error:
+        source = str(getattr(arguments, "file", "policy"))
         for mistake in error.mistakes:
-            print(printing.mistake(mistake, "policy"), file=sys.stderr)
+            print(printing.mistake(mistake, source), file=sys.stderr)
         return _print_error(f"{error}{_token_hint(arguments) if error.status == 401 else ''}", NO)
     except LarkError as error:
         return _print_error(str(error), NO)

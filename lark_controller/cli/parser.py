@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     _remote(subparsers, "map", commands.network, watched=True)
 
     switches = _remote(subparsers, "switches", commands.switches, watched=True)
-    switches.add_argument("datapath", nargs="?", metavar="DPID", help="a datapath id or a name")
+    switches.add_argument("datapath", nargs="?", metavar="SWITCH", help="its name, datapath id or host")
     switches.add_argument("--flows", action="store_true", help="its flows, with the policy that asked for each")
 
     _instance_commands(subparsers)

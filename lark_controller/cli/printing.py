@@ -282,20 +282,20 @@ def switch(found: Answer) -> None:
 
 
 def flows(found: Sequence[Answer]) -> None:
-    """A table of flows, each with its origin in the policy."""
+    """A table of flows, each with its origin in the policy, before the match and the actions, which may be long."""
     rows = [
         (
             f"{each['table']} {each['table_name']}",
             each["priority"],
-            each["match"] or "any",
-            each["actions"] or "drop",
             "" if each["packets"] is None else each["packets"],
             each["state"],
             each["origin"],
+            each["match"] or "any",
+            each["actions"] or "drop",
         )
         for each in found
     ]
-    table(("TABLE", "PRIORITY", "MATCH", "ACTIONS", "PACKETS", "STATE", "ORIGIN"), rows)
+    table(("TABLE", "PRIORITY", "PACKETS", "STATE", "ORIGIN", "MATCH", "ACTIONS"), rows)
 
 
 def audit(found: Sequence[Answer]) -> None:
@@ -484,12 +484,12 @@ def _word(text: str, colour: str | None = None) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows under a head, in columns."""
+    """Rows under a head, in columns. The last column is not filled up."""
     texts = [[clean(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(head), *texts]) for column in range(len(head))]
     for row in [list(head), *texts]:
-        cells = [_word(cell.ljust(width)) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join(map(_word, [*cells[:-1], row[-1]])).rstrip())
 
 
 def _pairs(pairs: Sequence[tuple[str, object]]) -> None:

@@ -195,6 +195,14 @@ def test_audit(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].split()[1:] == ["worker1", "forged", "ad", f"{job['cluster']}.0", "Owner", "is", "forged"]
     assert cli.main(["audit", job["id"], "--json", "--limit", "1"]) == cli.OK
     assert [each["action"] for each in json.loads(capsys.readouterr().out)] == ["forged ad"]
+    for word, code, told in (
+        ("worker1", cli.OK, "."),
+        ("policy", cli.OK, "."),
+        ("nosuch", cli.NO, ", and neither a job"),
+    ):
+        assert cli.main(["audit", word]) == code
+        out, err = capsys.readouterr()
+        assert (out, err.startswith(f"There is no event of {word}{told}")) == ("", True)
 
 
 def test_output_of_a_terminal_has_colours_and_no_control_characters(
@@ -347,7 +355,7 @@ def test_switches(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["switches", "worker1"]) == cli.OK
     assert "table full" in capsys.readouterr().out
     assert cli.main(["switches", DPID, "--flows"]) == cli.OK
-    assert "0 admit" in capsys.readouterr().out
+    assert re.search("0 admit +100 +7 +installed +job 1 +in_port=1 +goto:1", capsys.readouterr().out)
     assert cli.main(["switches", DPID, "--json"]) == cli.OK
     assert json.loads(capsys.readouterr().out)["name"] == "worker1"
     assert cli.main(["switches", "nobody"]) == cli.NO
@@ -420,7 +428,7 @@ def test_plan_and_policy(served: Api, policy: Path, capsys: pytest.CaptureFixtur
     policy.write_text("blok: []\n")
     for command in (["policy", "put"], ["plan"]):
         assert cli.main([*command, str(policy)]) == cli.NO
-        assert "2:3: blok: unknown key; accepted: block, slice" in capsys.readouterr().err
+        assert f"{policy}:2:3: blok: unknown key; accepted: block, slice" in capsys.readouterr().err
     assert served.controls.policy.version.version == 2
 
 

@@ -51,3 +51,13 @@ def test_each_line_of_a_difference_has_its_sign(capsys: pytest.CaptureFixture[st
     each = {"version": 1, "at": "2026-11-24T00:00:00Z", "actor": "operator"}
     printing.policy_difference({"old": each, "new": each, "diff": "@@ -1,0 +1,1 @@\n+# harmless\u2028groups: {}\r\n"})
     assert capsys.readouterr().out.split("\n")[3:] == ["+# harmless\ufffdgroups: {}\ufffd", ""]
+
+
+def test_the_origin_of_a_flow_is_shown_before_what_may_be_long(capsys: pytest.CaptureFixture[str]) -> None:
+    flow = {"table": 4, "table_name": "wan", "priority": 100, "packets": 7, "state": "installed"}
+    rest = {"origin": "wan drop (policy line 32)", "match": "ip", "actions": ""}
+    printing.flows([{**flow, **rest}, {**flow, **rest, "match": "m" * 90, "actions": "a" * 900}])
+    short = capsys.readouterr().out.splitlines()[1]
+    assert short.index("policy line 32") < 80
+    assert len(short) < 200
+    assert short.endswith("drop")

@@ -104,12 +104,16 @@ def test_the_help_names_every_command(lab: Lab) -> None:
 def test_the_shipped_views_show_jobs_and_slots(lab: Lab) -> None:
     wish = Wish("alice", {"inbound_connectivity": "false", "request_bandwidth": "70"}, worker="worker1")
     with running(lab, [wish]) as (job,):
-        jobs = lab.on("central", "condor_q", "-all", "-print-format", "/etc/condor/lark-jobs.cpf", user="alice").stdout
+        jobs = lab.on(
+            "central", "condor_q", "-all", "-wide", "-print-format", "/etc/condor/lark-jobs.cpf", user="alice"
+        ).stdout
         (line,) = [each.split() for each in jobs.splitlines() if " R " in each]
         assert line[1:3] == ["alice", "R"]
         assert line[3].startswith(job.worker)
         assert line[4:10] == ["70", "-", "-", "false", "-", "-"]
-        slots = lab.on("central", "condor_status", "-print-format", "/etc/condor/lark-slots.cpf", user="alice").stdout
+        slots = lab.on(
+            "central", "condor_status", "-wide", "-print-format", "/etc/condor/lark-slots.cpf", user="alice"
+        ).stdout
         (taken,) = [each.split() for each in slots.splitlines() if "Claimed" in each and "alice@" in each]
         assert taken[2:6] == ["ovs_bridge", "IPv4", "-", "70"]
     past = ["condor_history", "-wide", "-limit", "1", "-print-format", "/etc/condor/lark-jobs.cpf"]

@@ -178,3 +178,12 @@ def test_every_setting_that_a_page_names_is_in_a_program() -> None:
     for page in PAGES:
         names = set(re.findall(r"\bLARK_[A-Z0-9_]*[A-Z0-9]\b", page.read_text()))
         assert names <= known, (page, names - known)
+
+
+def test_tables_of_htcondor_are_shown_in_their_whole_width() -> None:
+    views = [*PAGES, *sorted((ROOT / "etc/condor").glob("*.cpf"))]
+    lines = [
+        line for page in views for line in page.read_text().splitlines() if re.search(r"-print-format \S*lark-", line)
+    ]
+    assert len(lines) >= 5
+    assert [line for line in lines if " -wide " not in line] == []

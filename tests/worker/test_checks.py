@@ -19,7 +19,7 @@ from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.loop_thread import KeptSwitches
 from lark_worker import checks, cli
 from lark_worker.checks import Finding, HTCondor, State
-from lark_worker.errors import StartdError
+from lark_worker.errors import NetworkError, StartdError
 from lark_worker.identity.startd import LocalStartd
 from lark_worker.settings import Settings, load
 from tests.fixtures.certificates import certificate
@@ -291,6 +291,20 @@ def test_the_kernel_is_tried_for_what_this_workers_jobs_need() -> None:
     nat = load({"LARK_WORKER_NAT_NETWORKS": "10.9.0.0/24", "LARK_WORKER_LINUX_BRIDGE": "br1"})
     assert [each.words for each in checks._kernel(nat) if each.state is State.MISSING] == []
     assert len(list(checks._kernel(nat))) == 6
+
+
+def test_a_reason_of_several_lines_is_one_line(monkeypatch: pytest.MonkeyPatch, condor: HTCondor) -> None:
+    def refused(command: list[str], *_: object, **__: object) -> str:
+        what = "add table bridge a\n^^^^^^^^^^^^^^^^^^^" if "nft" in command[-1] else "second line"
+        raise NetworkError(f"{' '.join(command)}: Error: Could not process rule: Operation not supported\n{what}")
+
+    monkeypatch.setattr(checks, "run", refused)
+    everything = found(load({"LARK_WORKER_LINUX_BRIDGE": "br1"}), condor)
+    (nft,) = [each for each in everything if each.words.startswith("nftables")]
+    assert nft == Finding("kernel", State.MISSING, "nftables: Operation not supported")
+    (ovs,) = [each for each in everything if each.words.startswith("its database does not answer")]
+    assert ovs.words.endswith("Operation not supported second line")
+    assert not [each for each in everything if "\n" in each.words]
 
 
 def test_a_service_that_is_away_or_has_problems_is_told(tmp_path: Path) -> None:
