@@ -39,12 +39,14 @@ class Drop:
 @dataclass(frozen=True, slots=True)
 class DropList:
     """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not.
-    ``away`` are the switches that cannot be asked now; None of one user's jobs."""
+    ``away`` are the switches that cannot be asked now, ``uncounted`` the live jobs that the policy in force does not
+    count; None of one user's jobs."""
 
     drops: tuple[Drop, ...]
     jobs: int
     packets_per_second: float
     away: int | None = None
+    uncounted: int | None = None
 
 
 class DropControls(Protocol):
@@ -55,3 +57,6 @@ class DropControls(Protocol):
 
     def away(self) -> int:
         """The number of switches that cannot be asked now."""
+
+    def uncounted(self) -> int:
+        """The number of live jobs with a network whose use the policy in force does not count."""

@@ -22,7 +22,7 @@ from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.jobs import TransferState
 from lark_controller.api.usage import TransferReport
 from lark_controller.cli import main as cli
-from lark_controller.cli import printing
+from lark_controller.cli import printing, traffic_tables
 from lark_controller.policies.model import TransferTerms
 from lark_controller.qos.pair_advice import pair_advice
 from lark_controller.rest.server.waitress_server import Server
@@ -172,7 +172,7 @@ def test_rates_of_jobs_have_their_numbers(capsys: pytest.CaptureFixture[str]) ->
     rate = {"outward": 1.0, "inward": 2.0, "wan_outward": 0.0, "wan_inward": 0.0}
     rest = {"rate": rate, "jobs": 1, "user": "alice", "group": "g", "host": "worker1"}
     ids = ("submit1.example#103.0#17", "odd", None)
-    printing.rates([{"name": f"id{at}", "global_job_id": each} | rest for at, each in enumerate(ids)], "job")
+    traffic_tables.rates([{"name": f"id{at}", "global_job_id": each} | rest for at, each in enumerate(ids)], "job")
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["submit1.example#103.0", "id1", "id2"]
 

@@ -141,7 +141,11 @@ def usage(query: dict[str, Any]) -> Any:
 def rates(query: dict[str, Any]) -> dict[str, object]:
     """List the rates of live jobs now, the most first."""
     controls = current().controls
-    return {"rates": controls.usage.flowing(query["by"], query["limit"]), "away": controls.drops.away()}
+    return {
+        "rates": controls.usage.flowing(query["by"], query["limit"]),
+        "away": controls.drops.away(),
+        "uncounted": controls.drops.uncounted(),
+    }
 
 
 @operation(
@@ -240,8 +244,8 @@ def counters(job_id: str) -> dict[str, bool]:
     wan = (sent[_WAN[0]], sent[_WAN[1]], sent[_WAN[2]], sent[_WAN[3]]) if _WAN[0] in sent else None
     drops = (sent[_POLICY[0]], sent[_POLICY[1]]) if _POLICY[0] in sent else None
     queues = QueueReading(*(sent[name] for name in _QUEUES)) if _QUEUES[0] in sent else None
-    new_within = sent["new_within"] / 1000 if "new_within" in sent else None
-    counts = WorkerCounts(port, wan, drops, queues, new_within)
+    new_within, interval = (sent[name] / 1000 if name in sent else None for name in ("new_within", "interval"))
+    counts = WorkerCounts(port, wan, drops, queues, new_within, interval)
     return {"counted": current().controls.usage.counted(known, counts, sent["final"])}
 
 
