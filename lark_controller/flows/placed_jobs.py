@@ -153,7 +153,7 @@ class PlacedJobs:
                 self._refusals.follow(old.job.number, () if new is None else new.job.external)
             self.groups[old.decision.group] -= 1
             self.unattached -= _unattached(old)
-            self.uncounted -= _uncounted(old)
+            self.uncounted -= is_uncounted(old)
             self.isolated.discard(old.job.number)
             if old.datapath is not None:
                 if not stays:
@@ -165,7 +165,7 @@ class PlacedJobs:
             if new.job.external:
                 self._external.add(new.job.number)
             self.groups[new.decision.group] += 1
-            self.uncounted += _uncounted(new)
+            self.uncounted += is_uncounted(new)
             if _unattached(new):
                 self.unattached += 1
             elif new.decision.isolated:
@@ -182,7 +182,7 @@ def _unattached(placed: Placed) -> bool:
     return placed.job.network_type is NetworkType.NONE and not placed.decision.quarantine
 
 
-def _uncounted(placed: Placed) -> bool:
+def is_uncounted(placed: Placed) -> bool:
     """True where a job has a network, and its use of it is not counted."""
     return not placed.decision.accounted and placed.job.network_type is not NetworkType.NONE
 

@@ -17,6 +17,7 @@ from lark_controller.accounting.drops import Dropping
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.drops import Drop, DropList
 from lark_controller.flows.drop_sources import DropSource, are_several, may_drop
+from lark_controller.flows.placed_jobs import is_uncounted
 from lark_controller.flows.placement import Placed
 from lark_controller.policies.model import Accounting, Because, Decision, Policy, RuleKind
 from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
@@ -133,9 +134,13 @@ class Drops:
         known = {*list(states), *self._reconciler.desired.policy.switches}
         return sum((state := states.get(each)) is None or state.link is None for each in known)
 
-    def uncounted(self) -> int:
-        """The number of live jobs with a network whose use the policy in force does not count."""
-        return self._reconciler.desired.uncounted
+    def uncounted(self, owner: str | None = None) -> int:
+        """The number of live jobs with a network, of all users or of one, whose use the policy in force does not
+        count."""
+        desired = self._reconciler.desired
+        if owner is None or not desired.uncounted:
+            return desired.uncounted
+        return sum(placed.job.owner == owner and is_uncounted(placed) for placed in list(desired.placed.values()))
 
     def _of_owner(self, limit: int, owner: str) -> DropList:
         placed = self._reconciler.desired.placed
@@ -146,7 +151,8 @@ class Drops:
 
         chosen = self._ledger.dropping(_OWN, is_own)
         found = _first(self._listed(chosen), limit)
-        return DropList(tuple(found), len(chosen), sum(sum(each.rate) for each in chosen))
+        packets = sum(sum(each.rate) for each in chosen)
+        return DropList(tuple(found), len(chosen), packets, uncounted=self.uncounted(owner))
 
     def _there(self, chosen: Iterable[tuple[Dropping, Placed]], policy: Policy) -> _There:
         """All drops at the switches with a chosen job that several rules may drop packets of."""

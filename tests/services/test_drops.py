@@ -313,7 +313,8 @@ def test_what_the_policy_does_not_count_is_told_and_does_not_stand_still(tmp_pat
         controller.policy.put(POLICY + "accounting: none\n", "test")
         until(lambda: dropped(controller) == {})
         assert (controller.drops.now(9).uncounted, controller.drops.now(9).jobs) == (2, 0)
-        assert controller.drops.now(9, "bob").uncounted is None
+        assert controller.drops.now(9, "bob").uncounted == controller.drops.uncounted("bob") == 1
+        assert controller.drops.now(9, "carol").uncounted == 0
         # Its rate ends, what it has used until then stays.
         until(lambda: controller.usage.flowing("job", 9) == ())
         assert not counted(500)
