@@ -295,8 +295,9 @@ class CounterReader:
             await self._core_ports.look(datapath)
             ports_read = self._ports_of(datapath)
             if not ports_read:
-                # Pairs that were counted under the policy before are read on.
-                await self._look(datapath, ())
+                if self._jobs_at(datapath):
+                    # Pairs that were counted under the policy before are read on.
+                    await self._look(datapath, ())
                 return
             asked = asyncio.get_running_loop().time()
             few = len(ports_read) < FEW
