@@ -150,8 +150,8 @@ def top(arguments: Arguments) -> int:
 def drops(arguments: Arguments) -> int:
     """Show what is dropped now: from whom, to where, by which rule, how fast."""
     found = connected(arguments).drop_list(arguments.limit)
-    unknown = {name: found.get(name) or 0 for name in ("away", "uncounted")}
-    return _show(arguments, found["drops"], partial(traffic_tables.drops, **unknown))
+    away, uncounted = (found.get(name) or 0 for name in ("away", "uncounted"))
+    return _show(arguments, found["drops"], partial(traffic_tables.drops, away=away, uncounted=uncounted))
 
 
 def advice(arguments: Arguments) -> int:
