@@ -31,7 +31,7 @@ class _Report(NamedTuple):
 
 
 class Reporting:
-    """When the reports that rates are by are overdue; thread-safe.
+    """The times until which rates hold without another report; thread-safe.
 
     A job has one entry from a report on until it is overdue: a busy one costs what its reports cost, an idle one
     nothing.
@@ -53,7 +53,7 @@ class Reporting:
         with self._lock:
             known = self._known.get(key)
             if interval is None:
-                # What lies between its reports is as long, or shorter where a job has asked for its advice.
+                # Its reports are as far apart, or closer where a job has asked for its advice.
                 since, before = (0.0, 0.0) if known is None else (now - known.at, known.interval)
                 interval = max(USUAL, before, since, within or 0.0)
             interval = min(max(interval, LEAST), MOST)

@@ -235,6 +235,7 @@ def test_jobs_of_which_nothing_passes_follow_the_policy(tmp_path: Path, network:
 def drops_of(controller: Controller, job: Job, packets: int, began: float, seconds: float = 10.0) -> None:
     """A reading by which a job's rules have dropped so many packets that it sent, since the reading before."""
     ledger = controller.usage._ledger
+    until(lambda: ledger.has_open(job.number))
     if not ledger.started(job.number):
         ledger.read(job.number, began, PortReading(0, 0, 0, 0), port_age=1.0)
     before = ledger.usage(job.number)
@@ -244,14 +245,10 @@ def drops_of(controller: Controller, job: Job, packets: int, began: float, secon
     ledger.read(job.number, began + seconds, PortReading(whole, 100 * whole, 0, 0), flows)
 
 
-def test_the_most_drops_are_those_of_a_rule_and_not_of_a_job(tmp_path: Path, network: FakeNetwork) -> None:
+def test_the_most_drops_are_those_of_a_rule_and_not_of_a_job(tmp_path: Path) -> None:
     with running(tmp_path, POLICY, counter_seconds=0) as controller:
-        edge = an_edge()
-        connect(network, controller, edge)
         owners = ("bob", "carol", "bob", "mallory", "dora")
         jobs = [post(controller, number, owner).job for number, owner in enumerate(owners, 1)]
-        for job in jobs:
-            controller.jobs.confirm(job.id, 20)
         now = time.time()
         # Of the first three two rules drop packets, half each.
         for job, packets in zip(jobs, (100, 100, 100, 80, 60), strict=True):
@@ -268,12 +265,9 @@ def test_the_most_drops_are_those_of_a_rule_and_not_of_a_job(tmp_path: Path, net
         assert (nothing.drops, nothing.jobs, nothing.packets_per_second) == ((), 5, 44.0)
 
 
-def test_drops_under_the_policy_before_are_not_of_a_rule_of_this_one(tmp_path: Path, network: FakeNetwork) -> None:
+def test_drops_under_the_policy_before_are_not_of_a_rule_of_this_one(tmp_path: Path) -> None:
     with running(tmp_path, POLICY, counter_seconds=0) as controller:
-        edge = an_edge()
-        connect(network, controller, edge)
         bob = post(controller, 1, "bob").job
-        controller.jobs.confirm(bob.id, 20)
         began = time.time() - 5
         drops_of(controller, bob, 100, began, 4)
         assert {each.line for each in controller.drops.now(9).drops} == {8, 9}
@@ -283,9 +277,10 @@ def test_drops_under_the_policy_before_are_not_of_a_rule_of_this_one(tmp_path: P
         assert shown == ("policy", None, 25.0, "a rule of the policy before the one in force")
         assert controller.drops.now(9, "bob").drops == (found,)
         # Part of this reading, too.
-        drops_of(controller, bob, 100, began, 6)
+        began = time.time()
+        drops_of(controller, bob, 100, began, 1)
         assert [each.line for each in controller.drops.now(9).drops] == [None]
-        drops_of(controller, bob, 100, began, 16)
+        drops_of(controller, bob, 100, began, 11)
         assert [(each.kind, each.line) for each in controller.drops.now(9).drops] == [("block", 7)]
 
 
@@ -309,7 +304,7 @@ def test_what_the_policy_does_not_count_is_told_and_does_not_stand_still(tmp_pat
         assert counted(100)
         until(drops)
         assert controller.drops.now(9).uncounted == controller.drops.uncounted() == 0
-        assert [each.name for each in controller.usage.flowing("job", 9)] == [nat.id]
+        assert nat.id in {each.name for each in controller.usage.flowing("job", 9)}
         controller.policy.put(POLICY + "accounting: none\n", "test")
         until(lambda: dropped(controller) == {})
         assert (controller.drops.now(9).uncounted, controller.drops.now(9).jobs) == (2, 0)
