@@ -1,4 +1,4 @@
-"""What jobs send and receive now, and what is dropped, for a terminal."""
+"""Tables of the rates of jobs and of drops, for a terminal."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class CounterReader:
             if (each := placed.get(number)) is None:
                 continue
             if not each.decision.accounted:
-                # What it has used until now stays, and is as of now.
+                # Its use until now stays, as of now.
                 self._ledger.quiet((number,))
             elif self._ledger.has_open(number):
                 # Other jobs are read in the next round: no request for each job of the pool.
