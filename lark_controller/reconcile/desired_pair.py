@@ -57,7 +57,7 @@ class DesiredPair:
 
     @property
     def changed_at(self) -> float:
-        """When the last switch had gone over to the policy in force (seconds since 1970), the end of time while
+        """The time when the last switch had gone over to the policy in force (seconds since 1970), infinite while
         switches go over: readings that began before are of the policy before."""
         return inf if self.moved else self._changed_at
 
