@@ -134,7 +134,9 @@ class Controller:
             registry,
             follow=self.external.use,
         )
-        checks = SwitchCheck(self._openflow, self._reconciler, self._guarantees, self._core_drops, store.trail)
+        self._checks = checks = SwitchCheck(
+            self._openflow, self._reconciler, self._guarantees, self._core_drops, store.trail
+        )
         self._upkeep: Upkeep = Upkeep(
             store,
             self._registration,
@@ -146,7 +148,7 @@ class Controller:
             retention=retention_days * 86400,
             datapaths=checks.datapaths,
             check=checks.check,
-            note_late=checks.note_late,
+            note_late=self._note_late,
             look_again=self._look_again,
             clock=self._feed.clock,
         )
@@ -282,6 +284,10 @@ class Controller:
             return True
 
     # -- between threads -----------------------------------------------------------------------------------------------
+
+    def _note_late(self) -> None:
+        self.usage.end_overdue()
+        self._checks.note_late()
 
     def _look_again(self) -> None:
         self._registration.look_again()

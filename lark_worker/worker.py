@@ -81,7 +81,9 @@ class Worker:
         )
         self.fireflies = Fireflies(link, self._jobs.all, settings.prefix, settings.state_dir / "labelled")
         self.transfers = Transfers(settings, self._moving_keys, self.fireflies.note)
-        self._transfer_reports = TransferReports(link, self.transfers, self._jobs.all, self.fireflies)
+        self._transfer_reports = TransferReports(
+            link, self.transfers, self._jobs.all, self.fireflies, settings.counter_seconds
+        )
         devices = DeviceCounters(settings.ovs_database)
         self._reports = UsageReports(
             link,

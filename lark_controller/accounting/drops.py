@@ -24,7 +24,7 @@ drop_rate_of: Final[Callable[[Iterable[float]], DropRate]] = partial(tuple.__new
 class Dropping(NamedTuple):
     """A job whose packets are dropped, with its group of the policy, as of ``at`` (seconds since 1970).
 
-    ``number`` and ``job`` are the job's number and id.
+    ``number`` and ``job`` are the job's number and id; ``since`` is the time of the reading before.
     """
 
     number: int
@@ -32,6 +32,7 @@ class Dropping(NamedTuple):
     group: str
     rate: DropRate
     at: float
+    since: float
 
 
 @dataclass(frozen=True, slots=True)

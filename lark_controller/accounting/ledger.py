@@ -277,13 +277,11 @@ class Ledger:
             self._moved(number, account, before, at - seconds)
             return True
 
-    def quiet(self, numbers: Iterable[int]) -> None:
-        """Notes that these jobs have no source of readings now: their rates are unknown, and no longer shown."""
+    def quiet(self, numbers: Iterable[int], *, transfers: bool = False) -> None:
+        """Notes that these jobs, or their ``transfers``, have no source of readings now: their rates are unknown, and
+        no longer shown."""
         with self._lock:
-            for number in numbers:
-                if (account := self._accounts.get(number)) is not None:
-                    self._shown.rated(account, IDLE.with_transfers_of(account.rate), account.treatment)
-                    self._shown.dropping.pop(number, None)
+            self._shown.quiet((known for number in numbers if (known := self._accounts.get(number))), transfers)
 
     def leaves(self, number: int) -> None:
         """Note a job that is over, and whose last counters are on their way: the next one may be at its port first."""
@@ -347,10 +345,11 @@ class Ledger:
         return most_moving(accounts, limit)
 
     def dropping(self, limit: int, wanted: Callable[[Dropping], bool] | None = None) -> list[Dropping]:
-        """The jobs whose packets are dropped now, the ``limit`` with the most (of those that are ``wanted``)."""
+        """The jobs whose packets are dropped now, the ``limit`` with the most of a kind, the most first (of those that
+        are ``wanted``)."""
         with self._lock:
             found = list(self._shown.dropping.values())
-        return nsmallest(limit, filter(wanted, found), key=lambda each: (-sum(each.rate), each.job))
+        return nsmallest(limit, filter(wanted, found), key=lambda each: (-max(each.rate), each.job))
 
     def drop_sum(self) -> DropSum:
         """The number of jobs whose packets are dropped now, and of these packets a second."""

@@ -66,7 +66,7 @@ class PlainReadings:
             keep(number, at, now, False)
             if drops != known_drops:
                 dropped = drop_rate_of(map(truediv, map(sub, drops, known_drops), repeat(at - last)))
-                dropping[number] = Dropping(number, account.id, account.treatment, dropped, at)
+                dropping[number] = Dropping(number, account.id, account.treatment, dropped, at, last)
             elif number in dropping:
                 del dropping[number]
             if any(new):

@@ -134,7 +134,8 @@ class PlainSwitches:
         rates = drops[:, some] / (at - last[some])
         for place, rate in zip(some.tolist(), map(drop_rate_of, rates.T.tolist()), strict=True):
             account = accounts[place]
-            dropping[account.number] = Dropping(account.number, account.id, account.treatment, rate, at)
+            since = float(last[place])
+            dropping[account.number] = Dropping(account.number, account.id, account.treatment, rate, at, since)
 
 
 def _rates_of(accounts: Sequence[Account]) -> Numbers:

@@ -71,7 +71,8 @@ class WorkerCounts(NamedTuple):
     """A worker's counts of a job since the job's start; None where it cannot tell.
 
     All that is new since its last report came in the last ``new_within`` seconds (None: since that report): a worker
-    does not report what is the same.
+    does not report what is the same. The next report of counts that go on follows in ``interval`` seconds (None: a
+    worker of an earlier release does not say).
     """
 
     port: PortReading
@@ -79,3 +80,4 @@ class WorkerCounts(NamedTuple):
     policy_drops: tuple[int, int] | None = None  # packets in, packets out
     queues: QueueReading | None = None
     new_within: float | None = None
+    interval: float | None = None

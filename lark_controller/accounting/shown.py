@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import add, sub
 from typing import TypeAlias
 
@@ -109,7 +109,7 @@ class Shown:
             self.dropping.pop(number, None)
             return
         rates = DropRate(*[(now - old) / elapsed for old, now in zip(known, dropped, strict=True)])
-        self.dropping[number] = Dropping(number, account.id, account.treatment, rates, at)
+        self.dropping[number] = Dropping(number, account.id, account.treatment, rates, at, at - elapsed)
 
     def idle(self, account: Account) -> None:
         """Show that nothing came between two readings."""
@@ -118,6 +118,15 @@ class Shown:
             self.rated(account, rate, account.treatment)
         self.recent.keep(account.number, account.at, rate, False)
         self.dropping.pop(account.number, None)
+
+    def quiet(self, accounts: Iterable[Account], transfers: bool) -> None:
+        """Show no rate of jobs, or of their ``transfers``, any more."""
+        for account in accounts:
+            rate = account.rate
+            over = rate.with_transfers_of(IDLE) if transfers else IDLE.with_transfers_of(rate)
+            self.rated(account, over, account.treatment)
+            if not transfers:
+                self.dropping.pop(account.number, None)
 
     def forget(self, number: int) -> None:
         """Forget a job that is over."""

@@ -39,12 +39,14 @@ class Drop:
 @dataclass(frozen=True, slots=True)
 class DropList:
     """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not.
-    ``away`` are the switches that cannot be asked now; None of one user's jobs."""
+    ``away`` are the switches that cannot be asked now, None of one user's jobs, ``uncounted`` the live jobs that the
+    policy in force does not count, or those of the user."""
 
     drops: tuple[Drop, ...]
     jobs: int
     packets_per_second: float
     away: int | None = None
+    uncounted: int = 0
 
 
 class DropControls(Protocol):
@@ -55,3 +57,7 @@ class DropControls(Protocol):
 
     def away(self) -> int:
         """The number of switches that cannot be asked now."""
+
+    def uncounted(self, owner: str | None = None) -> int:
+        """The number of live jobs with a network, of all users or of one, whose use the policy in force does not
+        count."""

@@ -103,12 +103,14 @@ class AccessPointStatus:
 
 class TransferReport(NamedTuple):
     """A worker's sums of a job's transfers, all that is new of which came in the last ``within`` seconds (None: since
-    the job's beginning); the treatment that it has in place, or ``trouble``, why it has none."""
+    the job's beginning); the treatment that it has in place, or ``trouble``, why it has none. While there is a transfer
+    the next report follows in ``interval`` seconds (None: the worker does not say)."""
 
     counts: TransferCounts
     within: float | None = None
     treatment: Treatment | None = None
     trouble: str = ""
+    interval: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from lark_common import log
 from lark_common.client import Client, ProblemError
 from lark_common.endpoint import read_token
 from lark_common.errors import PolicyError, SettingError
-from lark_controller.cli import instances_table, network_map, own_name, pairs_table, printing
+from lark_controller.cli import instances_table, network_map, own_name, pairs_table, printing, traffic_tables
 from lark_controller.cli.text_files import read_text
 from lark_controller.settings import load, table
 
@@ -142,7 +142,8 @@ def top(arguments: Arguments) -> int:
             return _show(arguments, found, lambda _: None)
         if not arguments.once:
             printing.cleared()
-        printing.rates(found, arguments.by, away=answer.get("away") or 0)
+        # A controller of an earlier release does not say what it does not count.
+        traffic_tables.rates(found, arguments.by, away=answer.get("away") or 0, uncounted=answer.get("uncounted") or 0)
         if arguments.once:
             return OK
         sys.stdout.flush()
@@ -152,7 +153,8 @@ def top(arguments: Arguments) -> int:
 def drops(arguments: Arguments) -> int:
     """Show what is dropped now: from whom, to where, by which rule, how fast."""
     found = connected(arguments).drop_list(arguments.limit)
-    return _show(arguments, found["drops"], partial(printing.drops, away=found.get("away") or 0))
+    away, uncounted = (found.get(name) or 0 for name in ("away", "uncounted"))
+    return _show(arguments, found["drops"], partial(traffic_tables.drops, away=away, uncounted=uncounted))
 
 
 def advice(arguments: Arguments) -> int:

@@ -172,69 +172,6 @@ def _size(count: int) -> str:
     return f"{value:.1f} TB"
 
 
-# The heading of each rate, and its field in REST's answers.
-_RATES: Final = {
-    "OUT": "outward",
-    "IN": "inward",
-    "WAN OUT": "wan_outward",
-    "WAN IN": "wan_inward",
-    "MOVED OUT": "transfer_outward",
-    "MOVED IN": "transfer_inward",
-}
-
-
-def rates(found: Sequence[Answer], by: str, away: int = 0) -> None:
-    """A table of rates, Mb/s; ``away``: so many switches are, which is said."""
-    more = {"user": ("group",), "job": ("user", "group", "host")}.get(by, ())
-    head = (by.upper().replace("_", " "), *(name.upper() for name in more), "ACTIVE", *_RATES)
-    rows = [
-        (
-            _subject(each, by),
-            *(each[name] for name in more),
-            each["jobs"],
-            *(f"{each['rate'].get(name, 0.0):.2f}" for name in _RATES.values()),
-        )
-        for each in found
-    ]
-    table(head, rows)
-    if not rows:
-        print("No job sends or receives anything now.")
-    _say_away("what jobs send and receive", away)
-
-
-def drops(found: Sequence[Answer], away: int = 0) -> None:
-    """A table of what is dropped now; ``away``: so many switches are, which is said."""
-    rows = [
-        (
-            f"{each['packets_per_second']:.1f}{'~' if each['estimated'] else ''}",
-            each["source"],
-            each["destination"],
-            each["rule"],
-            each["host"] or each["datapath"],
-        )
-        for each in found
-    ]
-    if rows:
-        table(("PACKETS/S", "FROM", "TO", "BY", "AT"), rows)
-    else:
-        print("Nothing is dropped now.")
-    if any(each["estimated"] for each in found):
-        print("~ several rules drop packets there and are not counted apart for each job; this is a share of them")
-    _say_away("what is dropped", away)
-
-
-def _say_away(what: str, away: int) -> None:
-    if away:
-        print(f"Not known: {what} at {several(away, 'switch', 'switches')} that cannot be asked (`lark switches`)")
-
-
-def _subject(rates: Answer, by: str) -> str:
-    """The name of a group, user, host or access point; of a job ``submit1#103.0``, by which it is found."""
-    if by == "job" and rates.get("job_name"):
-        return str(rates["job_name"])
-    return str(rates["name"] or "(none)")
-
-
 def cleared() -> None:
     """Begin again at the top of a terminal; elsewhere an empty line stands between two tables."""
     print("\x1b[H\x1b[2J" if sys.stdout.isatty() else "", end="" if sys.stdout.isatty() else "\n")

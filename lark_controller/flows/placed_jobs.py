@@ -21,9 +21,9 @@ class PlacedJobs:
     """The jobs that are admitted, each at its switch if that is known, and the switches.
 
     ``groups`` counts the jobs of each group of the policy, ``unattached`` those without a network, which no rule is
-    for; ``isolated`` are the numbers of the others of which nothing passes, and of all in quarantine. ``queues`` are
-    the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are the jobs whose workers enforce what
-    is decided.
+    for; ``uncounted`` those with one whose use the policy does not count; ``isolated`` are the numbers of the jobs with
+    a network of which nothing passes, and of all in quarantine. ``queues`` are the numbers of the queues that stand for
+    jobs and reserved flows. ``ruled`` are the jobs whose workers enforce what is decided.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -31,6 +31,7 @@ class PlacedJobs:
         self.placed: dict[int, Placed] = {}
         self.groups: Counter[str] = Counter()
         self.unattached = 0
+        self.uncounted = 0
         self.isolated: set[int] = set()
         self.queues: dict[Claim, int] = {}
         self.ruled = Ruled()
@@ -47,6 +48,7 @@ class PlacedJobs:
         self.switches, self.placed = dict(before.switches), dict(before.placed)
         self.groups, self.ruled = before.groups.copy(), before.ruled.copy()
         self.unattached, self.isolated = before.unattached, before.isolated.copy()
+        self.uncounted = before.uncounted
         self._local = before._local.copy()
         self._hosts, self._external = dict(before._hosts), set(before._external)
         self._refusals = before._refusals.copy()
@@ -137,6 +139,7 @@ class PlacedJobs:
             self._local.add_all(datapath, numbers)
         for decision, numbers in decided.values():
             self.groups[decision.group] += len(numbers)
+            self.uncounted += 0 if decision.accounted else len(numbers)
             if decision.isolated:
                 self.isolated.update(numbers)
 
@@ -150,6 +153,7 @@ class PlacedJobs:
                 self._refusals.follow(old.job.number, () if new is None else new.job.external)
             self.groups[old.decision.group] -= 1
             self.unattached -= _unattached(old)
+            self.uncounted -= is_uncounted(old)
             self.isolated.discard(old.job.number)
             if old.datapath is not None:
                 if not stays:
@@ -161,6 +165,7 @@ class PlacedJobs:
             if new.job.external:
                 self._external.add(new.job.number)
             self.groups[new.decision.group] += 1
+            self.uncounted += is_uncounted(new)
             if _unattached(new):
                 self.unattached += 1
             elif new.decision.isolated:
@@ -175,6 +180,11 @@ class PlacedJobs:
 def _unattached(placed: Placed) -> bool:
     """True where a job has no network; in quarantine it is counted with the others that are."""
     return placed.job.network_type is NetworkType.NONE and not placed.decision.quarantine
+
+
+def is_uncounted(placed: Placed) -> bool:
+    """True where a job has a network, and its use of it is not counted."""
+    return not placed.decision.accounted and placed.job.network_type is not NetworkType.NONE
 
 
 def _place(placed: Placed) -> tuple[int | None, SliceKey | None]:

@@ -81,7 +81,7 @@ Rule = TypeVar("Rule", BlockRule, SliceRule, WanRule, ConnectivityRule, Bandwidt
 
 def load(text: str, source: str = "policy.yaml", *, stored: bool = False) -> Policy:
     """Reads a policy from a file's text. Raises PolicyError with all mistakes, in file order; ``source`` names the
-    file. One that is ``stored`` may have characters that are refused in another."""
+    file. One that is ``stored`` may have characters, and names of switches, that are refused in another."""
     mistakes: list[Mistake] = []
     policy = _read(text, mistakes, stored)
     if policy is not None and not mistakes:
@@ -124,7 +124,7 @@ def _read(text: str, mistakes: list[Mistake], stored: bool) -> Policy | None:
         speed = edge["speed"].megabits() if "speed" in edge else None
         chosen = edge["inbound"].choice(tuple(InboundShares)) if "inbound" in edge else None
         inbound = InboundShares(chosen) if chosen else inbound
-    declared = switches.parse(fields["switches"]) if "switches" in fields else {}
+    declared = switches.parse(fields["switches"], stored=stored) if "switches" in fields else {}
     ports = switches.wan_ports(declared)
     named = fields["groups"].mapping(None) if "groups" in fields else {}
     rules = _rules(fields["policies"], ports, frozenset(named)) if "policies" in fields else Rules()

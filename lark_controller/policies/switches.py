@@ -32,12 +32,13 @@ IDENTITY: Final = re.compile(r"(0x)?[0-9a-fA-F]{16}")
 RESERVED: Final = frozenset({"controller", "joins", "policy"})
 
 
-def parse(entry: FileEntry) -> dict[int, SwitchSpec]:
-    """The declared switches by datapath id."""
+def parse(entry: FileEntry, *, stored: bool = False) -> dict[int, SwitchSpec]:
+    """The declared switches by datapath id. Those of a ``stored`` policy may have any name: it was accepted before some
+    were refused, and what is looked up by such a word is found before a switch of that name."""
     switches: dict[int, SwitchSpec] = {}
     for name, member in entry.mapping(None).items():
         spec = _switch(name, member)
-        if IDENTITY.fullmatch(name) or name.lower() in RESERVED:
+        if not stored and (IDENTITY.fullmatch(name) or name.lower() in RESERVED):
             member.mistake(
                 f"a switch cannot be called {name}",
                 f"a name that is no datapath id and none of {', '.join(sorted(RESERVED))}",

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from lark_common.errors import SwitchError
 from lark_controller.flows.placement import Switch
+from lark_controller.policies.model import Policy
 from lark_controller.qos.groups import treatments
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.switches.openflow.link import SwitchLink
@@ -33,53 +35,74 @@ class CoreDrop(NamedTuple):
     at: float
 
 
+class _Look(NamedTuple):
+    """A look at a core: over which connection, under which policy, and when (seconds since 1970); and each place's
+    group and packets dropped."""
+
+    link: SwitchLink
+    policy: Policy
+    at: float
+    places: Mapping[_Place, tuple[str, int]]
+    drops: tuple[CoreDrop, ...] = ()
+
+
 class CoreDrops:
     """The last reading of each core, and the sums since this start."""
 
     def __init__(self, loop: Reconciler) -> None:
         self._loop = loop
-        self._seen: dict[int, dict[_Place, int]] = {}
-        self._at: dict[int, float] = {}
+        self._seen: dict[int, _Look] = {}
         self._sums: Mapping[str, int] = {}
-        self._now: Mapping[int, tuple[CoreDrop, ...]] = {}
 
     def by_group(self) -> Mapping[str, int]:
         """Packets dropped by the policy's group."""
         return self._sums
 
     def now(self) -> list[CoreDrop]:
-        """The groups whose packets cores dropped between their last two looks."""
-        return [each for some in self._now.values() for each in some]
+        """The groups whose packets cores dropped between their last two looks: of cores that have been connected since
+        then, and under the policy by which they drop now."""
+        return [each for look in list(self._seen.values()) if self._is_of_now(look) for each in look.drops]
+
+    def _is_of_now(self, look: _Look) -> bool:
+        datapath = look.link.datapath
+        state = self._loop.switches.get(datapath)
+        return state is not None and state.link is look.link and self._loop.desired_of(datapath).policy is look.policy
 
     async def look(self, datapath: int) -> None:
         """Count what a core's queues and meters have dropped since the last look. Raises SwitchError."""
         state = self._loop.switches.get(datapath)
-        switch = self._loop.desired_of(datapath).switches.get(datapath)
+        desired = self._loop.desired_of(datapath)
+        switch, policy = desired.switches.get(datapath), desired.policy
         if state is None or state.link is None or switch is None or switch.is_edge:
             return
-        counted = await self._count(state.link, switch)
-        before, self._seen[datapath] = (
-            self._seen.get(datapath),
-            {place: packets for place, (_, packets) in counted.items()},
-        )
+        link, before = state.link, self._seen.get(datapath)
+        try:
+            places = await self._count(link, switch)
+        except SwitchError:
+            if before is not None:
+                self._seen[datapath] = before._replace(drops=())
+            raise
+        now = time.time()
+        self._seen[datapath] = look = _Look(link, policy, now, places)
         if before is None:
-            self._at[datapath] = time.time()
             # Drops from before this controller came belong to no known group.
             return
         new: Counter[str] = Counter()
-        for place, (group, packets) in counted.items():
-            old = before.get(place, 0)
-            # One that was made anew counts from 0.
-            new[group] += packets if packets < old else packets - old
+        for place, (group, packets) in places.items():
+            of, old = before.places.get(place, (group, 0))
+            # One that was made anew counts from 0. What came while another group had the place is nobody's.
+            if of == group:
+                new[group] += packets if packets < old else packets - old
         self._sums = Counter(self._sums) + new
-        now, last = time.time(), self._at.get(datapath, 0.0)
-        self._at[datapath] = now
+        if before.link is not link or before.policy is not policy:
+            # It dropped an unknown part of them while it was away, or under the policy before.
+            return
         rates = (
-            CoreDrop(datapath, group, packets / max(0.001, now - last), now)
+            CoreDrop(datapath, group, packets / max(0.001, now - before.at), now)
             for group, packets in new.items()
             if packets
         )
-        self._now = {**self._now, datapath: tuple(rates)}
+        self._seen[datapath] = look._replace(drops=tuple(rates))
 
     async def _count(self, link: SwitchLink, switch: Switch) -> dict[_Place, tuple[str, int]]:
         desired = self._loop.desired_of(link.datapath)

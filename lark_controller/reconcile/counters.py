@@ -111,7 +111,7 @@ class CounterReader:
             self._start(self._first(job.number, placed.port, asked, link.port_counters(placed.port)))
 
     async def regroup(self, numbers: Iterable[int], placed: Mapping[int, Placed]) -> None:
-        """Follow another policy: jobs may be accounted that were not, and be of another group.
+        """Follow another policy: jobs may be accounted that were not, or no more, and be of another group.
 
         Of the jobs of these ``numbers``, those that are over by then are left out: an account must not be opened again.
         ``placed`` are the jobs that there are at any moment.
@@ -119,9 +119,12 @@ class CounterReader:
         for count, number in enumerate(list(numbers)):
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if (each := placed.get(number)) is None or not each.decision.accounted:
+            if (each := placed.get(number)) is None:
                 continue
-            if self._ledger.has_open(number):
+            if not each.decision.accounted:
+                # Its use until now stays, as of now.
+                self._ledger.quiet((number,))
+            elif self._ledger.has_open(number):
                 # Other jobs are read in the next round: no request for each job of the pool.
                 self._ledger.begin(each.job, each.decision.group)
             else:
@@ -134,7 +137,7 @@ class CounterReader:
             return
         self._ledger.leaves(number)
         link = None if placed is None else self._link(placed)
-        if link is None or placed is None or placed.port is None:
+        if link is None or placed is None or placed.port is None or not placed.decision.accounted:
             self._ledger.close(number, time.time())
             return
         answers = self._ask(link, number, placed.port, LAST_SECONDS)
@@ -142,8 +145,8 @@ class CounterReader:
 
     async def read(self, placed: Placed, timeout: float) -> None:
         """Read a job's own counters now, as far as its switch answers within ``timeout`` seconds."""
-        link = self._link(placed)
-        if link is not None and placed.port is not None and self._ledger.has_open(placed.job.number):
+        link, counted = self._link(placed), placed.decision.accounted and self._ledger.has_open(placed.job.number)
+        if link is not None and placed.port is not None and counted:
             number = placed.job.number
             await self._read(number, placed.port, self._ask(link, number, placed.port, timeout))
             await self._pair_counters.read(placed, timeout)
@@ -292,6 +295,9 @@ class CounterReader:
             await self._core_ports.look(datapath)
             ports_read = self._ports_of(datapath)
             if not ports_read:
+                if self._jobs_at(datapath):
+                    # Pairs that were counted under the policy before are read on.
+                    await self._look(datapath, ())
                 return
             asked = asyncio.get_running_loop().time()
             few = len(ports_read) < FEW
@@ -332,7 +338,12 @@ class CounterReader:
         return None if state is None or not state.compared else state.link
 
     def _ports_of(self, datapath: int) -> dict[int, int]:
-        return {placed.port: placed.job.number for placed in self._jobs_at(datapath) if placed.port is not None}
+        """The jobs to be read at a switch, by port."""
+        return {
+            placed.port: placed.job.number
+            for placed in self._jobs_at(datapath)
+            if placed.port is not None and placed.decision.accounted
+        }
 
     async def _spending(self, datapath: int, read: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         """Read something of a switch, and count the time of it."""

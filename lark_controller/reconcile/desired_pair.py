@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
 from typing import Final
 
 from lark_common.errors import RuleLimitError, UnsupportedError
@@ -35,6 +37,7 @@ class DesiredPair:
         self.decider = Decider(policy) if prepared is None else prepared.decider
         self.moved: set[int] = set()
         self._coming: tuple[Desired, Decider] | None = None
+        self._changed_at = 0.0
 
     def all(self) -> list[tuple[Desired, Decider]]:
         """Every desired state with its decider, the one in force first."""
@@ -43,12 +46,20 @@ class DesiredPair:
 
     def of(self, datapath: int) -> Desired:
         """The desired state whose program a switch holds."""
-        return self._coming[0] if self._coming is not None and datapath in self.moved else self.desired
+        # Asked for from other threads, too.
+        coming = self._coming
+        return coming[0] if coming is not None and datapath in self.moved else self.desired
 
     @property
     def changing(self) -> bool:
         """True while a policy changes."""
         return self._coming is not None
+
+    @property
+    def changed_at(self) -> float:
+        """The time when the last switch had gone over to the policy in force (seconds since 1970), infinite while
+        switches go over: readings that began before are of the policy before."""
+        return inf if self.moved else self._changed_at
 
     @property
     def coming(self) -> Desired:
@@ -180,6 +191,7 @@ class DesiredPair:
     def finish(self) -> None:
         """Put the coming state in force, once all switches have gone over."""
         assert self._coming is not None
+        self._changed_at = time.time()
         self.desired, self.decider = self._coming
         self._coming = None
         self.moved = set()

@@ -39,11 +39,12 @@ UNSEEN_PART = 0.25
 class Upkeep:
     """Threads that run from :meth:`start` to :meth:`stop`.
 
-    ``check`` compares one switch in full. ``datapaths`` gives those that there are, with the monotonic time of the
-    last full comparison, None for one that nothing but its marker vouches for; every switch is checked once in
-    ``check_seconds`` (0: never), and one that was compared as it connected has had its check. ``note_late`` looks
-    for workers that are behind their rules, ``look_again`` finds out what the store has not answered. Ended jobs
-    and the audit trail are kept for ``retention`` seconds (0: for ever). Leases and other promises end by ``clock``.
+    ``check`` compares one switch in full. ``datapaths`` gives those that there are, with the monotonic time of the last
+    full comparison, None for one that nothing but its marker vouches for; every switch is checked once in
+    ``check_seconds`` (0: never), and one that was compared as it connected has had its check. ``note_late`` looks for
+    workers that are behind their rules or their reports, ``look_again`` finds out what the store has not answered.
+    Ended jobs and the audit trail are kept for ``retention`` seconds (0: for ever). Leases and other promises end by
+    ``clock``.
     """
 
     def __init__(

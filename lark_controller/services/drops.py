@@ -17,6 +17,7 @@ from lark_controller.accounting.drops import Dropping
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.api.drops import Drop, DropList
 from lark_controller.flows.drop_sources import DropSource, are_several, may_drop
+from lark_controller.flows.placed_jobs import is_uncounted
 from lark_controller.flows.placement import Placed
 from lark_controller.policies.model import Accounting, Because, Decision, Policy, RuleKind
 from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
@@ -27,6 +28,9 @@ from lark_controller.services.job_names import live_names
 _ANYONE: Final = "anyone"
 # Of one user at most so many jobs are looked at.
 _OWN: Final = 10_000
+# Of all jobs so many at most are looked at, those with the most drops: where very many have theirs from several rules
+# each, every answer would look at all of them.
+_LOOKED_AT: Final = 10_000
 # As many as drop anything.
 _ALL: Final = 1 << 30
 # Counters of jobs and of rules are read a moment apart: what is left of a rule's is nothing below this part of it.
@@ -65,8 +69,10 @@ class _There(NamedTuple):
         return not alone or any((datapath, source) in self.known for source in sources)
 
 
-# A policy that has just come into force drops nothing that the one before it dropped.
+# A job without a rule that drops anything, whose switch has dropped packets all the same.
 _SOME: Final = _Reason("policy", "a rule of the policy", _ANYONE)
+# Packets that were counted, or a part of them, before the policy in force was: no rule of it dropped them.
+_BEFORE: Final = _Reason("policy", "a rule of the policy before the one in force", _ANYONE)
 # The packets of a job without a port on a switch that its worker drops though no rule concerns them.
 _OF_WORKER: Final = _Reason(
     "worker",
@@ -88,17 +94,39 @@ class Drops:
         """The drops of now, the most first: of all jobs, and of groups at cores, or of one user's jobs."""
         if owner is not None:
             return self._of_owner(limit, owner)
-        chosen, whole = self._ledger.dropping(limit), self._ledger.drop_sum()
+        whole, cores = self._ledger.drop_sum(), self._core_drops.now()
+        policy = self._reconciler.desired.policy
+        groups = _first([_of_group(each, policy) for each in cores], limit)
+        found = self._first_of_jobs(limit, groups) if limit else []
+        packets = whole.packets + sum(each.packets for each in cores)
+        return DropList(tuple(found), whole.jobs, packets, self.away(), self.uncounted())
+
+    def _first_of_jobs(self, limit: int, groups: list[Drop]) -> list[Drop]:
+        """The ``limit`` most of the drops of all jobs and of these."""
+        looked_at = min(limit, _LOOKED_AT)
+        while True:
+            chosen = self._ledger.dropping(looked_at)
+            found = _first([*self._listed(chosen), *groups], limit)
+            # No drop of a job that was not looked at is more than the most of the last one's, of all rules together.
+            rest = round(max(chosen[-1].rate), 2) if len(chosen) == looked_at else 0.0
+            least = found[-1].packets_per_second if len(found) == limit else 0.0
+            if least >= rest or looked_at == _LOOKED_AT:
+                return found
+            looked_at = min(4 * looked_at, _LOOKED_AT)
+
+    def _listed(self, chosen: Iterable[Dropping]) -> list[Drop]:
+        """The drops of these jobs by rule."""
+        # In this order: of a change in between, nothing is said to be of its rules.
         desired = self._reconciler.desired
-        policy = desired.policy
+        changed_at = self._reconciler.pair.changed_at
         live = [(each, placed) for each in chosen if (placed := desired.placed.get(each.number)) is not None]
-        there = self._there(live, policy)
+        there = self._there(live, desired.policy)
         names = live_names(placed.job for _, placed in live)
-        found = [drop for each, placed in live for drop in self._of_job(each, placed, names, policy, there)]
-        found += [_of_group(each, policy) for each in self._core_drops.now()]
-        found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
-        cores = sum(each.packets for each in self._core_drops.now())
-        return DropList(tuple(found[:limit]), whole.jobs, whole.packets + cores, self.away())
+        return [
+            drop
+            for each, placed in live
+            for drop in self._of_job(each, placed, names, None if each.since < changed_at else desired.policy, there)
+        ]
 
     def away(self) -> int:
         """The number of switches, declared or connected once, that are not connected now."""
@@ -106,20 +134,25 @@ class Drops:
         known = {*list(states), *self._reconciler.desired.policy.switches}
         return sum((state := states.get(each)) is None or state.link is None for each in known)
 
-    def _of_owner(self, limit: int, owner: str) -> DropList:
+    def uncounted(self, owner: str | None = None) -> int:
+        """The number of live jobs with a network, of all users or of one, whose use the policy in force does not
+        count."""
         desired = self._reconciler.desired
+        if owner is None or not desired.uncounted:
+            return desired.uncounted
+        return sum(placed.job.owner == owner and is_uncounted(placed) for placed in list(desired.placed.values()))
+
+    def _of_owner(self, limit: int, owner: str) -> DropList:
+        placed = self._reconciler.desired.placed
 
         def is_own(each: Dropping) -> bool:
-            placed = desired.placed.get(each.number)
-            return placed is not None and placed.job.owner == owner
+            known = placed.get(each.number)
+            return known is not None and known.job.owner == owner
 
         chosen = self._ledger.dropping(_OWN, is_own)
-        live = [(each, placed) for each in chosen if (placed := desired.placed.get(each.number)) is not None]
-        there = self._there(live, desired.policy)
-        names = live_names(placed.job for _, placed in live)
-        found = [drop for each, placed in live for drop in self._of_job(each, placed, names, desired.policy, there)]
-        found.sort(key=lambda each: (-each.packets_per_second, each.job or "", each.rule))
-        return DropList(tuple(found[:limit]), len(live), sum(sum(each.rate) for each, _ in live))
+        found = _first(self._listed(chosen), limit)
+        packets = sum(sum(each.rate) for each in chosen)
+        return DropList(tuple(found), len(chosen), packets, uncounted=self.uncounted(owner))
 
     def _there(self, chosen: Iterable[tuple[Dropping, Placed]], policy: Policy) -> _There:
         """All drops at the switches with a chosen job that several rules may drop packets of."""
@@ -155,14 +188,18 @@ class Drops:
         dropping: Dropping,
         placed: Placed,
         names: Mapping[str, str],
-        policy: Policy,
+        policy: Policy | None,
         there: _There,
     ) -> Iterator[Drop]:
+        """A job's drops by rule; ``policy`` is None where another one was in force when they were counted."""
         job, rate = placed.job, dropping.rate
         name = names[job.id]
         counted = self._reconciler.drop_shares.of(placed.datapath)
         for inward, packets in ((False, rate.policy_out), (True, rate.policy_in)):
             if not packets:
+                continue
+            if policy is None:
+                yield _drop(placed, name, dropping, _BEFORE, packets, inward, False)
                 continue
             ruled = job.network_type in RULED
             fallback = _OF_WORKER if ruled and not inward else _SOME
@@ -196,6 +233,11 @@ class Drops:
                     f"more is sent to it than {most}" if inward else "it sends faster than its rate"
                 )
                 yield _drop(placed, name, dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
+
+
+def _first(drops: list[Drop], limit: int) -> list[Drop]:
+    """The ``limit`` most, the most first."""
+    return sorted(drops, key=lambda each: (-each.packets_per_second, each.job or "", each.rule))[:limit]
 
 
 def _reasons(decision: Decision, policy: Policy, inward: bool, *, ruled: bool) -> Iterator[_Reason]:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from lark_common.runs import NetworkType
+from lark_common.worker_rules import RULED
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.readings import WorkerCounts
+from lark_controller.accounting.reporting import Reporting
 from lark_controller.accounting.usage import IDLE, NOTHING, JobUsage, Rate
 from lark_controller.api.reservations import FlowDelivery, Seen
 from lark_controller.api.usage import (
@@ -74,6 +76,7 @@ class Accounts:
     ) -> None:
         self._store = store
         self._ledger = ledger
+        self._reporting = Reporting(ledger)
         self._account_writer = account_writer
         self._jobs = jobs
         self._loop = loop
@@ -105,10 +108,21 @@ class Accounts:
 
         Raises NotFoundError for an id never seen, StoreError.
         """
-        number = self._number_of(job_id)
+        job = self._jobs.found(job_id)
+        # A worker may be quicker than the loop, which opens a job's account.
+        placed = self._loop.call(lambda: self._reconciler.desired.placed.get(job.number))
+        if placed is not None and not placed.decision.accounted:
+            # One that was counted under the policy before: what it has used until then stays as it was.
+            return False
+        if job.network_type in RULED and not final:
+            self._reporting.reported(job.number, time.monotonic(), report.interval, report.new_within)
         if report.queues is not None:
-            self._ledger.queues(number, report.queues)
-        return self._ledger.report(number, time.time(), report, final)
+            self._ledger.queues(job.number, report.queues)
+        return self._ledger.report(job.number, time.time(), report, final)
+
+    def end_overdue(self) -> None:
+        """End the rates of jobs whose worker has been silent about them for too long."""
+        self._reporting.look(time.monotonic())
 
     def transferred(self, host: str, moved: Mapping[str, TransferReport]) -> TransfersNoted:
         """Take what HTCondor has moved for a worker's jobs. Raises SwitchError where the loop does not answer."""
@@ -117,6 +131,9 @@ class Accounts:
         policy = desired.policy
         at, name = time.time(), host.lower()
         own = {id_: job for id_ in moved if (job := self._jobs.live(id_)) is not None and job.host.lower() == name}
+        for job_id, job in own.items():
+            each = moved[job_id]
+            self._reporting.reported(job.number, time.monotonic(), each.interval, each.within, transfers=True)
         counted = {
             job_id
             for job_id, job in own.items()

@@ -35,7 +35,8 @@ AWAY_SECONDS: Final = 5.0
 
 
 class TransferReports:
-    """Reports transfers; :meth:`report` is called by one thread. ``records`` returns the worker's jobs."""
+    """Reports transfers; :meth:`report` is called by one thread, every ``seconds`` (0: it is not said how often).
+    ``records`` returns the worker's jobs."""
 
     def __init__(
         self,
@@ -43,8 +44,10 @@ class TransferReports:
         transfers: Transfers,
         records: Callable[[], tuple[Record, ...]],
         fireflies: Fireflies,
+        seconds: float = 0.0,
     ) -> None:
         self._link = link
+        self._interval = {"interval": math.ceil(1000 * seconds)} if seconds else {}
         self._transfers = transfers
         self._records = records
         self._fireflies = fireflies
@@ -198,7 +201,8 @@ class TransferReports:
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         for job_id, each in part.items():
             at = self._at.get(job_id)
-            row: dict[str, Any] = each._asdict() | ({} if at is None else {"within": math.ceil(1000 * (now - at))})
+            row: dict[str, Any] = each._asdict() | self._interval
+            row |= {} if at is None else {"within": math.ceil(1000 * (now - at))}
             if job_id in words:
                 treatment, trouble = words[job_id]
                 row |= {"treatment": None if treatment is None else treatment.to_json(), "trouble": trouble}

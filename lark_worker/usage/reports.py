@@ -23,7 +23,8 @@ PATIENCE: Final = 1.0
 
 
 class UsageReports:
-    """Reads the counters every ``seconds`` (0: never) on a thread of its own, and reports changes.
+    """Reads the counters every ``seconds`` (0: never) on a thread of its own, and reports changes, and once that the
+    counts of a job have stopped: the controller shows the rate between the last two reports.
 
     ``records`` returns the worker's jobs; ``write_queues`` writes the counters of their queues.
     """
@@ -50,6 +51,8 @@ class UsageReports:
         self._sent: dict[str, dict[str, int]] = {}
         # When a job's counts were as they were sent, on a clock that only goes on.
         self._same_at: dict[str, float] = {}
+        # When a change was sent of a job's counts, of which the controller shows a rate since.
+        self._moved_at: dict[str, float] = {}
         # Two posts of one job must not pass each other: counters that fall began anew.
         self._posting = threading.Lock()
         # Nor may two reports of what the queues have delivered, each of which has all queues.
@@ -175,13 +178,16 @@ class UsageReports:
     def _report_counters(self, counted: dict[str, dict[str, int]]) -> None:
         now = time.monotonic()
         for job_id, counts in counted.items():
-            if self._sent.get(job_id) == counts:
+            same = self._sent.get(job_id) == counts
+            if same and not self._has_stopped(job_id, now):
                 self._same_at[job_id] = now
                 continue
             same_at = self._same_at.get(job_id)
-            within = {} if same_at is None else {"new_within": math.ceil(1000 * (now - same_at))}
+            more = {"interval": math.ceil(1000 * self._seconds)}
+            if same_at is not None and not same:
+                more["new_within"] = math.ceil(1000 * (now - same_at))
             try:
-                self._link.counters(job_id, counts | within)
+                self._link.counters(job_id, counts | more)
             except AwayError:
                 raise
             except Exception as error:  # an error about one job must not cost the others their reports
@@ -189,9 +195,19 @@ class UsageReports:
                 continue
             self._sent[job_id] = counts
             self._same_at[job_id] = now
+            if same:
+                del self._moved_at[job_id]
+            elif any(counts.values()):
+                self._moved_at[job_id] = now
+
+    def _has_stopped(self, job_id: str, now: float) -> bool:
+        """True where the controller shows a rate of a job whose counts have not changed since. Those of a moment, as
+        after a job has asked for its advice, show no end."""
+        moved_at = self._moved_at.get(job_id)
+        return moved_at is not None and now - moved_at >= self._seconds / 2
 
     def _forget(self, live: Container[str]) -> None:
         """Forget the posts of jobs that are over."""
-        for posts in (self._sent, self._same_at):
+        for posts in (self._sent, self._same_at, self._moved_at):
             for job_id in [job_id for job_id in posts if job_id not in live]:
                 del posts[job_id]

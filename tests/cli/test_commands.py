@@ -22,7 +22,7 @@ from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.jobs import TransferState
 from lark_controller.api.usage import TransferReport
 from lark_controller.cli import main as cli
-from lark_controller.cli import printing
+from lark_controller.cli import printing, traffic_tables
 from lark_controller.policies.model import TransferTerms
 from lark_controller.qos.pair_advice import pair_advice
 from lark_controller.rest.server.waitress_server import Server
@@ -174,7 +174,7 @@ def test_rates_of_jobs_have_their_numbers(capsys: pytest.CaptureFixture[str]) ->
     # The name by which a job is found; its GlobalJobId may have another number.
     names = ("submit1.example#103.0", "", None)
     found = [{"name": f"id{at}", "global_job_id": "a#104.0#1", "job_name": each} for at, each in enumerate(names)]
-    printing.rates([each | rest for each in found], "job")
+    traffic_tables.rates([each | rest for each in found], "job")
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["submit1.example#103.0", "id1", "id2"]
 

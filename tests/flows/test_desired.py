@@ -15,6 +15,7 @@ from lark_common.runs import AddressType, NetworkType, RunKey
 from lark_controller.flows.cookies import of_job
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import Changes, FlowData, FlowKey, Program
+from lark_controller.flows.placed_jobs import is_uncounted
 from lark_controller.flows.placement import Switch, place_switch
 from lark_controller.flows.tags import assign_tags
 from lark_controller.jobs.job import Facts, Job, ReservedFlow
@@ -227,6 +228,7 @@ def test_changes_add_up_to_the_full_recompute(text: str, loaded: list[Job], hist
         assert held[datapath] == oracle.build(datapath)
         assert desired.rules[datapath] == len(held[datapath].flows)
     assert (+desired.groups, desired.isolated) == (+oracle.groups, oracle.isolated)
+    assert desired.uncounted == oracle.uncounted == sum(map(is_uncounted, desired.placed.values()))
 
 
 def test_a_group_has_a_rule_towards_the_site_for_each_block() -> None:

@@ -208,10 +208,10 @@ def test_a_worker_says_in_what_time_all_that_is_new_came(api: Api) -> None:
 
 
 def test_rates_and_groups_are_in_megabits(api: Api) -> None:
-    api.controls.drops.are_away = 2
+    api.controls.drops.are_away, api.controls.drops.are_uncounted = 2, 3
     answer = api.get("/v1/rates").json
     (row,) = answer["rates"]
-    assert answer["away"] == 2
+    assert (answer["away"], answer["uncounted"]) == (2, 3)
     transfers = {"transfer_inward": 0.0, "transfer_outward": 0.0}
     assert row["rate"] == {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 0.0, **transfers}
     for group in api.get("/v1/groups").json["groups"]:
@@ -234,7 +234,7 @@ def test_a_jobs_counters_are_in_the_job_and_in_lists(api: Api) -> None:
     split = {"wan_bytes_in": 4, "wan_bytes_out": 5, "wan_packets_in": 1, "wan_packets_out": 1}
     drops = {"policy_drops_in": 3, "policy_drops_out": 4, "rate_drops_in": 5, "rate_drops_out": 6}
     path = f"/v1/jobs/{job}/counters"
-    answer = api.post(json.dumps({**said, **split, **drops}), path=path, kind="application/json")
+    answer = api.post(json.dumps({**said, **split, **drops, "interval": 30_000}), path=path, kind="application/json")
     assert (answer.status_code, answer.json) == (200, {"counted": True})
     usage = api.get(f"/v1/jobs/{job}").json["usage"]
     assert {name: usage[name] for name in (*said, *split, *drops)} == {**said, **split, **drops}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
-from lark_controller.accounting.readings import PortReading, WorkerCounts
+from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, WorkerCounts
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job
 from tests.fixtures import frames
@@ -229,3 +230,97 @@ def test_jobs_of_which_nothing_passes_follow_the_policy(tmp_path: Path, network:
         until(lambda: controller.jobs.counts().isolated == 1)
         controller.jobs.end(jobs[0].id, "test")
         until(lambda: controller.jobs.counts().isolated == 0)
+
+
+def drops_of(controller: Controller, job: Job, packets: int, began: float, seconds: float = 10.0) -> None:
+    """A reading by which a job's rules have dropped so many packets that it sent, since the reading before."""
+    ledger = controller.usage._ledger
+    until(lambda: ledger.has_open(job.number))
+    if not ledger.started(job.number):
+        ledger.read(job.number, began, PortReading(0, 0, 0, 0), port_age=1.0)
+    before = ledger.usage(job.number)
+    assert before is not None
+    whole = before.usage.policy_drops_out + packets
+    flows = [FlowReading(CountKind.DROP_OUT, whole, 100 * whole)]
+    ledger.read(job.number, began + seconds, PortReading(whole, 100 * whole, 0, 0), flows)
+
+
+def test_the_most_drops_are_those_of_a_rule_and_not_of_a_job(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0) as controller:
+        owners = ("bob", "carol", "bob", "mallory", "dora")
+        jobs = [post(controller, number, owner).job for number, owner in enumerate(owners, 1)]
+        now = time.time()
+        # Of the first three two rules drop packets, half each.
+        for job, packets in zip(jobs, (100, 100, 100, 80, 60), strict=True):
+            drops_of(controller, job, packets, now)
+        whole = [(each.owner, each.packets_per_second) for each in controller.drops.now(100).drops]
+        assert whole[:2] == [("mallory", 8.0), ("dora", 6.0)]
+        assert {each for _, each in whole[2:]} == {5.0}
+        assert len(whole) == 8
+        for limit in (1, 2, 3):
+            found = controller.drops.now(limit)
+            assert [(each.owner, each.packets_per_second) for each in found.drops] == whole[:limit]
+            assert (found.jobs, found.packets_per_second) == (5, 44.0)
+        nothing = controller.drops.now(0)
+        assert (nothing.drops, nothing.jobs, nothing.packets_per_second) == ((), 5, 44.0)
+
+
+def test_drops_under_the_policy_before_are_not_of_a_rule_of_this_one(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0) as controller:
+        bob = post(controller, 1, "bob").job
+        began = time.time() - 5
+        drops_of(controller, bob, 100, began, 4)
+        assert {each.line for each in controller.drops.now(9).drops} == {8, 9}
+        controller.policy.put(POLICY.replace("mallory", "bob"), "test")
+        (found,) = controller.drops.now(9).drops
+        shown = found.kind, found.line, found.packets_per_second, found.rule
+        assert shown == ("policy", None, 25.0, "a rule of the policy before the one in force")
+        assert controller.drops.now(9, "bob").drops == (found,)
+        # Part of this reading, too.
+        began = time.time()
+        drops_of(controller, bob, 100, began, 1)
+        assert [each.line for each in controller.drops.now(9).drops] == [None]
+        drops_of(controller, bob, 100, began, 11)
+        assert [(each.kind, each.line) for each in controller.drops.now(9).drops] == [("block", 7)]
+
+
+def test_what_the_policy_does_not_count_is_told_and_does_not_stand_still(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        mallory = post(controller, 1, "mallory").job
+        controller.jobs.confirm(mallory.id, 20)
+        nat = post(controller, 2, "bob", address="10.255.64.2", port=None, more='LarkNetworkType = "nat"').job
+        post(controller, 3, "carol", address=None, port=None, more='LarkNetworkType = "none"')
+
+        def counted(packets: int) -> bool:
+            report = WorkerCounts(PortReading(packets, 1000 * packets, 0, 0), policy_drops=(0, packets))
+            return controller.usage.counted(nat.id, report, False)
+
+        def drops() -> bool:
+            sends(network, edge, mallory, "192.0.2.1")
+            return {owner for owner, _, _ in dropped(controller)} == {"bob", "mallory"}
+
+        assert counted(100)
+        until(drops)
+        assert controller.drops.now(9).uncounted == controller.drops.uncounted() == 0
+        assert nat.id in {each.name for each in controller.usage.flowing("job", 9)}
+        controller.policy.put(POLICY + "accounting: none\n", "test")
+        until(lambda: dropped(controller) == {})
+        assert (controller.drops.now(9).uncounted, controller.drops.now(9).jobs) == (2, 0)
+        assert controller.drops.now(9, "bob").uncounted == controller.drops.uncounted("bob") == 1
+        assert controller.drops.now(9, "carol").uncounted == 0
+        # Its rate ends, what it has used until then stays.
+        until(lambda: controller.usage.flowing("job", 9) == ())
+        assert not counted(500)
+        usage = controller.jobs.detail(nat.id).usage
+        assert usage is not None
+        assert usage.usage.packets_out == 100
+        post(controller, 4, "dora")
+        until(lambda: controller.drops.uncounted() == 3)
+        controller.policy.put(POLICY, "test")
+        until(lambda: controller.drops.uncounted() == 0)
+        assert counted(600)
+        usage = controller.jobs.detail(nat.id).usage
+        assert usage is not None
+        assert usage.usage.packets_out == 600

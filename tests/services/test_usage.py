@@ -20,7 +20,7 @@ from lark_controller.accounting.readings import (
     TransferCounts,
     WorkerCounts,
 )
-from lark_controller.accounting.usage import JobUsage, Usage
+from lark_controller.accounting.usage import IDLE, JobUsage, Usage
 from lark_controller.api.controls import Controls
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.usage import TransferReport, UsageFilter
@@ -343,3 +343,20 @@ def test_advice_of_jobs_that_nothing_is_known_of(tmp_path: Path) -> None:
         assert controller.usage.advice(job.id).reason == "not counted"
         none = post(controller, 2, port="p2", more='LarkNetworkType = "none"').job
         assert controller.usage.advice(none.id).reason == "no network"
+
+
+def test_a_rate_that_no_worker_reports_any_more_ends(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0) as controller:
+        nat = 'LarkNetworkType = "nat"'
+        dead, alive = (post(controller, n, address=f"10.255.64.{n}", port=None, more=nat).job for n in (1, 2))
+        # The worker of the first says how often it reports; that of the second is of an earlier release.
+        for job, interval in ((dead, 1.0), (alive, None)):
+            report = WorkerCounts(PortReading(10, 1000, 0, 0), policy_drops=(0, 10), interval=interval)
+            assert controller.usage.counted(job.id, report, False)
+        moved = TransferReport(TransferCounts(5000, 0, 0, 0, 1000), interval=1.0)
+        controller.usage.transferred(dead.host, {dead.id: moved})
+        assert {each.name for each in controller.usage.flowing("job", 9)} == {dead.id, alive.id}
+        until(lambda: used(controller, dead.id).rate == IDLE)
+        assert [each.name for each in controller.usage.flowing("job", 9)] == [alive.id]
+        assert [each.job for each in controller.drops.now(9).drops] == [alive.id]
+        assert used(controller, dead.id).usage.bytes_out == 1000

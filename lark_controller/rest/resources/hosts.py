@@ -216,10 +216,10 @@ def marks(host: str) -> dict[str, object]:
 
 
 def _transfer(sent: dict[str, Any]) -> TransferReport:
-    within = sent["within"] / 1000 if "within" in sent else None
+    within, interval = (sent[name] / 1000 if name in sent else None for name in ("within", "interval"))
     counts = TransferCounts(*(sent[name] for name in TransferCounts._fields))
     treatment = None if sent["treatment"] is None else treatment_of(sent["treatment"])
-    return TransferReport(counts, within, treatment, sent["trouble"])
+    return TransferReport(counts, within, treatment, sent["trouble"], interval)
 
 
 def _answer(status: WorkerStatus) -> dict[str, object]:

@@ -34,6 +34,7 @@ class DropCountsSchema(Written):
 
     jobs = a_number("Jobs whose packets are dropped")
     packets_per_second = a_float("Packets a second")
+    uncounted = a_number("Live jobs whose drops the policy's `accounting` does not count")
 
 
 class SwitchCountsSchema(Written):
@@ -91,7 +92,7 @@ def show() -> dict[str, object]:
         "ready": readiness.ready,
         "reasons": readiness.reasons,
         "jobs": controls.jobs.counts(),
-        "drops": controls.drops.now(1),
+        "drops": controls.drops.now(0),
         "switches": {
             "known": len(switches),
             "connected": sum(switch.connected for switch in switches),

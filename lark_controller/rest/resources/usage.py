@@ -147,7 +147,7 @@ def rates(query: dict[str, Any]) -> dict[str, object]:
     # An ad's ClusterId may be another than that of its GlobalJobId: a job is found by the first.
     names = controls.jobs.full_names([each.name for each in found]) if query["by"] == "job" else {}
     rows = [dataclasses.replace(each, job_name=names.get(each.name)) for each in found]
-    return {"rates": rows, "away": controls.drops.away()}
+    return {"rates": rows, "away": controls.drops.away(), "uncounted": controls.drops.uncounted()}
 
 
 @operation(
@@ -246,8 +246,8 @@ def counters(job_id: str) -> dict[str, bool]:
     wan = (sent[_WAN[0]], sent[_WAN[1]], sent[_WAN[2]], sent[_WAN[3]]) if _WAN[0] in sent else None
     drops = (sent[_POLICY[0]], sent[_POLICY[1]]) if _POLICY[0] in sent else None
     queues = QueueReading(*(sent[name] for name in _QUEUES)) if _QUEUES[0] in sent else None
-    new_within = sent["new_within"] / 1000 if "new_within" in sent else None
-    counts = WorkerCounts(port, wan, drops, queues, new_within)
+    new_within, interval = (sent[name] / 1000 if name in sent else None for name in ("new_within", "interval"))
+    counts = WorkerCounts(port, wan, drops, queues, new_within, interval)
     return {"counted": current().controls.usage.counted(known, counts, sent["final"])}
 
 

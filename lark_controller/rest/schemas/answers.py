@@ -413,6 +413,7 @@ class DropListSchema(Written):
         allow_none=True,
         metadata=meta("Switches that are away, whose drops are not known; null with the scope self"),
     )
+    uncounted = a_number("Live jobs whose drops the policy's `accounting` does not count; own ones with the scope self")
 
 
 class GroupListSchema(Written):

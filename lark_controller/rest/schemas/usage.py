@@ -153,6 +153,7 @@ class FlowingListSchema(Written):
 
     rates = Rows(FlowingSchema, "The rates")
     away = a_number("Switches that are away, at which rates are not known")
+    uncounted = a_number("Live jobs whose rates the policy's `accounting` does not count")
 
 
 class UsageRowSchema(UsageSchema):
@@ -200,6 +201,7 @@ class CountersSchema(_counters):  # type: ignore[valid-type, misc]  # the same
     waited_in = Count("Time with packets waiting in the queue towards it, milliseconds", required=False)
     waited_out = Count("Time with packets waiting in its queues at the uplinks, milliseconds", required=False)
     new_within = Count("All that is new since the last post came in so many milliseconds", required=False)
+    interval = Count("While the counts change, the next post follows in so many milliseconds", required=False)
     final = _Flag(load_default=False, metadata=meta("Nothing will be counted after this"))
 
 

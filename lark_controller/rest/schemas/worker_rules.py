@@ -247,6 +247,7 @@ class TransferSchema(Schema):
     wan_bytes_out = Count("The part of bytes_out that went to the WAN")
     millis = Count("Time with a transfer, milliseconds")
     within = Count("All that is new since the last post came in so many milliseconds", required=False)
+    interval = Count("While there is a transfer, the next post follows in so many milliseconds", required=False)
     treatment = fields.Nested(
         TreatmentSchema,
         load_default=None,

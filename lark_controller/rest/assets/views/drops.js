@@ -44,8 +44,9 @@ export function open({ paint, live }) {
   live(3, (signal) => get(["drops"], { limit: MOST }, signal), (found) => {
     paint("Drops",
       found.drops.length > 0 && h("p", { class: "sum" }, `${dropSum(found)} are dropped.`),
-      framed(dropTable(found.drops)),
+      framed(dropTable(found.drops, found.uncounted > 0 ? { empty: "Of what is counted, nothing is dropped now." } : {})),
       found.away > 0 && h("p", { class: "hint" }, `Not known: what is dropped at ${several(found.away, "switch", "switches")} that cannot be asked.`),
+      found.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what is dropped of ${several(found.uncounted, "job")}.`),
       h("p", { class: "hint" }, "What jobs send under addresses that are not theirs is refused at their ports and not counted here."));
   });
 }

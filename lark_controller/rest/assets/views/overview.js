@@ -47,6 +47,7 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
     !overview.ready && note("bad", h("strong", {}, "The controller is not ready: "), overview.reasons.join("; ")),
     overview.drops.packets_per_second >= MANY && note("poor", `${dropSum(overview.drops)} are dropped now. `, link("All drops", "drops")),
     figures(overview),
+    overview.drops.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what ${several(overview.drops.uncounted, "job")} ${overview.drops.uncounted === 1 ? "sends, receives and has" : "send, receive and have"} dropped.`),
     h("div", { class: "columns" },
       h("div", {},
         headed("Groups", link("All groups", "groups"), groupTable(groups)),

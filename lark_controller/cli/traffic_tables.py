@@ -1,0 +1,84 @@
+"""Tables of the rates of jobs and of drops, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from lark_controller.cli.printing import several, table
+
+Answer = Mapping[str, Any]
+
+# The heading of each rate, and its field in REST's answers.
+_RATES: Final = {
+    "OUT": "outward",
+    "IN": "inward",
+    "WAN OUT": "wan_outward",
+    "WAN IN": "wan_inward",
+    "MOVED OUT": "transfer_outward",
+    "MOVED IN": "transfer_inward",
+}
+
+
+def rates(found: Sequence[Answer], by: str, away: int = 0, uncounted: int = 0) -> None:
+    """A table of rates, Mb/s; ``away``: so many switches are, and so many jobs ``uncounted``, which is said."""
+    more = {"user": ("group",), "job": ("user", "group", "host")}.get(by, ())
+    head = (by.upper().replace("_", " "), *(name.upper() for name in more), "ACTIVE", *_RATES)
+    rows = [
+        (
+            _subject(each, by),
+            *(each[name] for name in more),
+            each["jobs"],
+            *(f"{each['rate'].get(name, 0.0):.2f}" for name in _RATES.values()),
+        )
+        for each in found
+    ]
+    table(head, rows)
+    if not rows:
+        print(_none("No job sends or receives anything now.", uncounted))
+    _say_away("what jobs send and receive", away)
+    _say_uncounted("what is sent and received by", uncounted)
+
+
+def drops(found: Sequence[Answer], away: int = 0, uncounted: int = 0) -> None:
+    """A table of what is dropped now; ``away``: so many switches are, and so many jobs ``uncounted``, which is said."""
+    rows = [
+        (
+            f"{each['packets_per_second']:.1f}{'~' if each['estimated'] else ''}",
+            each["source"],
+            each["destination"],
+            each["rule"],
+            each["host"] or each["datapath"],
+        )
+        for each in found
+    ]
+    if rows:
+        table(("PACKETS/S", "FROM", "TO", "BY", "AT"), rows)
+    else:
+        print(_none("Nothing is dropped now.", uncounted))
+    if any(each["estimated"] for each in found):
+        print("~ several rules drop packets there and are not counted apart for each job; this is a share of them")
+    _say_away("what is dropped", away)
+    _say_uncounted("what is dropped of", uncounted)
+
+
+def _none(words: str, uncounted: int) -> str:
+    """The words for an empty table, as far as they are known to be so."""
+    return f"Of what is counted: {words[0].lower()}{words[1:]}" if uncounted else words
+
+
+def _say_away(what: str, away: int) -> None:
+    if away:
+        print(f"Not known: {what} at {several(away, 'switch', 'switches')} that cannot be asked (`lark switches`)")
+
+
+def _say_uncounted(what: str, jobs: int) -> None:
+    if jobs:
+        print(f"Not counted under this policy: {what} {several(jobs, 'job')} (`accounting`)")
+
+
+def _subject(rates: Answer, by: str) -> str:
+    """The name of a group, user, host or access point; of a job ``submit1#103.0``, by which it is found."""
+    if by == "job" and rates.get("job_name"):
+        return str(rates["job_name"])
+    return str(rates["name"] or "(none)")
