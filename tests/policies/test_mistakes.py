@@ -52,6 +52,15 @@ def test_a_character_that_hides_a_rule_is_refused(letter: str) -> None:
     load(text, stored=True)
 
 
+@pytest.mark.parametrize("name", ["policy", "Controller", "joins", "00000000000000e2"])
+def test_a_stored_policy_may_have_switches_of_any_name(name: str) -> None:
+    """A controller starts with what it had accepted before."""
+    text = f'version: 1\nswitches: {{"{name}": {{datapath: "00000000000000e1", role: core}}}}\n'
+    assert f"a switch cannot be called {name}" in noted(text)[0]
+    (switch,) = load(text, stored=True).switches.values()
+    assert switch.name == name
+
+
 def test_a_character_that_hides_a_rule_may_be_an_escape() -> None:
     assert read("policies: [{block: {when: \"Owner == '\\u2028'\"}}]\r\n").blocks
 
