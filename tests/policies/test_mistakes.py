@@ -55,7 +55,7 @@ def test_a_character_that_hides_a_rule_is_refused(letter: str) -> None:
 @pytest.mark.parametrize("name", ["policy", "Controller", "joins", "00000000000000e2"])
 def test_a_stored_policy_may_have_switches_of_any_name(name: str) -> None:
     """A controller starts with what it had accepted before."""
-    text = f'version: 1\nswitches: {{"{name}": {{datapath: "00000000000000e1", role: core}}}}\n'
+    text = f'version: 1\nswitches: {{"{name}": {{datapath: "00000000000000e1", role: edge}}}}\n'
     assert f"a switch cannot be called {name}" in noted(text)[0]
     (switch,) = load(text, stored=True).switches.values()
     assert switch.name == name

@@ -296,7 +296,7 @@ class FakeLink:
 
 @dataclass(frozen=True)
 class RunningJob:
-    """What a renewal looks at of a record."""
+    """The fields of a record that a renewal looks at."""
 
     state: str = "enforced"
     reason: str = ""
