@@ -17,6 +17,7 @@ from lark_controller.api.reservations import Wish
 from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
+from lark_controller.policies.model import Policy
 from lark_controller.services.feed import Feed
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
@@ -351,24 +352,24 @@ def test_a_policy_that_had_no_answer_and_has_no_room_now_keeps_no_other_from_bei
     other = RESERVING + "# other\n"
     with running(tmp_path, RESERVING) as controller:
         trail = controller._store.trail
-        put_policy, read = trail.put_policy, controller.policy._load
+        put_policy, read = trail.put_policy, controller.policy._checked
         tried: list[str] = []
 
         def lost(*arguments: Any) -> None:
             put_policy(*arguments)
             raise UnansweredError("The change may or may not have been written")
 
-        def without_room(text: str) -> object:
-            tried.append(text)
-            if text == other:
+        def without_room(policy: Policy) -> object:
+            tried.append(policy.text)
+            if policy.text == other:
                 raise RuleLimitError("a switch has no room for it")
-            return read(text)
+            return read(policy)
 
         with monkeypatch.context() as patched:
             patched.setattr(trail, "put_policy", lost)
             with pytest.raises(UnansweredError):
                 controller.policy.put(other, "ops")
-        monkeypatch.setattr(controller.policy, "_load", without_room)
+        monkeypatch.setattr(controller.policy, "_checked", without_room)
         for _ in range(3):
             controller.policy.look_again()
         assert tried == [other]
