@@ -49,15 +49,15 @@ class LeaseRenewal:
         """
         began, pause, soon = -math.inf, 0.0, SOON
         while not self._thread.pause(TICK):
-            pending = frozenset(record.id for record in self._jobs.all() if _is_pending(record))
-            if not pending <= self._pending:
-                soon = SOON
-            # The length may have changed: the first job's registration has it.
-            longest = min(pause, self._link.lease / 3)
-            if time.monotonic() - began < (min(longest, soon) if pending else longest):
-                continue
-            began, self._pending, soon = time.monotonic(), pending, min(2 * soon, LONGEST_PAUSE)
             try:
+                pending = frozenset(record.id for record in self._jobs.all() if _is_pending(record))
+                if not pending <= self._pending:
+                    soon = SOON
+                # The length may have changed: the first job's registration has it.
+                longest = min(pause, self._link.lease / 3)
+                if time.monotonic() - began < (min(longest, soon) if pending else longest):
+                    continue
+                began, self._pending, soon = time.monotonic(), pending, min(2 * soon, LONGEST_PAUSE)
                 pause = LONGEST_PAUSE if self._round() else AWAY_PAUSE
             except Exception as error:  # an unexpected error must not stop this thread
                 pause = AWAY_PAUSE

@@ -19,7 +19,7 @@ import pytest
 from lab.run import run
 from lark_common.log import LOGGER
 from lark_common.worker_rules import UNTOLD
-from lark_worker.controller_link import Headroom
+from lark_worker.controller_link import Headroom, Renewed
 from lark_worker.dhcp import clients
 from lark_worker.dhcp.lease import Cache
 from lark_worker.identity.process_watch import ProcessWatch
@@ -97,9 +97,9 @@ def test_leases_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     renewed: list[tuple[str, list[str]]] = []
     again: list[str] = []
 
-    def renew(machine: str, job_ids: list[str]) -> frozenset[str]:
+    def renew(machine: str, job_ids: list[str]) -> Renewed:
         renewed.append((machine, job_ids))
-        return frozenset(job_ids)
+        return Renewed(frozenset(job_ids), None)
 
     def post_again(job_id: str) -> None:
         again.append(job_id)
