@@ -26,6 +26,8 @@ _HOSTS_CALLED: Final = text(
     SELECT host FROM hosts WHERE lower(host) = :whole OR substr(lower(host), 1, :length) = :start
     """
 )
+# The groups of one name that a statement names.
+_MOST_NAMED: Final = 500
 _GROUPS_CALLED: Final = text(
     """
     WITH RECURSIVE groups_ (name) AS (
@@ -193,7 +195,7 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
         if value is not None:
             query = query.where(column == value)
     if chosen.group is not None:
-        query = query.where(one_of(runs.c.group_name, groups_meant(connection, chosen.group)))
+        query = query.where(in_groups(runs.c.group_name, chosen.group, groups_meant(connection, chosen.group)))
     if chosen.host is not None:
         hosts = hosts_meant(connection, chosen.host)
         query = query.where(runs.c.host == hosts[0] if len(hosts) == 1 else runs.c.host.in_(hosts))
@@ -220,6 +222,19 @@ def groups_meant(connection: Connection, name: str) -> list[str]:
     """The groups of runs of that name in any case, as HTCondor compares them, and their subgroups."""
     found = connection.execute(_GROUPS_CALLED, parameters_of(name)).scalars()
     return sorted({name, *found})
+
+
+def in_groups(column: ColumnElement[str], name: str, meant: Sequence[str]) -> ColumnElement[bool]:
+    """The condition that a column has one of the groups ``meant`` by a name.
+
+    Users choose the names of subgroups, and a statement has no room for any number of them: beyond some each row's is
+    compared instead.
+    """
+    if len(meant) <= _MOST_NAMED:
+        return one_of(column, meant)
+    whole, start = name.lower(), f"{name.lower()}."
+    lower = func.lower(column)
+    return or_(lower == whole, func.substr(lower, 1, len(start)) == start)
 
 
 def one_of(column: ColumnElement[str], values: Sequence[str]) -> ColumnElement[bool]:

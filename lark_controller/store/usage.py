@@ -32,7 +32,7 @@ from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import bulk
 from lark_controller.store.cursors import cursor_of, parts_in
-from lark_controller.store.queries import hosts_meant, one_of, parameters_of
+from lark_controller.store.queries import hosts_meant, in_groups, one_of, parameters_of
 from lark_controller.store.rows import read_by_portions
 from lark_controller.store.schema import PEAK_COLUMNS, USAGE_COLUMNS, usage, usage_jobs
 
@@ -212,7 +212,9 @@ def jobs_query(
     )  # fmt: skip
     query = select(*columns, *_JOB_SUMS).where(usage_jobs.c.ended_at >= chosen.start, usage_jobs.c.since < chosen.end)
     for name, values in _names(chosen, hosts, groups).items():
-        query = query.where(one_of(_OF_JOB[name], values))
+        column = _OF_JOB[name]
+        named = chosen.group if name == "group" else None
+        query = query.where(one_of(column, values) if named is None else in_groups(column, named, values))
     order = (usage_jobs.c.ended_at, usage_jobs.c.number)
     if cursor is not None:
         ended_at, number = parts_in(cursor, (float, int))
@@ -270,9 +272,10 @@ def buckets_query(
     sums = _SUMS if chosen.bucket is not None else tuple(func.sum(column).label(column.name) for column in _SUMS)
     query = select(start, usage.c.name, group, *sums).where(usage.c.kind == kind, _between(chosen))
     if names := _names(chosen, hosts, groups).get(kind):
-        query = query.where(one_of(usage.c.name, names))
+        named = chosen.group if kind == "group" else None
+        query = query.where(one_of(usage.c.name, names) if named is None else in_groups(usage.c.name, named, names))
     if by_user and chosen.group is not None:
-        query = query.where(one_of(usage.c.group_name, groups or (chosen.group,)))
+        query = query.where(in_groups(usage.c.group_name, chosen.group, groups or (chosen.group,)))
     if chosen.bucket is None:
         query = query.group_by(*keys)
     if cursor is not None:

@@ -12,7 +12,7 @@ from lark_common.errors import NotFoundError
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.jobs.job import Facts, Job, JobState
-from lark_controller.store import Pruned, Store
+from lark_controller.store import Pruned, Store, queries
 from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.rows import facts_from, facts_text
 from tests.fixtures.databases import NOW, a_run
@@ -222,7 +222,12 @@ def test_more_rows_than_a_batch(store: Store) -> None:
     assert store.prune(NOW + 1) == Pruned(0, 4500)
 
 
-def test_a_group_is_found_in_any_case_with_its_subgroups(store: Store) -> None:
+@pytest.mark.parametrize("named", [500, 0])
+def test_a_group_is_found_in_any_case_with_its_subgroups(
+    store: Store, monkeypatch: pytest.MonkeyPatch, named: int
+) -> None:
+    """Also where users have made more subgroups than a statement names."""
+    monkeypatch.setattr(queries, "_MOST_NAMED", named)
     groups = ["group_cms", "GROUP_CMS", "group_cms.prod", "Group_CMS.Prod.x", "group_cmsx", "group", ""]
     for number, group in enumerate(groups):
         store.runs.register(a_run(number, group=group), "", "", "hook", NOW)

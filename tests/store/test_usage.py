@@ -19,7 +19,7 @@ from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading
 from lark_controller.accounting.usage import MOST, JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
-from lark_controller.store import Store, bulk
+from lark_controller.store import Store, bulk, queries
 from lark_controller.store.database import connect
 from lark_controller.store.schema import metadata
 from lark_controller.store.usage import new_use, write
@@ -195,8 +195,13 @@ def test_a_host_is_asked_for_without_its_domain(store: Store, by: str) -> None:
     assert hosts("worker") == set()
 
 
+@pytest.mark.parametrize("named", [500, 0])
 @pytest.mark.parametrize("by", ["group", "user", "job"])
-def test_a_group_is_asked_for_in_any_case_with_its_subgroups(store: Store, by: str) -> None:
+def test_a_group_is_asked_for_in_any_case_with_its_subgroups(
+    store: Store, monkeypatch: pytest.MonkeyPatch, by: str, named: int
+) -> None:
+    """Also where users have made more subgroups than a statement names."""
+    monkeypatch.setattr(queries, "_MOST_NAMED", named)
     for number, group in enumerate(("group_cms", "GROUP_CMS", "group_cms.prod", "group_cmsx"), 1):
         job = store.runs.register(a_run(number, group=group), "", "", "hook", NOW).job
         store.usage.write([entry(job.number, job_id=job.id, group=group)])
