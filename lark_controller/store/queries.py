@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Float, Row, bindparam, func, literal, or_, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    Row,
+    TextClause,
+    bindparam,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+)
 
 from lark_common.turns import by_portions
 from lark_controller.api.jobs import JobFilter, JobPage
@@ -15,30 +27,25 @@ from lark_controller.store.rows import JOB_COLUMNS, columns_with, job_from, live
 from lark_controller.store.schema import LIVE, leases, run_ads, runs
 
 _ROWS_AT_ONCE: Final = 2_000
-# From each host to the next in the index: the cost is that of the hosts there are, not that of their runs.
-_HOSTS_CALLED: Final = text(
-    """
-    WITH RECURSIVE hosts (host) AS (
-        SELECT min(host) FROM runs
-        UNION ALL
-        SELECT (SELECT min(host) FROM runs WHERE runs.host > hosts.host) FROM hosts WHERE hosts.host IS NOT NULL
-    )
-    SELECT host FROM hosts WHERE lower(host) = :whole OR substr(lower(host), 1, :length) = :start
-    """
-)
 # The groups of one name that a statement names.
 _MOST_NAMED: Final = 500
-_GROUPS_CALLED: Final = text(
+
+
+def names_called(table: str, column: str, among: str = "true") -> TextClause:
+    """The query for the values of a column that are a name in any case, whole or before a dot (:func:`parameters_of`).
+
+    From each value to the next in the index: the cost is that of the values there are, not that of their rows.
     """
-    WITH RECURSIVE groups_ (name) AS (
-        SELECT min(group_name) FROM runs
-        UNION ALL
-        SELECT (SELECT min(group_name) FROM runs WHERE runs.group_name > groups_.name)
-        FROM groups_ WHERE groups_.name IS NOT NULL
+    return text(
+        f"WITH RECURSIVE found (name) AS (SELECT min({column}) FROM {table} WHERE {among} UNION ALL"
+        f" SELECT (SELECT min({column}) FROM {table} WHERE {among} AND {table}.{column} > found.name)"
+        " FROM found WHERE found.name IS NOT NULL)"
+        " SELECT name FROM found WHERE lower(name) = :whole OR substr(lower(name), 1, :length) = :start"
     )
-    SELECT name FROM groups_ WHERE lower(name) = :whole OR substr(lower(name), 1, :length) = :start
-    """
-)
+
+
+_HOSTS_CALLED: Final = names_called("runs", "host")
+_GROUPS_CALLED: Final = names_called("runs", "group_name")
 _BY_ID: Final = select(*JOB_COLUMNS).where(runs.c.id == bindparam("job_id"))
 
 

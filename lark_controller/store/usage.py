@@ -20,7 +20,6 @@ from sqlalchemy import (
     literal,
     or_,
     select,
-    text,
     tuple_,
     update,
 )
@@ -32,7 +31,7 @@ from lark_controller.accounting.usage import JobUsage, Peak, Usage
 from lark_controller.api.usage import UsageFilter, UsagePage, UsageRow
 from lark_controller.store import bulk
 from lark_controller.store.cursors import cursor_of, parts_in
-from lark_controller.store.queries import hosts_meant, in_groups, one_of, parameters_of
+from lark_controller.store.queries import hosts_meant, in_groups, names_called, one_of, parameters_of
 from lark_controller.store.rows import read_by_portions
 from lark_controller.store.schema import PEAK_COLUMNS, USAGE_COLUMNS, usage, usage_jobs
 
@@ -47,32 +46,8 @@ _OVER: Final = "SELECT number FROM usage_jobs WHERE number IN (SELECT value FROM
 _JOB_SUMS: Final = tuple(usage_jobs.c[name] for name in USAGE_COLUMNS)
 _PEAKS: Final = tuple(usage_jobs.c[name] for name in PEAK_COLUMNS)
 _SUMS: Final = tuple(usage.c[name] for name in USAGE_COLUMNS)
-# From each group to the next in the index, as for hosts: the cost is that of the groups there are.
-_GROUPS_OF_JOBS: Final = text(
-    """
-    WITH RECURSIVE groups_ (name) AS (
-        SELECT min(group_name) FROM usage_jobs
-        UNION ALL
-        SELECT (SELECT min(group_name) FROM usage_jobs WHERE usage_jobs.group_name > groups_.name)
-        FROM groups_ WHERE groups_.name IS NOT NULL
-    )
-    SELECT name FROM groups_ WHERE lower(name) = :whole OR substr(lower(name), 1, :length) = :start
-    """
-)
-_GROUPS_CALLED: Final = text(
-    """
-    WITH RECURSIVE groups_ (name) AS (
-        SELECT min(group_name) FROM usage WHERE kind = :kind AND seconds = :seconds
-        UNION ALL
-        SELECT (
-            SELECT min(group_name) FROM usage
-            WHERE kind = :kind AND seconds = :seconds AND usage.group_name > groups_.name
-        )
-        FROM groups_ WHERE groups_.name IS NOT NULL
-    )
-    SELECT name FROM groups_ WHERE lower(name) = :whole OR substr(lower(name), 1, :length) = :start
-    """
-)
+_GROUPS_OF_JOBS: Final = names_called("usage_jobs", "group_name")
+_GROUPS_CALLED: Final = names_called("usage", "group_name", "kind = :kind AND seconds = :seconds")
 _OF_JOB: Final = {"group": usage_jobs.c.group_name, "user": usage_jobs.c.user_name, "host": usage_jobs.c.host}
 
 
