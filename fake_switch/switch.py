@@ -54,8 +54,8 @@ class FakeSwitch(asyncio.Protocol):
     ``max_flows`` answers TABLE_FULL beyond. ``hardware`` is its own description, and ``description`` that of its
     datapath. ``knows_roles`` False refuses role requests; ``masters`` are the roles of its controllers, and
     :meth:`another` is its connection to one more of them. ``refused_as_slave`` counts the writes of a slave,
-    ``flushes`` the orders to forget connections.
-    ``silent`` connects and sends nothing at all. ``sent`` is called with what a PACKET_OUT sends out of a port.
+    ``flushes`` the orders to forget connections. ``silent`` connects and sends nothing at all. ``sent`` is called with
+    what a PACKET_OUT sends out of a port.
     ``counted`` holds the counters of ports: frames that are injected count there, and tests may set what they like.
     """
 
