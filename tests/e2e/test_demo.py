@@ -147,7 +147,7 @@ def test_a_demo_that_is_kept_shows_its_traffic_in_a_browser_and_leaves_nothing(
         page.keyboard.press("Enter")
         see(page.locator(".figure", has_text="Switches in sync").locator(".value")).to_have_text("3 of 3")
         # Mallory sends 3 Mb/s on average, in waves.
-        sender = page.get_by_role("row", name=re.compile(r"^mallory \S+ 1 [0-9.]+ Mb.s"))
+        sender = page.get_by_role("row", name=re.compile(r"^mallory@\S+ \S+ 1 [0-9.]+ Mb.s"))
         see(sender).to_be_visible(timeout=20_000)
         page.get_by_role("link", name="worker2").first.click()
         page.get_by_role("heading", name="Flows").click()

@@ -12,10 +12,10 @@ import pytest
 from lark_common.client import Client
 from lark_controller.cli import main as cli
 from lark_controller.rest.tokens import Scope, add
-from tests.cli.test_commands import served as over_socket
 from tests.common.test_client import served
 from tests.fixtures.fake_controls import TOKENS, bearer, post_body
 from tests.fixtures.rest_app import Api, make_api
+from tests.fixtures.rest_socket import served as over_socket
 
 __all__ = ["over_socket", "served"]
 

@@ -10,10 +10,10 @@ import pytest
 
 from lark_common.client import Client, ProblemError
 from lark_controller.cli import main as cli
-from tests.cli.test_commands import served as over_socket
 from tests.common.test_client import served
 from tests.fixtures.fake_controls import TOKENS, bearer
 from tests.fixtures.rest_app import Api, make_api
+from tests.fixtures.rest_socket import served as over_socket
 
 __all__ = ["over_socket", "served"]
 

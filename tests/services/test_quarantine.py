@@ -13,7 +13,6 @@ from lark_controller.api.jobs import JobFilter
 from lark_controller.cli import main as cli
 from lark_controller.jobs.job import JobState
 from lark_controller.store import Store
-from tests.cli.test_commands import served
 from tests.fixtures.controllers import (
     an_edge,
     connect,
@@ -26,6 +25,7 @@ from tests.fixtures.controllers import (
 from tests.fixtures.databases import NOW, a_run
 from tests.fixtures.fake_controls import DPID
 from tests.fixtures.rest_app import Api
+from tests.fixtures.rest_socket import served
 from tests.store.test_runs import put
 
 # Fixtures of those modules.

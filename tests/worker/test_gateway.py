@@ -19,8 +19,8 @@ from lark_worker.network.commands import inside
 from lark_worker.network.commands import run as nft
 from lark_worker.rules import gateway
 from lark_worker.rules.gateway import Gateway, Place
-from tests.cli.test_commands import served as over_socket
 from tests.e2e.test_external import BEYOND, IP_MTU, IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_RECVERR, told
+from tests.fixtures.rest_socket import served as over_socket
 from tests.fixtures.service import wait
 from tests.fixtures.wires import open_socket
 

@@ -13,9 +13,9 @@ import pytest
 
 from lab.namespaces import INNER
 from lab.run import run
-from tests.cli.test_commands import served as over_socket
 from tests.fixtures.fake_controls import TOKENS, bearer
 from tests.fixtures.rest_app import Api
+from tests.fixtures.rest_socket import served as over_socket
 from tests.fixtures.service import wait
 from tests.install.pages import Page
 from tests.worker.test_gateway import FIRST, POOL, Site, reached, site
