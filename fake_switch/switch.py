@@ -36,13 +36,7 @@ from lark_controller.flows.model import (
 from lark_controller.flows.simulation import simulate
 from lark_controller.switches.openflow import conntrack_flush as connections
 from lark_controller.switches.openflow import wire
-from lark_controller.switches.openflow.replies import (
-    FlowRecord,
-    FlowRemoved,
-    PacketIn,
-    PortCounters,
-    PortInfo,
-)
+from lark_controller.switches.openflow.replies import FlowRecord, FlowRemoved, PacketIn, PortCounters, PortInfo
 
 T = TypeVar("T")
 
