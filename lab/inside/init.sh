@@ -47,6 +47,11 @@ ip link set lo up
 hostname lab
 export PYTHONPATH=/lark/run/code PYTHONDONTWRITEBYTECODE=1
 install -m 755 /lark/run/code/lab/inside/on.sh /usr/local/bin/on
-python3 -m lab.inside.agent "$LAB_CHANNEL" 9>&- &
+if [ "$LAB_KIND" = uml ]; then
+    python3 -m lab.inside.agent "$LAB_CHANNEL" 9>&- &
+else
+    # The channel may have any number, 9 as well.
+    python3 -m lab.inside.agent "$LAB_CHANNEL" &
+fi
 # The shell waits for the agent and buries every orphan meanwhile.
 wait $!
