@@ -218,15 +218,14 @@ async def _run(
         await _until(lambda: cluster.mastered(dict.fromkeys(fleet.switches, 0)))
         workload.start()
         await at_work(partial(gather, cluster.database.url, fleet, cluster.servers, cluster.log), cluster.log)
-        draw, end = random.Random(seed), time.monotonic() + seconds
-        faults = turns(draw, list(Happens))
-        while time.monotonic() < end:
-            kind, beside = next(faults)
-            await _undergo(cluster, kind, beside, result, say)
-            await asyncio.sleep(draw.uniform(0.5, 3.0))
-        await workload.rest()
-        looked, result.judged = await _at_rest(cluster)
-        result.broken = in_words(looked.looks)
+        try:
+            await _faults(cluster, seed, seconds, result, say)
+            await workload.rest()
+            looked, result.judged = await _at_rest(cluster)
+            result.broken = in_words(looked.looks)
+        except (RuntimeError, TimeoutError) as error:
+            # What the instances have logged says why.
+            result.broken = [f"not within {PATIENCE:g} s: {str(error) or 'an instance that stands by'}"]
         result.broken += [
             f"switch {number} carried out {each.unfenced} flow-mods of one that was not its master"
             for number, connections in fleet.connections.items()
@@ -249,6 +248,15 @@ async def _run(
         await fleet.stop()
     result.asked = summary(log)
     return result
+
+
+async def _faults(cluster: Cluster, seed: int, seconds: float, result: Result, say: Callable[[str], None]) -> None:
+    draw, end = random.Random(seed), time.monotonic() + seconds
+    faults = turns(draw, list(Happens))
+    while time.monotonic() < end:
+        kind, beside = next(faults)
+        await _undergo(cluster, kind, beside, result, say)
+        await asyncio.sleep(draw.uniform(0.5, 3.0))
 
 
 async def _undergo(cluster: Cluster, kind: Happens, beside: Beside, result: Result, say: Callable[[str], None]) -> None:
@@ -315,7 +323,7 @@ async def _found(cluster: Cluster) -> Instance:
     end = time.monotonic() + PATIENCE
     while (active := await asyncio.to_thread(cluster.active)) is None:
         if time.monotonic() > end:
-            raise RuntimeError("no instance has become active")
+            raise RuntimeError("an active instance")
         await asyncio.sleep(TICK)
     return active
 
@@ -324,7 +332,7 @@ async def _until(true: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
     while not true():
         if time.monotonic() > end:
-            raise RuntimeError("switches have no master")
+            raise RuntimeError("masters of all switches")
         await asyncio.sleep(TICK)
 
 
