@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lark_controller.api.switches import AWAY
-from lark_controller.cli import printing
+from lark_controller.cli import printing, traffic_tables
 
 Answer = Mapping[str, Any]
 
@@ -27,6 +27,7 @@ def show(found: Answer) -> None:
     blind = sum(each["jobs"] for each in (*found["edges"], *found["rest"]) if each["state"] == AWAY)
     if blind:
         print(f"Not known: what {printing.several(blind, 'job')} at switches that are away send and receive")
+    traffic_tables.say_uncounted("what is sent and received by", found.get("uncounted") or 0)
     parties = found["parties"]
     if not parties:
         return

@@ -37,7 +37,7 @@ def rates(found: Sequence[Answer], by: str, away: int = 0, uncounted: int = 0) -
     if not rows:
         print(_none("No job sends or receives anything now.", uncounted))
     _say_away("what jobs send and receive", away)
-    _say_uncounted("what is sent and received by", uncounted)
+    say_uncounted("what is sent and received by", uncounted)
 
 
 def drops(found: Sequence[Answer], away: int = 0, uncounted: int = 0) -> None:
@@ -59,7 +59,7 @@ def drops(found: Sequence[Answer], away: int = 0, uncounted: int = 0) -> None:
     if any(each["estimated"] for each in found):
         print("~ several rules drop packets there and are not counted apart for each job; this is a share of them")
     _say_away("what is dropped", away)
-    _say_uncounted("what is dropped of", uncounted)
+    say_uncounted("what is dropped of", uncounted)
 
 
 def _none(words: str, uncounted: int) -> str:
@@ -72,7 +72,8 @@ def _say_away(what: str, away: int) -> None:
         print(f"Not known: {what} at {several(away, 'switch', 'switches')} that cannot be asked (`lark switches`)")
 
 
-def _say_uncounted(what: str, jobs: int) -> None:
+def say_uncounted(what: str, jobs: int) -> None:
+    """Say of how many jobs the policy does not count that."""
     if jobs:
         print(f"Not counted under this policy: {what} {several(jobs, 'job')} (`accounting`)")
 

@@ -107,6 +107,28 @@ def test_a_worker_whose_jobs_are_at_no_switch_is_drawn_as_well(reader: Reader, s
     expect(panel(page, "Switches")).to_contain_text("Worker natworker.example has confirmed")
 
 
+def test_jobs_that_are_not_counted_are_named(
+    reader: Reader, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LARK_URL", site.url)
+    monkeypatch.setenv("LARK_TOKEN", site.reader)
+    site.run("alice")
+    page = reader.log_in(site.reader, "#/map")
+    hint = page.get_by_text("Not counted under this policy")
+    expect(page.get_by_role("img", name="The WAN")).to_be_visible()
+    expect(hint).to_have_count(0)
+    try:
+        site.lark.put_policy(f"{POLICY}accounting: none\n")
+        jobs = site.lark.get("/v1/map")["uncounted"]
+        assert jobs == site.lark.get("/v1/drops")["uncounted"] > 0
+        counted = "1 job " if jobs == 1 else f"{jobs} jobs "
+        expect(hint).to_contain_text(f"what {counted}")
+        assert cli.main(["map"]) == 0
+        assert f"what is sent and received by {counted}" in capsys.readouterr().out
+    finally:
+        site.lark.put_policy(POLICY)
+
+
 def ruled(site: Site, worker: int, number: int, kind: str) -> str:
     """The ads of a job that is at no switch."""
     ads = site.ads("alice", worker, number).replace('"ovs_bridge"', f'"{kind}"')

@@ -124,6 +124,7 @@ class MapSchema(Written):
     parties = Rows(PartySchema, "Users with the most live jobs")
     other_owners = a_number("Number of other users")
     other_jobs = a_number("Their live jobs")
+    uncounted = a_number("Live jobs whose rates the policy's `accounting` does not count: they are in none of these")
 
 
 @operation(blueprint, "GET", "/map", name="show_map", scopes=(Scope.READ,), answers={200: MapSchema})
@@ -165,6 +166,7 @@ def show() -> dict[str, object]:
         "parties": reach.parties,
         "other_owners": reach.other_owners,
         "other_jobs": reach.other_jobs,
+        "uncounted": controls.drops.uncounted(),
     }
 
 
