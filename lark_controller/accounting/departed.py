@@ -23,8 +23,8 @@ class Departed:
     """
 
     def __init__(self) -> None:
-        # By datapath or host, and port name, as bytes: as numbers they would take more than three times as much. And by job's number,
-        # the counts of its worker.
+        # By datapath or host, and port name, as bytes: as numbers they would take more than three times as much.
+        # And by job's number, the counts of its worker.
         self._ports: dict[_Port, bytes] = {}
         self._counts: dict[int, array[int]] = {}
 
