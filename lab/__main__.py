@@ -42,6 +42,13 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="local port of the controller's page (default: a free one)")
     parser.add_argument("--keep", action="store_true", help="keep the run's directory, with every daemon's log")
     arguments = parser.parse_args()
+    # What follows the action is the command's, these as well.
+    if arguments.command[:1] in (["-h"], ["--help"]):
+        parser.print_help()
+        return 0
+    if arguments.action == "shell" and arguments.command:
+        words = " ".join(arguments.command)
+        parser.error(f"shell takes no command: {words}; accepted is: run {words}")
     try:
         settings = from_environment()
         if arguments.action == "build":

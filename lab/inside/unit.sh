@@ -1,10 +1,10 @@
 #!/bin/sh
-# unit start|stop|kill|status NAME: a service of this machine, kept running as systemd would keep it with Restart=always.
+# unit start|stop|restart|kill|status NAME: a service of this machine, kept running as systemd would keep it with Restart=always.
 # /etc/lab-units/NAME holds USER, FILE (settings, NAME=value lines) and COMMAND; output goes to /var/log/NAME.log.
 #   stop   SIGTERM, and SIGKILL after 20 s; it stays off until it is started
 #   kill   SIGKILL; it is started again after a second
 set -eu
-[ $# -eq 2 ] || { echo "usage: unit start|stop|kill|status NAME" >&2; exit 2; }
+[ $# -eq 2 ] || { echo "usage: unit start|stop|restart|kill|status NAME" >&2; exit 2; }
 action=$1
 name=$2
 dir=/run/lab-units
@@ -49,6 +49,10 @@ stop)
         [ "$tries" -lt 200 ] || kill -9 "$pid"
         sleep 0.1
     done
+    ;;
+restart)
+    "$0" stop "$name"
+    exec "$0" start "$name"
     ;;
 kill) kill -9 "$(cat "$dir/$name.pid")" ;;
 status)

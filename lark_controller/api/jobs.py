@@ -43,9 +43,10 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A switch that has not confirmed a job's flows, and the reason. ``datapath`` is 16 hexadecimal digits."""
+    """A switch, or a worker, that has not confirmed a job's flows, and the reason. ``datapath`` is 16 hexadecimal
+    digits."""
 
-    datapath: Annotated[Dpid, "The switch"]
+    datapath: Annotated[Dpid | None, "The switch; null where it is the job's worker, or no switch is known yet"]
     reason: Annotated[str, "The reason"]
 
 
@@ -70,12 +71,15 @@ class TransferState:
 class JobDetail:
     """A job with the policy's decision, the switches' confirmations, and the ads as they were posted (old syntax).
 
+    ``policy_version`` is the version that the decision is by: the one in force, and of a job that is over the one that
+    was then, as long as it can be read.
     ``transfers`` is None where no rule is about what HTCondor moves for it.
     """
 
     job: Job
     decision: Decision
     confirmation: Confirmation
+    policy_version: int
     job_ad: str = ""
     machine_ad: str = ""
     ended: float | None = None

@@ -14,7 +14,7 @@ Answer = Mapping[str, Any]
 def show(found: Answer) -> None:
     """Print switches with their load, then which users reach each other and the WAN."""
     wan = found["wan"]
-    rows: list[tuple[object, ...]] = [("WAN", "", "", *_load(wan["rate"], "wan_"), _capacity(wan))]
+    rows: list[tuple[object, ...]] = [("WAN, jobs", "", "", *_load(wan["rate"], "wan_"), _capacity(wan))]
     for each in found["cores"]:
         name = each["name"] or each["datapath"]
         rows.append((name, each["state"], "", "", "", ""))
@@ -24,6 +24,8 @@ def show(found: Answer) -> None:
         rows.append((name, each["state"], each["jobs"], *_rate(each), _capacity(each)))
     rows += [(f"{each['switches']} more", each["state"], each["jobs"], *_rate(each), "") for each in found["rest"]]
     printing.table(("SWITCH", "STATE", "JOBS", "OUT", "IN", "MBIT/S"), rows)
+    if found["cores"]:
+        print("WAN, jobs: by the jobs' last counters; a core's ports: all that passes them, read at another moment")
     blind = sum(each["jobs"] for each in (*found["edges"], *found["rest"]) if each["state"] == AWAY)
     if blind:
         print(f"Not known: what {printing.several(blind, 'job')} at switches that are away send and receive")

@@ -90,7 +90,7 @@ def job(found: Answer) -> None:
         ("addresses", _addresses(found) or "none"),
         ("attached", ", ".join([found["network_type"], *_vlan(found), _place(found)])),
         ("lease until", found["lease_until"]),
-        ("policy", decision_words.words(decision, found)),
+        ("policy", decision_words.words(decision, found) + _version_then(found)),
         ("used", _used(found["usage"])),
         *_transferred(found["usage"]),
         *_moved_under(found),
@@ -102,6 +102,12 @@ def job(found: Answer) -> None:
         values = ", ".join(f"{name} = {value}" for name, value in because["values"].items())
         met = f"  [{values}]" if values else ""
         print(clean(f"  {because['kind']}, line {because['line']}: {because['when']}{met}"))
+
+
+def _version_then(found: Answer) -> str:
+    """The version of the policy by which a job that is over was decided; a controller before this one names none."""
+    over = found["state"] in ("ended", "refused") and found.get("policy_version")
+    return f" (by version {over} of the policy)" if over else ""
 
 
 def _used(usage: Answer | None) -> str:

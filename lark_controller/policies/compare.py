@@ -31,8 +31,9 @@ def compare(old: str, new: str) -> Comparison:
 
 
 def _lines(text: str) -> list[str]:
-    lines = text.split("\n")
-    return lines if lines[-1] else lines[:-1]
+    *lines, rest = text.split("\n")
+    # As other programs write it, so that texts are equal where they have the same digest.
+    return [*lines, f"{rest}\n\\ No newline at end of file"] if rest else lines
 
 
 def _signs(before: list[str], after: list[str]) -> str:

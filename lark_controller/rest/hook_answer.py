@@ -21,6 +21,6 @@ def lines(confirmation: Confirmation) -> str:
             **hook_answer.external(job.external_addresses, job.external_open, job.external_name),
             "LarkLeaseUntil": int(job.lease_until),
             "LarkConfirmed": ",".join(confirmation.confirmed),
-            "LarkWaiting": ",".join(waiting.datapath for waiting in confirmation.waiting),
+            "LarkWaiting": ",".join(waiting.datapath or "" for waiting in confirmation.waiting),
         },
     )

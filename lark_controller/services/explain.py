@@ -75,7 +75,7 @@ def concerned(desired: Desired, ends: Ends) -> list[int]:
 
 def explain(desired: Desired, ends: Ends, tables: Mapping[int, SwitchTables]) -> Explanation:
     """Explain: the two ends, then each switch in order."""
-    steps = [*_who(ends.src, ends.src_job), *_who(ends.dst, ends.dst_job), *_translated(desired, ends)]
+    steps = [*_who(ends, ends.src, ends.src_job), *_who(ends, ends.dst, ends.dst_job), *_translated(desired, ends)]
     seen = _seen(desired, ends)
     ruled = _ruled(desired, ends, seen, steps)
     try:
@@ -96,7 +96,7 @@ def _late(ends: Ends, verdict: str) -> str:
     unsure = (LATE, NOT_YET) if verdict == "forwarded" else (LATE,)
     for placed in (ends.src_job, ends.dst_job):
         if placed is not None and placed.job.network_type in RULED and placed.job.reason.endswith(unsure):
-            return f"job {placed.job.called} waits: {placed.job.reason}"
+            return f"job {ends.called(placed.job)} waits: {placed.job.reason}"
     return (ends.gateway or "") if verdict == "forwarded" else ""
 
 
@@ -127,7 +127,7 @@ def _ruled(desired: Desired, ends: Ends, seen: Address, steps: list[Step]) -> tu
         job = next(each for each in rules.jobs if each.id == placed.job.id)
         why = permits(rules, job, other, sends=sends)
         where = f"worker {placed.job.host}"
-        steps.append(Step(where, why or f"the rules of job {placed.job.called} let it pass"))
+        steps.append(Step(where, why or f"the rules of job {ends.called(placed.job)} let it pass"))
         if why:
             return "dropped", f"{where} drops it: {why}"
         if sends and seen != ends.src:
@@ -137,7 +137,7 @@ def _ruled(desired: Desired, ends: Ends, seen: Address, steps: list[Step]) -> tu
         return "dropped", "a Linux gateway drops what comes from inside for an external address"
     if target is not None and target.job.network_type is NetworkType.NAT:
         if source is not None and source.job.network_type is NetworkType.NAT and seen == ends.src:
-            return "forwarded", f"worker {target.job.host} hands it to job {target.job.called}"
+            return "forwarded", f"worker {target.job.host} hands it to job {ends.called(target.job)}"
         return "dropped", f"none but nat jobs of worker {target.job.host} reach a job behind its NAT"
     return None
 
@@ -166,27 +166,29 @@ def external_steps(ends: Ends, owner: str | None = None) -> list[Step]:
         where = f" to port {opening.first}" if opening is not None and opening.first else ""
         opened = ", ".join(map(str, ends.inward.openings))
         what = "an external address of" if ends.dst.version == 4 else "open to the WAN as that of"
-        sentence = f"{ends.dst} is {what} job {ends.dst_job.job.called}, with {opened} open"
+        sentence = f"{ends.dst} is {what} job {ends.called(ends.dst_job.job, owner)}, with {opened} open"
         on = [] if ends.gateway is None else [Step("external", f"a Linux gateway sends it on to {ends.inside}")]
         return [Step("external", f"{sentence}: explained for {packet}{where}"), *on]
     if ends.outward is not None and ends.src_job is not None and ends.src_job.job in own:
         where = f" from port {opening.first}" if opening is not None and opening.first else ""
         opened = ", ".join(map(str, ends.outward.openings))
-        sentence = f"job {ends.src_job.job.called} has the external address {ends.outward.address} with {opened} open"
+        called = ends.called(ends.src_job.job, owner)
+        sentence = f"job {called} has the external address {ends.outward.address} with {opened} open"
         by = [] if ends.gateway is None else [Step("external", f"a Linux gateway sends it as {ends.outward.address}")]
         return [Step("external", f"{sentence}: explained for {packet}{where}"), *by]
     return []
 
 
-def _who(address: Address, placed: Placed | None) -> list[Step]:
+def _who(ends: Ends, address: Address, placed: Placed | None) -> list[Step]:
     if placed is None:
         return [Step("directory", f"{address} is no job's address")]
-    steps = [Step("directory", f"{address} is {describe(placed.job)}, {_state(placed)}")]
+    steps = [Step("directory", f"{address} is {_describe(placed.job, ends.called(placed.job))}, {_state(placed)}")]
     if placed.decision.quarantine:
-        steps.append(Step("pool", f"job {placed.job.called} is quarantined: {placed.decision.quarantine}"))
+        steps.append(Step("pool", f"job {ends.called(placed.job)} is quarantined: {placed.decision.quarantine}"))
     if not placed.decision.because:
-        steps.append(Step("policy", f"no rule applies to job {placed.job.called}"))
-    steps += [Step("policy", f"job {placed.job.called}: {sentence(because)}") for because in placed.decision.because]
+        steps.append(Step("policy", f"no rule applies to job {ends.called(placed.job)}"))
+    called = ends.called(placed.job)
+    steps += [Step("policy", f"job {called}: {sentence(because)}") for because in placed.decision.because]
     return steps
 
 
@@ -196,10 +198,10 @@ def _state(placed: Placed) -> str:
     return "blocked" if placed.decision.isolated and job.state is JobState.ENFORCED else str(job.state)
 
 
-def describe(job: Job) -> str:
+def _describe(job: Job, called: str) -> str:
     """A job in a few words."""
     group = f" in {job.group}" if job.group else ""
-    return f"job {job.called} ({job.id}) of {job.owner}{group} on {job.run.slot}"
+    return f"job {called} ({job.id}) of {job.owner}{group} on {job.run.slot}"
 
 
 def sentence(because: Because) -> str:
@@ -236,9 +238,9 @@ class _Walk:
                 return "dropped", f"{address} is for jobs and no live job has it: a port without a job passes nothing"
         for placed in (source, target):
             if placed is not None and placed.datapath is not None and placed.datapath not in self.tables:
-                return "unknown", f"the switch of job {placed.job.called} has not connected yet"
+                return "unknown", f"the switch of job {self.ends.called(placed.job)} has not connected yet"
             if placed is not None and placed.datapath is not None and placed.port is None:
-                return "unknown", f"job {placed.job.called} is at no port of its switch: {placed.job.reason}"
+                return "unknown", f"job {self.ends.called(placed.job)} is at no port of its switch: {placed.job.reason}"
         by_core = self.ends.translated is not None and self.ends.gateway is None
         if by_core and not any(here.switch.is_core for here in self.tables.values()):
             return "unknown", "no core that translates the external address has connected yet"
@@ -255,7 +257,9 @@ class _Walk:
                 return self._verdict("dropped", self._dropped(here, result))
             if target is not None and datapath == target.datapath:
                 if target.port in result.ports:
-                    return self._verdict("forwarded", f"{here.switch.name} hands it to job {target.job.called}")
+                    return self._verdict(
+                        "forwarded", f"{here.switch.name} hands it to job {self.ends.called(target.job)}"
+                    )
                 if here.switch.is_edge and not set(result.ports) & set(here.switch.uplinks):
                     return self._verdict("dropped", f"{here.switch.name} does not hand it to the job")
             if here.switch.is_core and not self.local:
@@ -405,6 +409,9 @@ class _Walk:
         if last.key is None or last.data is None:
             return f"{here.switch.name} has no flow for it in table {table}"
         why = origin(self.desired, self.desired.slices_at(here.switch.datapath), last.data).text
+        vlans = [each.job.vlan for each in (self.ends.src_job, self.ends.dst_job) if each is not None]
+        if here.switch.is_edge and last.table == Edge.FORWARD and len(set(vlans)) > 1:
+            why += f"; the jobs are in different VLANs: {' and '.join(str(vlan or 'none') for vlan in vlans)}"
         return f"{here.switch.name} drops it in table {table}: {why}"
 
 

@@ -15,6 +15,7 @@ from lark_controller.flows.placement import Placed
 from lark_controller.flows.wan import local_networks
 from lark_controller.jobs.external import External, Opening
 from lark_controller.jobs.job import Directory, Job
+from lark_controller.services.job_names import live_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,12 @@ class Ends:
     closed: Mapping[int, Mapping[Address, str]] = field(default_factory=lambda: MappingProxyType({}))
     gateway: str | None = None
     behind: frozenset[str] = frozenset()
+
+    def called(self, job: Job, owner: str | None = None) -> str:
+        """CLUSTER.PROC of the job at an end, with its access point where the job at the other one (of this owner) has
+        the same number."""
+        jobs = (placed.job for placed in (self.src_job, self.dst_job) if placed is not None)
+        return live_names([job, *(each for each in jobs if owner in (None, each.owner))])[job.id]
 
     @property
     def translated(self) -> Placed | None:

@@ -31,7 +31,11 @@ def require_end_of(ends: Ends, owner: str) -> None:
 
 def explained_to(owner: str, ends: Ends, whole: Explanation) -> Explanation:
     """The explanation for a user who sees own jobs alone."""
-    steps = [*_who(ends.src, ends.src_job, owner), *_who(ends.dst, ends.dst_job, owner), *external_steps(ends, owner)]
+    steps = [
+        *_who(ends, ends.src, ends.src_job, owner),
+        *_who(ends, ends.dst, ends.dst_job, owner),
+        *external_steps(ends, owner),
+    ]
     reason = _REASONS[whole.verdict]
     if whole.verdict == "dropped" and (by := _closed(ends, owner)) is not None:
         reason = f"{reason}: {by}"
@@ -50,24 +54,24 @@ def _closed(ends: Ends, owner: str) -> str | None:
     """A reason in an own job for which nothing of it passes."""
     for placed in (ends.src_job, ends.dst_job):
         if placed is not None and placed.job.owner == owner and placed.decision.isolated:
-            return f"nothing of job {placed.job.called} passes"
+            return f"nothing of job {ends.called(placed.job, owner)} passes"
     return None
 
 
-def _who(address: Address, placed: Placed | None, owner: str) -> Iterator[Step]:
+def _who(ends: Ends, address: Address, placed: Placed | None, owner: str) -> Iterator[Step]:
     if placed is None or placed.job.owner != owner:
         yield Step("directory", f"{address} is no address of a live job of {owner}")
         return
-    job = placed.job
-    yield Step("directory", f"{address} is job {job.called} ({job.id}) on {job.run.slot}, {job.state}")
+    job, called = placed.job, ends.called(placed.job, owner)
+    yield Step("directory", f"{address} is job {called} ({job.id}) on {job.run.slot}, {job.state}")
     if placed.decision.quarantine:
-        yield Step("pool", f"job {job.called} is quarantined: the pool contradicts its registration")
+        yield Step("pool", f"job {called} is quarantined: the pool contradicts its registration")
     if not placed.decision.because:
-        yield Step("policy", f"no rule applies to job {job.called}")
+        yield Step("policy", f"no rule applies to job {called}")
     for because in placed.decision.because:
         where = f" (policy line {because.line})" if because.line else ""
         met = ", ".join(f"{name} = {value}" for name, value in because.values)
         yield Step(
             "policy",
-            f"job {job.called}: {because.kind} rule {because.position}{where} applies{f': met {met}' if met else ''}",
+            f"job {called}: {because.kind} rule {because.position}{where} applies{f': met {met}' if met else ''}",
         )

@@ -23,7 +23,7 @@ def transfer_steps(ends: Ends, policy: Policy, state_of: StateOf, owner: str | N
     placed = {each.job.number: each for each in (ends.src_job, ends.dst_job) if each is not None}
     own = [each for each in placed.values() if owner in (None, each.job.owner)]
     if own and not policy.transfers:
-        jobs = f"job{'s' if len(own) > 1 else ''} {' and '.join(each.job.called for each in own)}"
+        jobs = f"job{'s' if len(own) > 1 else ''} {' and '.join(ends.called(each.job, owner) for each in own)}"
         moved = f"what HTCondor moves for {jobs} (sandboxes, URLs)"
         yield Step("transfers", f"{moved} is outside of the policy, which has no rule for transfers")
         return
@@ -36,7 +36,7 @@ def transfer_steps(ends: Ends, policy: Policy, state_of: StateOf, owner: str | N
             words = f"{terms.words}; in place on worker {job.host}, {_reach(terms)}"
         else:
             words = f"{terms.words}; not in place on worker {job.host}: {state.reason}"
-        yield Step("transfers", f"what HTCondor moves for job {job.called}: {words}")
+        yield Step("transfers", f"what HTCondor moves for job {ends.called(job, owner)}: {words}")
 
 
 def _reach(terms: TransferTerms) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import ip_address
+from typing import Final
 
 from lark_common.classads.ads import JobAd, MachineAd
-from lark_common.errors import AdError, ExternalAddressError, NotFoundError
+from lark_common.errors import AdError, ExternalAddressError, NotFoundError, PolicyError
 from lark_common.log import WARNING, event
 from lark_common.runs import Address, EndedBy
 from lark_common.turns import by_portions
@@ -26,7 +27,8 @@ from lark_controller.api.jobs import (
 )
 from lark_controller.jobs.job import Job, JobState, Standing
 from lark_controller.policies.decide import decide, quarantined
-from lark_controller.policies.model import Decision
+from lark_controller.policies.file import load
+from lark_controller.policies.model import Decision, Policy
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.confirmations import FlowsAt, QueuesAt, Waiter
 from lark_controller.reconcile.progress import as_now
@@ -40,6 +42,9 @@ from lark_controller.services.registration import Registration
 from lark_controller.services.treatments import Treatments
 from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
+
+# Versions of the policy that are kept as they were read, for the jobs that ended under them.
+_PAST: Final = 4
 
 
 class Jobs:
@@ -65,6 +70,7 @@ class Jobs:
         self._unwritten = unwritten
         self._account_writer = account_writer
         self._policy = policy
+        self._past = lru_cache(_PAST)(self._read_past)
         self._names = JobNames(store.runs, self._now)
         # The words of workers on their jobs' transfers.
         self.treatments = Treatments(lambda number: number in reconciler.desired.placed)
@@ -207,14 +213,33 @@ class Jobs:
         job_ad, machine_ad = self._store.runs.ads(job_id) or ("", "")
         ending = self._store.runs.ending(job_id)
         confirmation = self._loop.call(lambda: self._confirmation(job))
-        decision = self.decision(job)
-        usage = self._account_writer.of_jobs([confirmation.job]).get(job.number)
         at = None if ending is None else ending.at
+        version, policy = self._policy_of(job, at)
+        decision = quarantined(decide(job.facts, policy), job)
+        usage = self._account_writer.of_jobs([confirmation.job]).get(job.number)
         moving = self.treatments.state(job, decision.transfers, self._policy.policy) if job.live else None
-        return JobDetail(confirmation.job, decision, confirmation, job_ad, machine_ad, at, usage, moving)
+        return JobDetail(confirmation.job, decision, confirmation, version, job_ad, machine_ad, at, usage, moving)
+
+    def _policy_of(self, job: Job, ended: float | None) -> tuple[int, Policy]:
+        """The policy by which a job is decided, or was when it ended (a refused one: when it came), with its
+        version. One that cannot be read any more is the one in force."""
+        now, policy = self._policy.version.version, self._policy.policy
+        if not job.live:
+            then = self._store.trail.policy_at(job.created if ended is None else ended)
+            if then is not None and then != now and (past := self._past(then)) is not None:
+                return then, past
+        return now, policy
+
+    def _read_past(self, version: int) -> Policy | None:
+        found = self._store.trail.policy(version)
+        try:
+            return None if found is None else load(found.text, stored=True)
+        except PolicyError:
+            # An earlier release took it.
+            return None
 
     def decision(self, job: Job) -> Decision:
-        """The decision for a live or ended job, by the policy in force."""
+        """The decision for a job by the policy in force, whatever it was."""
         return quarantined(decide(job.facts, self._policy.policy), job)
 
     def at(self, address: str, owner: str | None = None) -> JobDetail:
@@ -278,7 +303,7 @@ class Jobs:
         """Of a job in the state that it has."""
         seen = self._reconciler.confirmations
         waiting = tuple(
-            Waiting(dpid_text(what.datapath) if isinstance(what, FlowsAt | QueuesAt) else "", reason)
+            Waiting(dpid_text(what.datapath) if isinstance(what, FlowsAt | QueuesAt) else None, reason)
             for what, reason in seen.waiting(job.number).items()
         )
         done = tuple(dpid_text(what.datapath) for what in seen.done(job.number) if isinstance(what, FlowsAt))

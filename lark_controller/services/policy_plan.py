@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from lark_common.errors import AdError, BusyError
-from lark_common.runs import AddressType
+from lark_common.runs import AddressType, names
 from lark_controller.api.policy import Effect, JobChange, Plan, SwitchPlan
 from lark_controller.flows import core
 from lark_controller.flows.desired import Desired
@@ -191,17 +191,14 @@ def _effects(changed: Iterable[JobChange]) -> tuple[Effect, ...]:
     alike: dict[tuple[str, ...], list[JobChange]] = {}
     for change in changed:
         alike.setdefault(change.changes, []).append(change)
-    effects = [
-        Effect(
-            changes,
-            len(same),
-            len({each.owner for each in same}),
-            f"{same[0].cluster}.{same[0].proc}",
-            same[0].owner,
-        )
-        for changes, same in alike.items()
-    ]
-    return tuple(sorted(effects, key=lambda effect: -effect.jobs)[:MAX_EFFECTS])
+    # Those with as many jobs stay in their order.
+    shown = sorted(alike.items(), key=lambda item: -len(item[1]))[:MAX_EFFECTS]
+    examples = [same[0] for _, same in shown]
+    named = names((each.job_id, f"{each.cluster}.{each.proc}", each.global_job_id) for each in examples)
+    return tuple(
+        Effect(changes, len(same), len({each.owner for each in same}), named[example.job_id], example.owner)
+        for (changes, same), example in zip(shown, examples, strict=True)
+    )
 
 
 def _desired_of(

@@ -109,6 +109,14 @@ def policy(connection: Connection, version: int) -> PolicyVersion | None:
     )
 
 
+def policy_at(connection: Connection, moment: float) -> int | None:
+    """The version that was in force at a time; None where none had been put."""
+    versions = policy_versions.c
+    query = select(versions.version).where(versions.at <= moment).order_by(versions.version.desc()).limit(1)
+    found: int | None = connection.execute(query).scalar_one_or_none()
+    return found
+
+
 def policy_history(connection: Connection, cursor: str | None, limit: int) -> PolicyHistory:
     """A page of the policy versions without their texts, newest first. Raises NotFoundError for a cursor that is
     none."""

@@ -166,6 +166,7 @@ class Trail(Subject):
     files_read = Reads(trail.files_read)
     note_file = Writes(trail.note_file)
     policy = Reads(trail.policy)
+    policy_at = Reads(trail.policy_at)
     policy_history = Reads(trail.policy_history)
 
 

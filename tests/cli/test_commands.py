@@ -362,13 +362,17 @@ def test_map(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     switches, users = capsys.readouterr().out.split("\n\n")
     head, wan, *rows = [line.split() for line in switches.splitlines()]
     assert head == ["SWITCH", "STATE", "JOBS", "OUT", "IN", "MBIT/S"]
-    assert wan[0] == "WAN"
+    assert wan[:2] == ["WAN,", "jobs"]
     assert rows[:3] == [
         ["core1", "away"],
         ["core1", "wan", "WAN,", "up", "8.0", "4.0", "1000"],
         ["core1", "eth1", "site,", "down"],
     ]
-    assert [row[:3] for row in rows[3:]] == [["worker9", "jobs", "wait"], ["worker1", "in", "sync"]]
+    assert [row[:3] for row in rows[3:]] == [
+        ["worker9", "jobs", "wait"],
+        ["worker1", "in", "sync"],
+        ["WAN,", "jobs:", "by"],
+    ]
     assert [line.split() for line in users.splitlines()] == [
         ["FROM", "JOBS", "WAN", "TO", "alice", "TO", "bob"],
         ["alice", "2", "all", "all", "none"],

@@ -17,13 +17,13 @@ pytestmark = pytest.mark.browser
 def test_lines_that_differ(reader: Reader, site: Site) -> None:
     """Unchanged and gone lines are the old text, unchanged and new ones the new text, and no difference is shorter."""
     chance = random.Random(5)
-    pairs = [("", ""), ("a", ""), ("", "a\n"), ("a\nb\nc\n", "a\nc\nd\n"), ("a\n", "a\n")]
+    pairs = [("", ""), ("a\n", ""), ("", "a\n"), ("a\nb\nc\n", "a\nc\nd\n"), ("a\n", "a\n")]
     for _ in range(300):
         before = [chance.choice("abcd") for _ in range(chance.randrange(12))]
         after = [line for line in before if chance.random() < 0.7]
         for _ in range(chance.randrange(4)):
             after.insert(chance.randrange(len(after) + 1), chance.choice("abcde"))
-        pairs.append(("\n".join(before), "\n".join(after)))
+        pairs.append(("".join(f"{line}\n" for line in before), "".join(f"{line}\n" for line in after)))
     reader.go("")
     found: list[list[dict[str, Any]]] = reader.page.evaluate(
         "async (pairs) => { const { compare } = await import('/pages/lines.js');"
@@ -37,6 +37,11 @@ def test_lines_that_differ(reader: Reader, site: Site) -> None:
         assert [line["old"] for line in lines if line["old"]] == list(range(1, len(old) + 1))
         assert [line["now"] for line in lines if line["now"]] == list(range(1, len(new) + 1))
         assert sum(line["sign"] == " " for line in lines) == common(old, new)
+    ends = reader.page.evaluate(
+        "async () => { const { compare } = await import('/pages/lines.js');"
+        " return compare('a\\nb', 'a\\nb\\n').map((line) => line.sign + line.text) }"
+    )
+    assert ends == [" a", "-b\n\\ No newline at end of file", "+b"]
 
 
 def common(one: list[str], other: list[str]) -> int:

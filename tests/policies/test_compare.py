@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from lark_controller.policies.compare import MOST_CHANGES, compare
 
 _TEXT = st.lists(st.sampled_from("abcd"), max_size=14).map(lambda lines: "".join(f"{line}\n" for line in lines))
+# The same, and some without their last newline.
+_ANY_END = st.tuples(_TEXT, st.booleans()).map(lambda made: made[0].removesuffix("\n") if made[1] else made[0])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(old=_TEXT, new=_TEXT)
+@given(old=_ANY_END, new=_ANY_END)
 def test_patch_makes_the_new_text_out_of_the_old_one(tmp_path: Path, old: str, new: str) -> None:
     made, difference = tmp_path / "made", tmp_path / "difference"
     made.write_text(old)
@@ -24,6 +26,7 @@ def test_patch_makes_the_new_text_out_of_the_old_one(tmp_path: Path, old: str, n
     difference.write_text(f"--- made\n+++ made\n{found.diff}")
     if found.diff:
         subprocess.run(["patch", "--silent", made, difference], check=True, timeout=20)
+    assert bool(found.diff) == (old != new)
     assert (made.read_text() if made.exists() else "") == new
     assert found.added - found.removed == len(new.splitlines()) - len(old.splitlines())
 
@@ -112,7 +115,8 @@ def test_as_many_changes_as_allowed_are_shown_apart(
     [
         ("", "a\n", "@@ -0,0 +1,1 @@\n+a\n"),
         ("a\n", "", "@@ -1,1 +0,0 @@\n-a\n"),
-        ("a\nb", "a\nb\n", ""),
+        ("a\nb", "a\nb\n", "@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+b\n"),
+        ("a\nb", "a\nb", ""),
         ("", "", ""),
         ("a\n", "a\n\n", "@@ -1,1 +1,2 @@\n a\n+\n"),
     ],

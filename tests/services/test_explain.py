@@ -414,7 +414,10 @@ def test_what_comes_from_outside_to_a_job_in_a_vlan_is_explained_with_its_tag(
         assert any("with the tag of VLAN 7" in step.text for step in found.steps)
         # Its own packets get the tag at its port; a job in no VLAN is not behind that tag.
         assert controller.switches.explain("10.64.0.1", "192.0.2.1", PATIENCE).verdict == "forwarded"
-        assert controller.switches.explain("10.64.0.1", "10.64.0.2", PATIENCE).verdict == "dropped"
+        apart = controller.switches.explain("10.64.0.1", "10.64.0.2", PATIENCE)
+        assert (apart.verdict, "the jobs are in different VLANs: 7 and none" in apart.reason) == ("dropped", True), (
+            apart
+        )
         plain = controller.switches.explain("192.0.2.1", "10.64.0.2", PATIENCE)
         assert (plain.verdict, any("VLAN" in step.text for step in plain.steps)) == ("forwarded", False)
 
@@ -452,3 +455,24 @@ def test_ends_of_two_ip_versions_are_named_as_their_users_do(tmp_path: Path) -> 
         job = post(controller, 1, "alice").job
         with pytest.raises(AdError, match=r"^1\.0 and 2001:db8::1 have no address of the same IP version$"):
             controller.switches.explain(job.id, "2001:db8::1", PATIENCE)
+
+
+def test_two_jobs_of_one_number_are_told_apart_by_their_access_points(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path) as controller:
+        connect(network, controller, an_edge())
+        jobs = [
+            post(controller, number, global_id=f"submit{number}.example#103.0#1", attributes="ClusterId = 103").job
+            for number in (1, 2)
+        ]
+        for job in jobs:
+            controller.jobs.confirm(job.id, 20)
+        found = controller.switches.explain(jobs[0].id, jobs[1].id, PATIENCE)
+        assert found.reason.endswith("hands it to job submit2.example#103.0"), found
+        said = "\n".join(step.text for step in found.steps)
+        assert said.count("job submit1.example#103.0") == said.count("job submit2.example#103.0") > 0
+        assert "for jobs submit1.example#103.0 and submit2.example#103.0" in said
+        # One of them alone has the number as it is.
+        (*_, other) = controller.switches.explain(jobs[0].id, "192.0.2.1", PATIENCE).steps
+        assert "submit1" not in other.text
+        lines = controller.policy.plan(POLICY.replace('Owner == "mallory"', 'GlobalJobId == "submit1.example#103.0#1"'))
+        assert [effect.example for effect in lines.effects] == ["103.0"]

@@ -23,6 +23,8 @@ export function compare(before, after) {
 function split(text) {
   const found = text.split("\n");
   if (found.at(-1) === "") found.pop();
+  // As other programs write it, so that texts are equal where they have the same digest.
+  else found[found.length - 1] += "\n\\ No newline at end of file";
   return found;
 }
 

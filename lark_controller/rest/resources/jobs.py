@@ -219,7 +219,7 @@ def end(query: dict[str, Any], job_id: str) -> Job:
     scopes=(Scope.HOOK,),
     bodies={"application/json": ForgerySchema, "text/plain": _CLAIM},
     answers={200: NotedSchema},
-    problems=(400, 404, 413, 415),
+    problems=(400, 404, 413, 415, 422),
 )
 def forgery(job_id: str) -> dict[str, str]:
     """Note in the audit trail that a worker refused a forged ad.
@@ -241,7 +241,7 @@ def forgery(job_id: str) -> dict[str, str]:
     scopes=(Scope.HOOK,),
     bodies={"application/json": LimitSchema, "text/plain": _LIMIT},
     answers={200: NotedSchema},
-    problems=(400, 404, 413, 415),
+    problems=(400, 404, 413, 415, 422),
 )
 def limited(job_id: str) -> dict[str, str]:
     """Note that a live job has met a limit of its worker: in the audit trail and the problems of its switch."""

@@ -139,7 +139,7 @@ def restore(version: int) -> Any:
     scopes=(Scope.READ,),
     bodies=_BODIES,
     answers={200: PolicyCheckSchema},
-    problems=(400, 413, 415),
+    problems=(400, 413, 415, 422),
 )
 def check() -> dict[str, object]:
     """Find every mistake in a policy."""

@@ -283,6 +283,7 @@ class JobDetailSchema(RegisteredSchema):
 
     ended = Time("Time when it ended", allow_none=True)
     decision = fields.Nested(DecisionSchema, required=True, metadata=meta("The policy's decision for it"))
+    policy_version = a_number("Version of the policy that the decision is by: of a job that is over the one of then")
     job_ad = a_text("The job ad, in old syntax")
     machine_ad = a_text("The machine ad, in old syntax")
     transfers = fields.Nested(
