@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="local port of the controller's page (default: a free one)")
     parser.add_argument("--keep", action="store_true", help="keep the run's directory, with every daemon's log")
     arguments = parser.parse_args()
-    # What follows the action is the command's, these as well.
+    # All that follows the action is the command's, these as well.
     if arguments.command[:1] in (["-h"], ["--help"]):
         parser.print_help()
         return 0
