@@ -56,11 +56,27 @@ def test_the_decision_says_what_the_wan_rule_does(reader: Reader, site: Site) ->
     expect(sentence).to_contain_text("Its packets to the WAN leave by the port wan-fast. It may call and be called.")
     site.lark.put_policy(POLICY.replace("  - wan: {when", "  - wan: {action: allow}\n  - wan: {when", 1))
     expect(sentence).to_contain_text("A rule allows its packets to and from the WAN. It may call")
-    site.lark.put_policy(POLICY.replace("policies:\n", "policies:\n  - connectivity: {inbound: deny, outbound: deny}\n"))
+    alone = "policies:\n  - connectivity: {inbound: deny, outbound: deny}\n"
+    site.lark.put_policy(POLICY.replace("policies:\n", alone))
     expect(sentence).to_contain_text("It may neither call nor be called.")
     expect(sentence).not_to_contain_text("WAN")
     site.lark.put_policy(POLICY.replace("policies:\n", "policies:\n  - wan: {action: drop}\n"))
     expect(sentence).to_contain_text("Its packets to and from the WAN are dropped. It may call and be called.")
+
+
+def test_of_a_quarantined_job_nothing_is_said_to_pass(reader: Reader, site: Site) -> None:
+    job = site.run("carol")
+
+    def quarantined(route: Route) -> None:
+        found = route.fetch()
+        held = found.json()
+        decision = {**held["decision"], "quarantine": "in the pool, its slot runs another job"}
+        route.fulfill(response=found, json={**held, "state": "quarantined", "decision": decision})
+
+    reader.page.route(f"**/v1/jobs/{job['id']}", quarantined)
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    expect(panel(page, "Decision").locator("p").first).to_have_text("It is quarantined: nothing passes.")
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_what_a_job_uses_in_numbers_and_as_a_plot(reader: Reader, site: Site) -> None:
