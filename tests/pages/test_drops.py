@@ -6,9 +6,10 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.fixtures.browser import WORKER2, Reader, Site, panel
 from tests.fixtures.service import Json
@@ -52,6 +53,45 @@ def test_what_is_dropped_now_and_by_which_rule(reader: Reader, site: Site) -> No
         expect(page.get_by_role("heading", name=re.compile(r"Job \d+\.0 of bob"))).to_be_visible()
     reader.go("#/drops")
     expect(page.get_by_text("Nothing is dropped now.")).to_be_visible()
+
+
+def test_the_sum_of_the_drops_is_that_of_the_rows_below_it(reader: Reader, site: Site) -> None:
+    """Sum and rows are of one answer: the overview's own sum is another reading, made a moment before."""
+    drop = {"packets_per_second": 21.0, "line": None, "direction": "out", "job": None, "group": "group_cms", "name": "",
+            "datapath": "00000000000000c0", "kind": "group", "source": "jobs of the group group_cms", "owner": "",
+            "destination": "the WAN", "host": "", "at": "2026-11-24T00:00:00Z", "estimated": False}  # fmt: skip
+    rows = 2
+
+    def before(route: Route) -> None:
+        found = route.fetch()
+        drops = {"jobs": 3, "packets_per_second": 28.0, "uncounted": 0}
+        route.fulfill(response=found, json={**found.json(), "drops": drops})
+
+    def after(route: Route) -> None:
+        most = int(parse_qs(urlsplit(route.request.url).query)["limit"][0])
+        drops = [drop | {"rule": f"rule {at}"} for at in range(rows)][:most]
+        answer = {"drops": drops, "jobs": rows, "packets_per_second": 21.0 * rows, "away": 0, "uncounted": 0}
+        route.fulfill(json=answer)
+
+    reader.page.route("**/v1/overview", before)
+    reader.page.route("**/v1/drops?*", after)
+    page = reader.log_in(site.reader)
+    dropped = panel(page, "Dropped now")
+    expect(dropped.locator("tbody tr")).to_have_count(2)
+    note = page.locator(".note")
+    expect(note).to_have_text("42 packets a second of 2 jobs are dropped now. All drops")
+    expect(dropped.locator(".aside")).to_have_text("All drops")
+    rows = 9
+    expect(note).to_have_text("189 packets a second of 9 jobs are dropped now. All drops")
+    expect(dropped.locator("tbody tr")).to_have_count(5)
+    expect(dropped.locator(".aside")).to_have_text("The 5 largestAll drops")
+    rows = 5
+    expect(dropped.locator(".aside")).to_have_text("All drops")
+    # What has been read since may be that nothing is dropped any more.
+    rows = 0
+    expect(dropped).to_have_count(0)
+    expect(note).to_have_count(0)
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_a_job_that_is_blocked_is_not_shown_as_well(reader: Reader, site: Site) -> None:

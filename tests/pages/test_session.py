@@ -160,6 +160,85 @@ def test_a_controller_that_hangs_is_noticed_before_the_request_is_given_up(reade
     expect(banner).to_have_count(0)
 
 
+# Goes to another view and answers how that looks a moment later, when nothing can have been answered or given up.
+_ON = """
+where => new Promise((done) => {
+  addEventListener("hashchange", () => setTimeout(() => done(["h1", ".fresh", ".gone"].map(
+    (each) => document.querySelector(each)?.textContent || "")), 100), { once: true });
+  location.hash = where;
+})
+"""
+_HEAR = """
+heard = [];
+new MutationObserver(() => heard.push(said.textContent)).observe(said, { childList: true }); null
+"""
+
+
+def test_what_is_known_of_a_controller_that_hangs_stays_over_a_change_of_view(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/drops")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    page.evaluate(_HEAR)
+    page.route("**/v1/**", lambda route: None)
+    banner = page.get_by_role("region", name="Not current")
+    expect(banner).to_contain_text("has not answered yet", timeout=15_000)
+    nothing = "The controller has not answered yet. There is nothing to show yet."
+    assert page.evaluate(_ON, "#/switches") == ["Switches", "Not current", nothing]
+    assert page.evaluate(_ON, "#/jobs") == ["Jobs", "Not current", nothing]
+    # Nothing is asked there, and nothing is out of date; what is known holds for the view after it.
+    assert page.evaluate(_ON, "#/explain") == ["Explain", "", ""]
+    assert page.get_by_role("status").inner_text() == ""
+    assert page.evaluate(_ON, "#/groups") == ["Groups", "Not current", nothing]
+    page.unroute("**/v1/**")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    expect(banner).to_have_count(0)
+    late = "Not current: The controller has not answered yet."
+    assert page.evaluate("heard") == [late, "", late, "Live again."]
+    assert page.evaluate(_ON, "#/switches")[2] == ""
+
+
+def test_why_a_controller_is_away_is_said_until_it_answers(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/drops")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    reader.expected = ("Failed to load resource",)
+    page.route("**/v1/**", lambda route: route.abort())
+    expect(page.locator(".fresh")).to_have_text("Not current")
+    page.unroute("**/v1/**")
+    page.route("**/v1/**", lambda route: None)
+    heading, fresh, banner = page.evaluate(_ON, "#/switches")
+    assert (heading, fresh) == ("Switches", "Not current")
+    said = "The controller does not answer. There is nothing to show yet. Asking again…"
+    assert banner.startswith(said)
+    # An answer that is late as well says nothing else.
+    page.wait_for_timeout(6_500)
+    expect(page.get_by_role("region", name="Not current")).to_contain_text(said)
+    # Where the answer to the first question fails, the view keeps its name.
+    page.unroute("**/v1/**")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    page.route("**/v1/**", lambda route: route.abort())
+    reader.go("#/groups")
+    expect(page.get_by_role("alert")).to_contain_text("The controller does not answer")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Groups")
+
+
+def test_the_first_answer_of_a_view_may_be_late_as_well(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/drops")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    page.route("**/v1/**", lambda route: None)
+    assert page.evaluate(_ON, "#/switches") == ["Switches", "", ""]
+    banner = page.get_by_role("region", name="Not current")
+    expect(banner).to_have_text(re.compile("has not answered yet. There is nothing to show yet.$"), timeout=15_000)
+    expect(page.locator(".fresh")).to_have_text("Not current")
+    expect(page.get_by_role("status")).to_have_text("Not current: The controller has not answered yet.")
+    page.unroute("**/v1/**")
+    expect(page.locator(".fresh")).to_have_text("Live")
+    # Of a view in several parts one may be late alone.
+    page.route("**/v1/audit?*", lambda route: None)
+    page.evaluate(_ON, "#/")
+    expect(banner).to_have_text(re.compile("has not answered yet. A part of this view is still missing.$"))
+    page.unroute("**/v1/audit?*")
+    expect(banner).to_have_count(0)
+
+
 def test_an_explanation_is_as_current_as_any_other_view(reader: Reader, site: Site) -> None:
     alice = site.run("alice")
     page = reader.log_in(site.reader, f"#/explain?src={alice['id']}&dst=192.0.2.1")
@@ -228,6 +307,14 @@ def test_a_hidden_page_asks_nothing(reader: Reader, site: Site) -> None:
     expect(page.get_by_text("Paused", exact=True)).to_be_visible()
     page.evaluate(hide % "false" + fire)
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    # Nor does it say that it is hidden when it is shown again, and is not answered.
+    page.evaluate(hide % "true" + fire)
+    expect(page.get_by_text("Paused", exact=True)).to_be_visible()
+    page.route("**/v1/**", lambda route: None)
+    page.evaluate(hide % "false" + fire)
+    expect(page.get_by_text("Paused", exact=True)).to_have_count(0)
+    banner = page.get_by_role("region", name="Not current")
+    expect(banner).to_contain_text(re.compile(r"has not answered yet\. What you see is \d+ s old"), timeout=15_000)
 
 
 def test_what_has_the_focus_keeps_it_while_the_page_goes_on(reader: Reader, site: Site) -> None:

@@ -35,6 +35,8 @@ def test_a_job_with_its_decision_flows_and_ads(reader: Reader, site: Site) -> No
     decision = panel(page, "Decision")
     expect(decision).to_contain_text('WAN rule 1 (line 15): Owner == "bob" (drop, except 192.0.2.1)')
     expect(decision).to_contain_text('Owner = "bob"')
+    dropped = "Its packets to and from the WAN are dropped, except 192.0.2.1. It may call and be called."
+    expect(decision.locator("p")).to_contain_text(dropped)
     flow = page.get_by_role("row", name=re.compile("0 admit 200 .*nw_src=10.64.0.*installed"))
     expect(flow).to_have_count(0)
     page.get_by_role("heading", name="Flows").click()
@@ -45,6 +47,36 @@ def test_a_job_with_its_decision_flows_and_ads(reader: Reader, site: Site) -> No
     site.lark.end(job)
     expect(page.locator(".title .state")).to_have_text("ended")
     expect(page.locator("pre", has_text="GlobalJobId")).to_be_visible()
+
+
+def test_the_decision_says_what_the_wan_rule_does(reader: Reader, site: Site) -> None:
+    job = site.run("carol")
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    sentence = panel(page, "Decision").locator("p")
+    expect(sentence).to_contain_text("Its packets to the WAN leave by the port wan-fast. It may call and be called.")
+    site.lark.put_policy(POLICY.replace("  - wan: {when", "  - wan: {action: allow}\n  - wan: {when", 1))
+    expect(sentence).to_contain_text("A rule allows its packets to and from the WAN. It may call")
+    alone = "policies:\n  - connectivity: {inbound: deny, outbound: deny}\n"
+    site.lark.put_policy(POLICY.replace("policies:\n", alone))
+    expect(sentence).to_contain_text("It may neither call nor be called.")
+    expect(sentence).not_to_contain_text("WAN")
+    site.lark.put_policy(POLICY.replace("policies:\n", "policies:\n  - wan: {action: drop}\n"))
+    expect(sentence).to_contain_text("Its packets to and from the WAN are dropped. It may call and be called.")
+
+
+def test_of_a_quarantined_job_nothing_is_said_to_pass(reader: Reader, site: Site) -> None:
+    job = site.run("carol")
+
+    def quarantined(route: Route) -> None:
+        found = route.fetch()
+        held = found.json()
+        decision = {**held["decision"], "quarantine": "in the pool, its slot runs another job"}
+        route.fulfill(response=found, json={**held, "state": "quarantined", "decision": decision})
+
+    reader.page.route(f"**/v1/jobs/{job['id']}", quarantined)
+    page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
+    expect(panel(page, "Decision").locator("p").first).to_have_text("It is quarantined: nothing passes.")
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_what_a_job_uses_in_numbers_and_as_a_plot(reader: Reader, site: Site) -> None:

@@ -3,7 +3,7 @@
 const LONGEST_MS = 60000;
 
 // Start to call `load(signal)` every so many milliseconds and hand what it answers to `show`. `report` hears how it goes:
-// {state: "live" | "paused" | "failed", error, again}. The answer has `stop()` and `now()`.
+// {state: "asked" | "live" | "paused" | "failed", error, again}. The answer has `stop()` and `now()`.
 export function poll(every, load, show, report) {
   let timer = 0;
   let failures = 0;
@@ -19,6 +19,7 @@ export function poll(every, load, show, report) {
       return;
     }
     if (running) running.abort();
+    report({ state: "asked" });
     const mine = (running = new AbortController());
     again = false;
     let pause = every;
@@ -71,16 +72,18 @@ export function poll(every, load, show, report) {
 // Seconds beyond its pause after which an answer is late: what is shown is not called live any more, long before the request is given up.
 const LATE = 5;
 
-// How a view fares: as that part of it does which fares worst.
+// How a view fares: as that part of it does which fares worst. A part that was never answered, or not since a pause, is "asked" since a
+// time; `at` is when the oldest of what is shown was answered, and `missing` is true where a part of the view is late with its first answer.
 export function freshnessOf(all) {
+  const now = Date.now();
+  const shown = all.map((each) => each.at).filter(Boolean);
+  const at = shown.length ? Math.min(...shown) : null;
   const failed = all.filter((each) => each.state === "failed");
-  if (failed.length) {
-    const shown = all.map((each) => each.at).filter(Boolean);
-    const worst = failed.find((each) => each.error.status === 0) || failed[0];
-    return { ...worst, at: shown.length ? Math.min(...shown) : null };
-  }
-  if (all.some((each) => each.state === "live" && Date.now() - each.at > (each.seconds + LATE) * 1000)) {
-    return { state: "late", at: Math.min(...all.map((each) => each.at).filter(Boolean)) };
-  }
-  return all.find((each) => each.state !== "live") || all[0] || { state: "none" };
+  if (failed.length) return { ...(failed.find((each) => each.error.status === 0) || failed[0]), at };
+  const late = all.filter((each) => (each.state === "live" && now - each.at > (each.seconds + LATE) * 1000)
+    || (each.state === "asked" && now - each.since > LATE * 1000));
+  if (late.length) return { state: "late", at, missing: late.some((each) => !each.at) };
+  const answered = all.filter((each) => each.state !== "asked");
+  if (all.length && !answered.length) return { state: "asked", at };
+  return answered.find((each) => each.state !== "live") || answered[0] || { state: "none" };
 }

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, patch } from "./dom.js";
-import { clock, duration } from "./format.js";
+import { banner, isOld, spoken, stateText } from "./freshness.js";
 import { freshnessOf, poll } from "./live.js";
 import { note, problem, to } from "./parts.js";
 import { find } from "./search.js";
@@ -18,9 +18,11 @@ const gone = document.getElementById("gone");
 
 let who = null;
 let current = null;
-// How each part of the view that asks the controller fares: {state, error, again, at, seconds}; `at` is when it was answered last,
-// `seconds` its pause between two questions.
+// How each part of the view that asks the controller fares: {state, error, again, at, since, seconds}; `at` is when it was answered last,
+// `since` when it was asked where nothing was answered since, `seconds` its pause between two questions.
 let asking = new Map();
+// How a view fared which the controller did not answer, until it answers any.
+let silent = null;
 // The state that the bar shows.
 let painted = "none";
 
@@ -63,6 +65,8 @@ function signOut(reason) {
 function showLogIn(reason) {
   leave();
   who = null;
+  asking = new Map();
+  silent = null;
   document.title = "Log in – Lark";
   patch(bar, h("a", { class: "brand", href: "#/" }, "Lark"));
   patch(gone);
@@ -106,43 +110,29 @@ function paintBar() {
       h("button", { type: "button", class: "quiet", on: { click: () => signOut() } }, "Sign out")));
 }
 
+// What is known of a controller that does not answer holds for the next view, too, whose own first question says nothing for a while.
 function freshness() {
-  return freshnessOf([...asking.values()]);
+  const found = freshnessOf([...asking.values()]);
+  if (found.state === "failed" && found.error.status === 0) silent = found;
+  else if (found.state === "late") silent ??= found;
+  const waits = found.state === "asked" || found.state === "late";
+  return waits && silent ? { ...silent, again: 0, at: found.at, missing: found.missing } : found;
 }
 
 function freshnessText() {
-  const { state, error, again, at } = freshness();
-  painted = state;
-  if (state === "failed") {
-    const wait = `Again at ${clock(new Date(again))}.`;
-    return h("span", { class: "fresh bad", title: `${error.message} ${wait}` }, error.status === 429 ? "Waiting" : "Not current");
-  }
-  if (state === "late") return h("span", { class: "fresh bad", title: `As of ${clock(new Date(at))}` }, "Not current");
-  if (state === "paused") return h("span", { class: "fresh" }, "Paused");
-  return state === "live" && h("span", { class: "fresh good", title: at ? `As of ${clock(new Date(at))}` : null }, "Live");
+  const found = freshness();
+  const old = isOld({ state: painted });
+  // One that was late and is given up now has another reason.
+  if (isOld(found) && found.state !== painted) say(spoken(found));
+  else if (old && !isOld(found)) say(found.state === "live" ? "Live again." : "");
+  painted = found.state;
+  return stateText(found);
 }
 
-// What is shown may be old: why, how old it is, and when the controller is asked again.
 function paintGone() {
-  const { state, error, again, at } = freshness();
-  if (who && state !== painted) paintBar();
-  if (!who || (state !== "failed" && state !== "late")) {
-    patch(gone);
-    return;
-  }
-  const now = Date.now();
-  if (state === "late") {
-    patch(gone, h("div", { class: "gone", role: "region", "aria-label": "Not current" },
-      h("strong", {}, "The controller has not answered yet."), " ",
-      `What you see is ${duration((now - at) / 1000)} old, of ${clock(new Date(at))}.`));
-    return;
-  }
-  const why = error.status === 0 ? `${error.title || error.message}.` : `The controller refuses: ${error.message}`;
-  patch(gone, h("div", { class: "gone", role: "region", "aria-label": "Not current" },
-    h("strong", {}, why), " ",
-    at ? `What you see is ${duration((now - at) / 1000)} old, of ${clock(new Date(at))}.` : "There is nothing to show yet.", " ",
-    h("span", {}, again > now ? `Asked again in ${duration((again - now) / 1000)}.` : "Asking again…"), " ",
-    h("button", { type: "button", on: { click: () => current?.again() } }, "Ask now")));
+  const found = freshness();
+  if (who && found.state !== painted) paintBar();
+  patch(gone, who && isOld(found) && banner(found, () => current?.again()));
 }
 setInterval(paintGone, 1000);
 
@@ -152,11 +142,12 @@ function report(part, found) {
     showLogIn(found.error.message);
     return;
   }
-  const before = freshness().state;
-  asking.set(part, { ...found, at: found.state === "live" ? Date.now() : asking.get(part)?.at });
-  const now = freshness().state;
-  if (now === "failed" && before !== "failed") say(`Not current: ${found.error.message}`);
-  if (now === "live" && before === "failed") say("Live again.");
+  const before = asking.get(part);
+  // What is shown stays as it was while it is asked for again.
+  if (found.state === "asked" && before && before.state !== "paused") return;
+  // A refusal is an answer as well.
+  if (found.state === "live" || found.state === "none" || found.error?.status) silent = null;
+  asking.set(part, { ...found, since: Date.now(), at: found.state === "live" ? Date.now() : before?.at });
   if (who) paintBar();
   paintGone();
 }
@@ -212,23 +203,22 @@ function show() {
   const query = Object.fromEntries(new URLSearchParams(address().split("?")[1] || ""));
   const mine = (current = new AbortController());
   const polls = [];
+  let titled = "Lark";
   mine.again = () => polls.forEach((each) => each.now());
   mine.signal.addEventListener("abort", () => polls.forEach((each) => each.stop()));
   asking = new Map();
-  paintBar();
-  paintGone();
-  bar.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   patch(main);
   window.scrollTo(0, 0);
   if (!view) {
     paint("Not found", note("bad", "There is no such page. ", h("a", { href: "#/" }, "Overview")));
-    focusHeading();
+    begun();
     return;
   }
 
   // Show a view's content below its heading; what is left over from an earlier address is not shown any more.
   function paint(title, ...content) {
     if (mine.signal.aborted) return;
+    titled = title;
     document.title = `${title.text || title} – Lark`;
     patch(main, h("div", { class: "title" }, h("h1", { id: HEADING, tabindex: "-1" }, title.text || title), title.aside), content);
   }
@@ -246,7 +236,7 @@ function show() {
         const missing = found.error?.status === 404;
         if (missing || (found.state === "failed" && !answered)) {
           if (failed) failed(found.error);
-          else paint(missing ? "Not found" : "Lark", problem(found.error));
+          else paint(missing ? "Not found" : titled, problem(found.error));
         }
         // What is not there is not out of date.
         report(shown, { ...(missing ? { state: "none" } : found), seconds });
@@ -269,6 +259,14 @@ function show() {
       history.replaceState(null, "", to(...where));
     },
   });
+  begun();
+}
+
+// The frame of a view that has begun: no sooner, so that what is known of the controller goes over to it without a gap.
+function begun() {
+  paintBar();
+  paintGone();
+  bar.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   focusHeading();
 }
 

@@ -148,6 +148,16 @@ function about(job) {
     ["Running for", job.ended || job.state === "refused" ? null : since(job.created)]);
 }
 
+// What its WAN rule does to its packets, which the reason has as "drop, except NETWORKS", "port NAME" or "allow".
+function wanOf({ network_type: network, decision: { inbound, outbound, because } }) {
+  const does = because.find((each) => each.kind === "wan")?.does || "";
+  if (does.startsWith("drop")) return `Its packets to and from the WAN are dropped${does.slice("drop".length)}.`;
+  // A job that neither calls nor is called has none that could pass, and one behind NAT is not steered, which its state's reason says.
+  if (!inbound && !outbound) return "";
+  if (does.startsWith("port ")) return network !== "nat" && ["Its packets to the WAN leave by the port ", h("code", {}, does.slice("port ".length)), "."];
+  return does === "allow" && "A rule allows its packets to and from the WAN.";
+}
+
 function connections({ network_type: network, decision: { slice, inbound, outbound } }) {
   // Whatever the rules: the addresses behind a worker's NAT are its own.
   const callers = network !== "nat" ? "" : slice ? " by jobs of its slice behind the same worker’s NAT, and by nobody else" : " by jobs behind the same worker’s NAT, and by nobody else";
@@ -169,10 +179,11 @@ function bandwidthOf(job) {
 }
 
 function decision(job) {
-  const { blocked, slice, bandwidth, transfers, scitag, because } = job.decision;
+  const { blocked, quarantine, slice, bandwidth, transfers, scitag, because } = job.decision;
   const words = job.network_type === "none" ? ["It has no network: nothing passes, whatever the rules."]
-    : blocked ? ["It is blocked: nothing passes."] : [
+    : blocked ? ["It is blocked: nothing passes."] : quarantine ? ["It is quarantined: nothing passes."] : [
     slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
+    wanOf(job),
     connections(job),
     bandwidth && bandwidthOf(job),
     job.decision.group && ["It is accounted to the group ", groupLink(job.decision.group), "."],

@@ -22,7 +22,8 @@ export function open({ live, paint, signal }) {
   live(2, async (stop) => {
     const [overview, groups, users] = await Promise.all([get(["overview"], {}, stop), get(["groups"], {}, stop),
       get(["rates"], { by: "user", limit: BUSIEST }, stop)]);
-    const drops = overview.drops.packets_per_second >= MANY ? (await get(["drops"], { limit: BUSIEST }, stop)).drops : [];
+    // Sum and rows of one answer: the overview's own sum is another reading. One row more than is shown says whether there are more.
+    const drops = overview.drops.packets_per_second >= MANY ? await get(["drops"], { limit: BUSIEST + 1 }, stop) : null;
     return { overview, groups: groups.groups, users: users.rates, drops };
   }, (answer) => {
     found = { ...found, ...answer };
@@ -43,15 +44,17 @@ export function open({ live, paint, signal }) {
 function content({ overview, groups, users, drops, waiting, events, controllers }) {
   const { switches } = overview;
   const { instances } = controllers;
+  const rows = drops?.drops || [];
   return [
     !overview.ready && note("bad", h("strong", {}, "The controller is not ready: "), overview.reasons.join("; ")),
-    overview.drops.packets_per_second >= MANY && note("poor", `${dropSum(overview.drops)} are dropped now. `, link("All drops", "drops")),
+    rows.length > 0 && note("poor", `${dropSum(drops)} are dropped now. `, link("All drops", "drops")),
     figures(overview),
     overview.drops.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what ${several(overview.drops.uncounted, "job")} ${overview.drops.uncounted === 1 ? "sends, receives and has" : "send, receive and have"} dropped.`),
     h("div", { class: "columns" },
       h("div", {},
         headed("Groups", link("All groups", "groups"), groupTable(groups)),
-        drops.length > 0 && headed("Dropped now", link("All drops", "drops"), dropTable(drops, { whole: false })),
+        rows.length > 0 && headed("Dropped now", [rows.length > BUSIEST && h("span", {}, `The ${BUSIEST} largest`), link("All drops", "drops")],
+          dropTable(rows.slice(0, BUSIEST), { whole: false })),
         users.length > 0 && section("Users that send and receive most", table("Users that send and receive most", [
           { head: "User", cell: (one) => link(one.user, "users", one.user.split("@")[0], { user: one.user }) },
           { head: "Group", narrow: false, cell: (one) => groupLink(one.group) },
