@@ -47,6 +47,15 @@ def test_a_job_with_its_decision_flows_and_ads(reader: Reader, site: Site) -> No
     site.lark.end(job)
     expect(page.locator(".title .state")).to_have_text("ended")
     expect(page.locator("pre", has_text="GlobalJobId")).to_be_visible()
+    # Another policy changes nothing of that.
+    version = site.lark.get("/v1/policy")["version"]
+    site.lark.put_policy(POLICY.replace('Owner == "bob"', 'Owner == "nobody"'))
+    page.reload()
+    then = decision.get_by_role("link", name=f"version {version} of the policy")
+    expect(then).to_have_attribute("href", f"#/policy/{version}")
+    expect(decision).to_contain_text(dropped)
+    expect(decision.get_by_role("link", name="line 15")).to_have_attribute("href", f"#/policy/{version}")
+    site.lark.put_policy(POLICY)
 
 
 def test_the_decision_says_what_the_wan_rule_does(reader: Reader, site: Site) -> None:

@@ -4,7 +4,7 @@ import { get, remove } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment, rate, several, since } from "../format.js";
 import { recent } from "../history.js";
-import { closed, facts, folded, groupLink, headed, jobState, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
+import { closed, facts, folded, groupLink, headed, jobState, link, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
 import { eventList } from "./events.js";
 import { remember } from "../samples.js";
 import { reservationTable } from "./reservations.js";
@@ -180,6 +180,9 @@ function bandwidthOf(job) {
 
 function decision(job) {
   const { blocked, quarantine, slice, bandwidth, transfers, scitag, because } = job.decision;
+  // A job that is over was decided by the policy of then.
+  const then = (job.state === "ended" || job.state === "refused") && job.policy_version ? String(job.policy_version) : null;
+  const line = (number) => h("a", { href: then ? to("policy", then) : to("policy", { line: number }) }, `line ${number}`);
   const words = job.network_type === "none" ? ["It has no network: nothing passes, whatever the rules."]
     : blocked ? ["It is blocked: nothing passes."] : quarantine ? ["It is quarantined: nothing passes."] : [
     slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
@@ -193,9 +196,10 @@ function decision(job) {
     transfers && `What HTCondor moves for it: ${transfers.words}${!job.transfers || job.transfers.enforced ? "" : ` (pending: ${job.transfers.reason})`}.`,
     scitag && `Its mark for science networks (SciTag): experiment ${scitag.experiment}, activity ${scitag.activity}.`);
   return [
+    then && h("p", { class: "reason" }, "By ", link(`version ${then} of the policy`, "policy", then), `, which was in force when it ${job.state === "ended" ? "ended" : "came"}:`),
     h("p", {}, words.filter(Boolean).map((each, at) => [at > 0 && " ", each])),
     because.length ? h("ol", { class: "because" }, because.map((each) => h("li", {},
-      h("strong", {}, `${KINDS[each.kind] || each.kind} rule ${each.position}`), each.line ? [" (", h("a", { href: to("policy", { line: each.line }) }, `line ${each.line}`), ")"] : "",
+      h("strong", {}, `${KINDS[each.kind] || each.kind} rule ${each.position}`), each.line ? [" (", line(each.line), ")"] : "",
       each.when && each.when !== "true" ? [": ", h("code", {}, each.when)] : "",
       each.does ? ` (${each.does})` : "",
       Object.entries(each.values).length > 0 && h("span", { class: "met" }, Object.entries(each.values).map(([name, value]) =>
