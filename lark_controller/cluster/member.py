@@ -182,6 +182,8 @@ class Member:
             sentence = f"stands by; {self._trouble or self._behind(look)}"
         elif look.holder:
             sentence = f"stands by; {look.name or 'another controller'} at {look.url or 'an unknown address'} is active"
+        elif self._watch is None:
+            sentence = "stands by; it has not read yet whether a controller is active"
         else:
             sentence = "stands by; no controller is active"
         # A copied configuration may have this one's own URL.

@@ -156,7 +156,7 @@ class Cluster:
         return next((each for each in self.instances if self._standing(each) == "active"), None)
 
     def stands_by(self, instance: Instance) -> bool:
-        """True where an instance is there, and is not the active one."""
+        """True where an instance knows the active one, and follows it if that is silent from now on."""
         return self._standing(instance) == "stands by"
 
     def _standing(self, instance: Instance) -> str:
@@ -165,8 +165,9 @@ class Cluster:
             reasons = Client(instance.url, self.token, timeout=0.5).ready()["reasons"]
         except (ProblemError, UnreachableError, KeyError):
             return ""
-        words = ("stands by", "takes over")
-        return next((word for word in words for reason in reasons if reason.startswith(word)), "active")
+        word = next((reason for reason in reasons if reason.startswith(("stands by", "takes over"))), "active")
+        # One that has just started, or that the database does not answer, counts nobody's silence.
+        return "stands by" if word.startswith("stands by") and word.endswith("is active") else word
 
     def generations(self) -> dict[int, int]:
         """The generation that each switch obeys."""

@@ -226,6 +226,16 @@ def test_one_that_is_told_of_a_takeover_ends_and_says_by_whom(url: str) -> None:
     last.close()
 
 
+def test_one_that_has_read_nothing_yet_does_not_say_that_no_controller_is_active(url: str) -> None:
+    with joined(url, "a") as (a,):
+        assert a.generation
+        late = One("late", url)
+        assert late.member.standing().sentence == "stands by; it has not read yet whether a controller is active"
+        late.member.join()
+        until(lambda: late.member.standing().sentence == "stands by; a at http://a is active")
+        late.leave()
+
+
 def test_those_that_stand_by_are_told_that_the_term_is_anothers(url: str) -> None:
     with joined(url, "a", "b", "c") as (a, *others):
         first = a.generation
