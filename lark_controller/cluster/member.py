@@ -33,6 +33,7 @@ from lark_controller.cluster.reach import SETTLED_SECONDS, Loss, Reach, asked_fo
 from lark_controller.cluster.silence import Peer, interrupted, judged
 from lark_controller.cluster.takeover import Watch, reason, watched
 from lark_controller.store import Store
+from lark_controller.store.membership import OLDER_RUNS
 
 # Seconds between two readings of the term: of one that stands by, and of the active one.
 STANDBY_SECONDS: Final = 0.5
@@ -47,7 +48,6 @@ LEAST_SECONDS: Final = 0.05
 DRAIN: Final = "drain"
 HAND_OVER: Final = "hand over"
 _SUBJECT: Final = "controller"
-_OLDER: Final = "a controller of an older release uses the database"
 
 
 class Member:
@@ -267,12 +267,13 @@ class Member:
 
     def _turn(self) -> None:
         if not self._prepared:
-            self._prepared = self._place.prepare()
-            if not self._prepared:
-                if self._trouble != _OLDER:
-                    event(_OLDER, level=WARNING, hint="this one takes over when that one is stopped")
-                self._trouble = _OLDER
+            trouble = self._place.prepare()
+            if trouble:
+                if trouble == OLDER_RUNS != self._trouble:
+                    event(trouble, level=WARNING, hint="this one takes over when that one is stopped")
+                self._trouble = trouble
                 return
+            self._prepared = True
             self._place.register(self.me)
         if self._term is not None:
             self._keep(self._term)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from functools import partial
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -13,6 +14,10 @@ from lark_controller.api.instances import Identity, Look, Reached, Why
 from lark_controller.api.instances import Instances as AllInstances
 from lark_controller.store import instances, migrate
 from lark_controller.store.database import Database
+
+# The reasons for which an instance cannot make the tables.
+OTHER_MAKES: Final = "another controller makes the tables"
+OLDER_RUNS: Final = "a controller of an older release uses the database"
 
 
 class Instances:
@@ -25,11 +30,11 @@ class Instances:
         self._later: frozenset[str] = frozenset()
         self._has_keys = False
 
-    def prepare(self) -> bool:
-        """Make the tables if there are none of instances yet; False while a controller of an older release, without
-        instances, uses them."""
+    def prepare(self) -> str:
+        """Make the tables if there are none of instances yet; the reason for which they cannot be made now, empty where
+        they are there."""
         if self._database.read(instances.is_there):
-            return True
+            return ""
         return self._database.write(_prepare, unguarded=True)
 
     def check_schema(self) -> None:
@@ -153,8 +158,11 @@ class Instances:
                 session.close()
 
 
-def _prepare(connection: Connection) -> bool:
+def _prepare(connection: Connection) -> str:
+    # In this order: while it makes them, another one of this release is not to be taken for one of an older.
+    if not instances.makes_tables(connection):
+        return OTHER_MAKES
     if instances.older_one_runs(connection):
-        return False
+        return OLDER_RUNS
     migrate.upgrade(connection)
-    return True
+    return ""
