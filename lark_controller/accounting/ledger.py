@@ -51,13 +51,7 @@ from lark_controller.accounting.plain_readings import JobReading, PlainReadings
 from lark_controller.accounting.plain_switches import PlainSwitches
 from lark_controller.accounting.portions import by_host, parts, portions
 from lark_controller.accounting.rates import Flowing, most_moving
-from lark_controller.accounting.readings import (
-    CountKind,
-    FlowReading,
-    QueueReading,
-    TransferCounts,
-    WorkerCounts,
-)
+from lark_controller.accounting.readings import CountKind, FlowReading, QueueReading, TransferCounts, WorkerCounts
 from lark_controller.accounting.shares.steps import Step, is_sound, set_state, state_of
 from lark_controller.accounting.shown import Shown
 from lark_controller.accounting.stored import restore
@@ -313,6 +307,11 @@ class Ledger:
             if account is None:
                 return None
             return JobUsage(account.usage, account.rate, account.latest, account.final, account.peak)
+
+    def latest(self) -> float:
+        """The time of the last reading of any account; 0 where none was read."""
+        with self._lock:
+            return max((account.at for account in self._accounts.values()), default=0.0)
 
     def rates(self) -> Mapping[str, Rate]:
         """The rates of all live jobs by the policy's group."""

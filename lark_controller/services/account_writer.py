@@ -77,6 +77,15 @@ class AccountWriter:
         self._store.usage.finish(over)
         for known in live.values():
             self._ledger.begin(*known)
+        self.counted = self._counted_before([job for job, _ in live.values()])
+
+    def _counted_before(self, unwritten: Iterable[Job]) -> float:
+        """Until then all use is in the store, as an earlier controller left it; of ``unwritten`` jobs nothing is."""
+        times = [self.counted, *(job.created for job in unwritten)]
+        if latest := self._ledger.latest():
+            # The pass that it had begun may not have come to all accounts; the one before began so long ago at most.
+            times.append(latest - 2 * self._keeping.write_seconds - self._keeping.read_seconds)
+        return min(times)
 
     def _load_pairs(self, live: Mapping[int, tuple[Job, str]]) -> None:
         over, paired = set(), set()

@@ -134,6 +134,27 @@ def test_what_is_not_written_when_the_writer_is_stopped_is_written_at_its_end(tm
     store.close()
 
 
+def test_a_controller_that_starts_does_not_call_counted_what_the_one_before_may_not_have_written(
+    tmp_path: Path,
+) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'lark.db'}")
+    store.migrate()
+    began = time.time()
+    assert AccountWriter(store, Ledger(), PairLedger(), KEPT).counted >= began
+    jobs = [replace(a_run(number), number=number, created=NOW) for number in range(3)]
+    AccountWriter(store, a_pool(store, 2), PairLedger(), KEPT).write()
+    passed = NOW + 1 - 2 * KEPT.write_seconds - KEPT.read_seconds
+    # Of the last one nothing was written.
+    for created, counted in ((NOW, passed), (NOW - 1000.0, NOW - 1000.0)):
+        after = AccountWriter(store, Ledger(), PairLedger(), KEPT)
+        after.load((job, "default") for job in (*jobs[:2], replace(jobs[2], created=created)))
+        assert after.counted == counted
+    alone = AccountWriter(store, Ledger(), PairLedger(), KEPT)
+    alone.load([(jobs[2], "default")])
+    assert alone.counted == NOW
+    store.close()
+
+
 def test_what_a_job_used_before_it_came_back_hides_no_commit_whose_answer_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
