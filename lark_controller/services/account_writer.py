@@ -10,6 +10,7 @@ from itertools import islice
 from operator import ge
 from typing import Final
 
+from lark_common.runs import NetworkType
 from lark_common.threads import StoppableThread
 from lark_controller.accounting.buckets import DAY, HOUR, MINUTE
 from lark_controller.accounting.entry import Entry
@@ -81,11 +82,10 @@ class AccountWriter:
 
     def _counted_before(self, unwritten: Iterable[Job]) -> float:
         """Until then all use is in the store, as an earlier controller left it; of ``unwritten`` jobs nothing is."""
-        times = [self.counted, *(job.created for job in unwritten)]
         if latest := self._ledger.latest():
             # The pass that it had begun may not have come to all accounts; the one before began so long ago at most.
-            times.append(latest - 2 * self._keeping.write_seconds - self._keeping.read_seconds)
-        return min(times)
+            return min(self.counted, latest - 2 * self._keeping.write_seconds - self._keeping.read_seconds)
+        return min([self.counted, *(job.created for job in unwritten if job.network_type is not NetworkType.NONE)])
 
     def _load_pairs(self, live: Mapping[int, tuple[Job, str]]) -> None:
         over, paired = set(), set()

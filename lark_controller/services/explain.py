@@ -182,12 +182,12 @@ def external_steps(ends: Ends, owner: str | None = None) -> list[Step]:
 def _who(ends: Ends, address: Address, placed: Placed | None) -> list[Step]:
     if placed is None:
         return [Step("directory", f"{address} is no job's address")]
-    steps = [Step("directory", f"{address} is {_describe(placed.job, ends.called(placed.job))}, {_state(placed)}")]
-    if placed.decision.quarantine:
-        steps.append(Step("pool", f"job {ends.called(placed.job)} is quarantined: {placed.decision.quarantine}"))
-    if not placed.decision.because:
-        steps.append(Step("policy", f"no rule applies to job {ends.called(placed.job)}"))
     called = ends.called(placed.job)
+    steps = [Step("directory", f"{address} is {_describe(placed.job, called)}, {_state(placed)}")]
+    if placed.decision.quarantine:
+        steps.append(Step("pool", f"job {called} is quarantined: {placed.decision.quarantine}"))
+    if not placed.decision.because:
+        steps.append(Step("policy", f"no rule applies to job {called}"))
     steps += [Step("policy", f"job {called}: {sentence(because)}") for because in placed.decision.because]
     return steps
 

@@ -65,8 +65,6 @@ _LOCK_CLASS: Final = 0x7465726D
 _LOCK_MASK: Final = 0x7FFFFFFF
 # The lock that controllers before version 0009 of the schema held while they ran: "runs" in ASCII.
 _OLDER_LOCK: Final = 0x72756E73
-# The lock of the one instance that makes the tables of an empty database: "made" in ASCII.
-_TABLES_LOCK: Final = 0x6D616465
 # A process that is paused in the middle of a write must not keep a takeover waiting.
 _IDLE_MS: Final = 5_000
 _TAKE_WAIT_MS: Final = 10_000
@@ -113,13 +111,6 @@ AND mode = 'RowShareLock' AND granted AND pid <> pg_backend_pid()
 def is_there(connection: Connection) -> bool:
     """True if the database has the tables of this module."""
     return inspect(connection).has_table("term")
-
-
-def makes_tables(connection: Connection) -> bool:
-    """True if this transaction is the one of those of this release that may make the tables, until its end."""
-    if connection.dialect.name == "sqlite":
-        return True
-    return bool(connection.execute(text(f"SELECT pg_try_advisory_xact_lock({_TABLES_LOCK})")).scalar_one())
 
 
 def older_one_runs(connection: Connection) -> bool:

@@ -160,7 +160,7 @@ class Instances:
 
 def _prepare(connection: Connection) -> str:
     # In this order: while it makes them, another one of this release is not to be taken for one of an older.
-    if not instances.makes_tables(connection):
+    if not migrate.is_first(connection):
         return OTHER_MAKES
     if instances.older_one_runs(connection):
         return OLDER_RUNS

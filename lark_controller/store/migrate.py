@@ -90,6 +90,13 @@ def known_version(connection: Connection) -> str | None:
     return version
 
 
+def is_first(connection: Connection) -> bool:
+    """True if no other transaction migrates; none begins to before the end of this one."""
+    if connection.dialect.name == "sqlite":
+        return True
+    return bool(connection.execute(select(func.pg_try_advisory_xact_lock(_ADVISORY_KEY))).scalar_one())
+
+
 def upgrade(connection: Connection) -> None:
     """Bring the database to :func:`newest` in the caller's writing transaction. Raises StoreError where it is of a
     newer Lark than this."""

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from lark_common.errors import StoreError
+from lark_common.runs import NetworkType
 from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.pairs import PairLedger
@@ -144,14 +145,15 @@ def test_a_controller_that_starts_does_not_call_counted_what_the_one_before_may_
     jobs = [replace(a_run(number), number=number, created=NOW) for number in range(3)]
     AccountWriter(store, a_pool(store, 2), PairLedger(), KEPT).write()
     passed = NOW + 1 - 2 * KEPT.write_seconds - KEPT.read_seconds
-    # Of the last one nothing was written.
-    for created, counted in ((NOW, passed), (NOW - 1000.0, NOW - 1000.0)):
-        after = AccountWriter(store, Ledger(), PairLedger(), KEPT)
-        after.load((job, "default") for job in (*jobs[:2], replace(jobs[2], created=created)))
-        assert after.counted == counted
-    alone = AccountWriter(store, Ledger(), PairLedger(), KEPT)
-    alone.load([(jobs[2], "default")])
-    assert alone.counted == NOW
+    # Of the last one nothing was written: had it used anything before that, it would have been.
+    after = AccountWriter(store, Ledger(), PairLedger(), KEPT)
+    after.load((job, "default") for job in (*jobs[:2], replace(jobs[2], created=NOW - 1000.0)))
+    assert after.counted == passed
+    for network, least in ((NetworkType.OVS_BRIDGE, NOW), (NetworkType.NONE, began)):
+        alone = AccountWriter(store, Ledger(), PairLedger(), KEPT)
+        alone.load([(replace(jobs[2], network_type=network), "default")])
+        assert least <= alone.counted
+        assert (alone.counted == NOW) is (network is not NetworkType.NONE)
     store.close()
 
 
