@@ -241,6 +241,7 @@ class Controller:
         self._account_writer.load(
             (job, decision.group) for job in jobs if (decision := decider.decide(job.facts)).accounted
         )
+        self.usage.expect_reports()
         event("directory loaded", jobs=len(jobs))
 
     def release(self) -> None:

@@ -116,7 +116,8 @@ class Account:
         self.unwritten = 0.0  # the reading at which the use begins that is not written
         self.rate = IDLE
         self.started = False  # the port was read before, so its readings can be compared
-        # Its last reading was another controller's, by a clock that may differ: no rate begins there.
+        # It was there before this start. Its last reading was another controller's, by a clock that may differ: no rate
+        # begins there. Its worker counts from a report to that controller, which may have written less.
         self.restored = False
         self.reported = False  # the worker has posted its last counters: a switch's reading of the port is older
         self.final = False

@@ -11,33 +11,26 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from math import inf
-from operator import lt
 from typing import Final
 
+from lark_common.runs import NetworkType
 from lark_controller.accounting.account import (
     DROPS,
     FLOWS,
     HELD,
     PEAK,
     PORT,
-    QUEUES,
     SUMS,
-    WORKER,
     ZEROS,
     Account,
     keep_highest,
 )
-from lark_controller.accounting.counters import counted
 from lark_controller.accounting.departed import Departed
 from lark_controller.accounting.drops import Dropping, DropSum
 from lark_controller.accounting.entry import Entry, entry_of
 from lark_controller.accounting.places import (
-    HELD_FOR,
-    PLACES,
     RATE_DROPS,
     THROTTLED,
-    TRANSFER_PLACES,
-    WORKER_PLACES,
     add_to,
     count_parts,
     drops_of,
@@ -45,6 +38,9 @@ from lark_controller.accounting.places import (
     rate_between,
     read_flow,
     read_port,
+    read_queues,
+    read_transfers,
+    read_worker,
 )
 from lark_controller.accounting.plain import FlowCounts, PortCounts
 from lark_controller.accounting.plain_readings import JobReading, PlainReadings
@@ -81,23 +77,30 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def begin(self, job: Job, treatment: str, readings: str = "", usage: Sequence[int] = NOTHING) -> None:
-        """Open a job's account, or learn of its new ``treatment`` (the policy's group).
+    def resume(self, job: Job, treatment: str, readings: str = "", usage: Sequence[int] = NOTHING) -> None:
+        """Open the account of a job that was there before this start of the controller, with what was written of it."""
+        with self._lock:
+            account = self._accounts[job.number] = Account(job, treatment)
+            if readings:
+                restore(account, readings, usage)
+            # Until it is read, nothing is known of its rate: what it has moved since its beginning is none.
+            account.timed, account.restored = False, True
+            if job.network_type is not NetworkType.NONE:
+                self._shown.unread.add(job.number)
 
-        ``readings`` and ``usage`` are those that were written before, at a start of the controller.
-        """
+    def begin(self, job: Job, treatment: str) -> None:
+        """Open a job's account, or learn of its new ``treatment`` (the policy's group)."""
         with self._lock:
             account = self._accounts.get(job.number)
             if account is not None:
+                if account.rate is not IDLE:
+                    # It is that of another port or group; the next reading has another one.
+                    self._shown.unread.add(job.number)
                 self._shown.rated(account, IDLE, treatment)
                 self._stay(account)
                 account.place(job)
                 return
             account = self._accounts[job.number] = Account(job, treatment)
-            if readings:
-                # Nothing is over yet that it could follow.
-                restore(account, readings, usage)
-                return
             self._departed.resume(account)
             before, left = self._leaving.pop(account.port, None), self._departed.at_port(account.port)
             if before is not None:
@@ -126,11 +129,8 @@ class Ledger:
         flows: Sequence[FlowCounts] = (),
         port_age: float | None = None,
     ) -> None:
-        """Readings of a job's port (as a PortReading) and counting flows (each as a FlowReading), taken at the same
-        time.
-
-        ``port_age`` is how long (seconds) the port has been there, None where the switch does not say.
-        """
+        """Readings of a job's port (as a PortReading) and counting flows (each as a FlowReading), taken together; the
+        port has been there for ``port_age`` seconds, None where the switch does not say."""
         with self._lock:
             self._read(number, at, port, flows, port_age)
 
@@ -165,21 +165,13 @@ class Ledger:
         return others
 
     def queues(self, number: int, reading: QueueReading) -> None:
-        """The counts of a job's own queues, in sums that do not fall while the job and this controller live.
-
-        Of queues that went while no controller looked nothing is known; what is left of the sums is where they go on.
-        Packets may wait in both directions at once; the longer of the two is the time for which the job was held back.
-        """
+        """The counts of a job's own queues, in sums that do not fall while the job and this controller live."""
         with self._lock:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return
-            numbers, before = account.opened(), account.sums
-            new = [max(0, now - old) for old, now in zip(numbers[QUEUES:HELD], reading, strict=True)]
-            numbers[QUEUES:HELD] = array("Q", reading)
-            add_to(numbers, PLACES["rate_drops_in"], new[0])
-            add_to(numbers, PLACES["rate_drops_out"], new[1])
-            add_to(numbers, THROTTLED, max(new[2:]))
+            before = account.sums
+            read_queues(account.opened(), reading)
             self._moved(number, account, before)
 
     def flow_gone(self, number: int, reading: FlowReading) -> None:
@@ -227,17 +219,8 @@ class Ledger:
             before, first, last = account.sums, not account.started, account.last
             # The worker made the port for this job.
             self._read_port(account, at, report.port, 0.0)
-            counts = (*(report.wan or ()), *(report.policy_drops or ()))
-            if counts:
-                places = WORKER_PLACES[: len(counts)] if report.wan else WORKER_PLACES[4:]
-                offset = WORKER if report.wan else WORKER + 4
-                old = account.numbers[offset : offset + len(counts)]
-                new = counted(old, counts)
-                if any(map(lt, counts, old)):
-                    self._unwritten.begin_anew(number)
-                account.numbers[offset : offset + len(counts)] = array("Q", counts)
-                for place, value in zip(places, new, strict=True):
-                    add_to(account.numbers, HELD_FOR.get(place, place), value)
+            if read_worker(account.numbers, report):
+                self._unwritten.begin_anew(number)
             count_parts(account.numbers, held)
             account.reported = final
             self._timed(number, account, at, before, first)
@@ -255,16 +238,14 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None or account.final:
                 return False
-            numbers, before = account.opened(), account.sums
-            new = [max(0, now - numbers[place]) for place, now in zip(TRANSFER_PLACES, moved, strict=True)]
-            for place, value in zip(TRANSFER_PLACES, new, strict=True):
-                add_to(numbers, place, value)
+            before = account.sums
+            inward, outward = read_transfers(account.opened(), moved)
             seconds = at - (account.moved_at or account.created)
             if within is not None and account.timed:
                 seconds = min(seconds, within)
             seconds, account.timed = max(1.0, seconds), True
             rate = account.rate._replace(
-                transfer_inward=round(8 * new[0] / seconds), transfer_outward=round(8 * new[1] / seconds)
+                transfer_inward=round(8 * inward / seconds), transfer_outward=round(8 * outward / seconds)
             )
             account.moved_at = at
             self._shown.rated(account, rate, account.treatment)
@@ -272,10 +253,20 @@ class Ledger:
             return True
 
     def quiet(self, numbers: Iterable[int], *, transfers: bool = False) -> None:
-        """Notes that these jobs, or their ``transfers``, have no source of readings now: their rates are unknown, and
-        no longer shown."""
+        """Notes that the reports of these jobs, or of their ``transfers``, have ceased: their rates are no longer
+        shown, and those that were not 0 are not known."""
         with self._lock:
-            self._shown.quiet((known for number in numbers if (known := self._accounts.get(number))), transfers)
+            self._shown.quiet(self._open(numbers), transfers)
+
+    def lost(self, numbers: Iterable[int]) -> None:
+        """Notes that these jobs have no source of readings now: their rates are not known, and no longer shown."""
+        with self._lock:
+            self._shown.unread.update(self._shown.quiet(self._open(numbers)))
+
+    def uncount(self, numbers: Iterable[int]) -> None:
+        """Notes that the policy does not count these jobs any more: their rates are no longer shown."""
+        with self._lock:
+            self._shown.unread.difference_update(self._shown.quiet(self._open(numbers)))
 
     def leaves(self, number: int) -> None:
         """Note a job that is over, and whose last counters are on their way: the next one may be at its port first."""
@@ -307,6 +298,12 @@ class Ledger:
             if account is None:
                 return None
             return JobUsage(account.usage, account.rate, account.latest, account.final, account.peak)
+
+    def unread(self) -> frozenset[int]:
+        """The numbers of the live jobs with a network whose rates are not known: those that were there before this
+        start and were not read since as often as a rate needs, or that nothing is read of now."""
+        with self._lock:
+            return frozenset(self._shown.unread)
 
     def latest(self) -> float:
         """The time of the last reading of any account; 0 where none was read."""
@@ -400,6 +397,11 @@ class Ledger:
                         del self._accounts[entry.number]
 
     # inside; the caller holds the lock
+
+    def _open(self, numbers: Iterable[int]) -> list[Account]:
+        """Those of these accounts that are there and not closed."""
+        found = map(self._accounts.get, numbers)
+        return [account for account in found if account is not None and not account.final]
 
     def _read(
         self, number: int, at: float, port: PortCounts | None, flows: Sequence[FlowCounts], port_age: float | None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter, sub
+from operator import itemgetter, lt, sub
 from typing import Final
 
-from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, Account
+from lark_controller.accounting.account import DROPS, FLOWS, HELD, PEAK, PORT, QUEUES, WORKER, Account
 from lark_controller.accounting.counters import counted
-from lark_controller.accounting.readings import CountKind, TransferCounts
+from lark_controller.accounting.readings import CountKind, QueueReading, TransferCounts, WorkerCounts
 from lark_controller.accounting.usage import MOST, Rate, Usage
 
 # Which sums a flow's (bytes, packets) belong to; drops count packets alone.
@@ -50,7 +50,7 @@ _FLOW_SUMS: Final[dict[int, tuple[int, int, int | None]]] = {
 _IN, _OUT, _WAN_IN, _WAN_OUT = (PLACES[name] for name in ("bytes_in", "bytes_out", "wan_bytes_in", "wan_bytes_out"))
 # In the order of TransferCounts.
 TRANSFER_PLACES: Final = tuple(PLACES[f"transfer_{name}"] for name in TransferCounts._fields)
-WORKER_PLACES: Final = tuple(
+_WORKER_PLACES: Final = tuple(
     PLACES[name]
     for name in (
         "wan_bytes_in", "wan_bytes_out", "wan_packets_in", "wan_packets_out", "policy_drops_in", "policy_drops_out"
@@ -113,6 +113,41 @@ def read_flow(numbers: array[int], reading: tuple[int, int, int]) -> bool:
         added = numbers[to_bytes] + new_bytes
         numbers[to_bytes] = added if added < MOST else MOST
     return fell
+
+
+def read_worker(numbers: array[int], report: WorkerCounts) -> bool:
+    """Take what a worker counts beside the port, from the report before; True where a count fell."""
+    counts = (*(report.wan or ()), *(report.policy_drops or ()))
+    if not counts:
+        return False
+    begin = 0 if report.wan else len(_WORKER_PLACES) - len(counts)
+    places, there = _WORKER_PLACES[begin : begin + len(counts)], slice(WORKER + begin, WORKER + begin + len(counts))
+    old = numbers[there]
+    for place, value in zip(places, counted(old, counts), strict=True):
+        add_to(numbers, HELD_FOR.get(place, place), value)
+    numbers[there] = array("Q", counts)
+    return any(map(lt, counts, old))
+
+
+def read_queues(numbers: array[int], reading: QueueReading) -> None:
+    """Take the counts of a job's own queues, which count from the reading before.
+
+    Of queues that went while no controller looked nothing is known; what is left of the sums is where they go on.
+    Packets may wait in both directions at once; the longer of the two is the time for which the job was held back.
+    """
+    new = [max(0, now - old) for old, now in zip(numbers[QUEUES:HELD], reading, strict=True)]
+    numbers[QUEUES:HELD] = array("Q", reading)
+    add_to(numbers, PLACES["rate_drops_in"], new[0])
+    add_to(numbers, PLACES["rate_drops_out"], new[1])
+    add_to(numbers, THROTTLED, max(new[2:]))
+
+
+def read_transfers(numbers: array[int], moved: TransferCounts) -> tuple[int, int]:
+    """Take the sums of what HTCondor has moved for a job; returns the new bytes to it and from it."""
+    new = [max(0, now - numbers[place]) for place, now in zip(TRANSFER_PLACES, moved, strict=True)]
+    for place, value in zip(TRANSFER_PLACES, new, strict=True):
+        add_to(numbers, place, value)
+    return new[0], new[1]
 
 
 def count_parts(numbers: array[int], before: array[int] | None) -> None:

@@ -34,6 +34,7 @@ class PlainReadings:
         """Take readings of jobs at ``at``, each job's at most once; returns those that are not plain, of which nothing
         is taken."""
         accounts, changed, dropping = self._accounts, self._unwritten.changed, self._shown.dropping
+        unread = self._shown.unread
         keep, moment, others = self._shown.recent.keep, millis(at), list[JobReading]()
         rates = defaultdict[Rated, list[Sequence[int]]](list)
         use = defaultdict[str, list[Sequence[int]]](list)
@@ -64,6 +65,7 @@ class PlainReadings:
                     subject = account.group, account.user, account.host, account.access_point
                     rates[account.treatment, subject].append(delta)
             keep(number, at, now, False)
+            unread.discard(number)
             if drops != known_drops:
                 dropped = drop_rate_of(map(truediv, map(sub, drops, known_drops), repeat(at - last)))
                 dropping[number] = Dropping(number, account.id, account.treatment, dropped, at, last)

@@ -103,7 +103,9 @@ class PlainSwitches:
         """Show the rates of jobs, which were ``before``."""
         now = before.copy()
         now[: len(rates)] = rates
-        self._shown.recent.keep_all(list(map(_number, accounts)), at, now)
+        numbers = list(map(_number, accounts))
+        self._shown.recent.keep_all(numbers, at, now)
+        self._shown.unread.difference_update(numbers)
         delta = np.empty((_RATES + 1, len(accounts)), np.int64)
         np.subtract(now, before, out=delta[:_RATES])
         others = any_of(delta[:_RATES])

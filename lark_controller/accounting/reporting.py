@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from lark_controller.accounting.ledger import Ledger
@@ -60,6 +61,11 @@ class Reporting:
             self._known[key] = _Report(now, interval)
             if known is None:
                 heapq.heappush(self._due, (now + SILENT * interval, key))
+
+    def expected(self, numbers: Iterable[int], now: float) -> None:
+        """Note jobs that were there before this start: those of which no report comes in the usual time are idle."""
+        for number in numbers:
+            self.reported(number, now, USUAL, None)
 
     def look(self, now: float) -> int:
         """End the rates whose reports are overdue; returns how many."""

@@ -6,7 +6,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add, sub
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from lark_controller.accounting.account import DROPS, PEAK, Account
 from lark_controller.accounting.columns import added
@@ -21,6 +21,10 @@ Rows: TypeAlias = Sequence[Sequence[int]]
 Rated: TypeAlias = tuple[str, Subject]
 
 
+# The place of the first rate of transfers, which have reports of their own.
+_TRANSFERS: Final = Rate._fields.index("transfer_inward")
+
+
 class Shown:
     """Rates added up by subject, the last ones of each job, and the jobs whose packets are dropped."""
 
@@ -30,6 +34,8 @@ class Shown:
         self.flowing = Rates()
         self.recent = Recent()
         self.dropping: dict[int, Dropping] = {}
+        # The jobs with a network whose rates are not known.
+        self.unread: set[int] = set()
 
     def rates(self) -> Mapping[str, Rate]:
         """The rates of all live jobs by the policy's group."""
@@ -102,6 +108,7 @@ class Shown:
     def show(self, account: Account, rate: Rate, elapsed: float, known: tuple[int, ...], first: bool = False) -> None:
         """Show the rate between two readings, and that of drops, which were ``known`` at the first of them."""
         number, at = account.number, account.at
+        self.unread.discard(number)
         self.rated(account, rate, account.treatment)
         self.recent.keep(number, at, rate, first)
         dropped = tuple(account.numbers[DROPS:PEAK])
@@ -116,19 +123,31 @@ class Shown:
         if (rate := account.rate) is not IDLE:
             rate = IDLE.with_transfers_of(rate)
             self.rated(account, rate, account.treatment)
+        self.unread.discard(account.number)
         self.recent.keep(account.number, account.at, rate, False)
         self.dropping.pop(account.number, None)
 
-    def quiet(self, accounts: Iterable[Account], transfers: bool) -> None:
-        """Show no rate of jobs, or of their ``transfers``, any more."""
+    def quiet(self, accounts: Iterable[Account], transfers: bool = False) -> list[int]:
+        """Show no rate of jobs, or of their ``transfers``, any more; those that sent or received something are
+        unread. Returns the numbers of all."""
+        numbers = []
         for account in accounts:
             rate = account.rate
+            numbers.append(account.number)
             over = rate.with_transfers_of(IDLE) if transfers else IDLE.with_transfers_of(rate)
             self.rated(account, over, account.treatment)
-            if not transfers:
-                self.dropping.pop(account.number, None)
+            if transfers:
+                continue
+            # Who is idle reports nothing.
+            if any(rate[:_TRANSFERS]) or account.number in self.dropping:
+                self.unread.add(account.number)
+            else:
+                self.unread.discard(account.number)
+            self.dropping.pop(account.number, None)
+        return numbers
 
     def forget(self, number: int) -> None:
         """Forget a job that is over."""
         self.recent.forget(number)
+        self.unread.discard(number)
         self.dropping.pop(number, None)

@@ -60,8 +60,6 @@ def restore(account: Account, readings: str, usage: Sequence[int]) -> None:
     else:
         _restore_packed(account, readings, usage)
     account.unwritten = account.moved_at = account.at
-    # Its worker counts from a report to the controller before this one, and that may have written less.
-    account.timed, account.restored = False, True
 
 
 def _restore_packed(account: Account, readings: str, usage: Sequence[int]) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 from lark_controller.api.described import At, Dpid
+
+# The meaning of `unread`, wherever an answer has it.
+UNREAD: Final = (
+    "Live jobs whose rates and drops are not known now: not read twice since a start or takeover, at a switch that is "
+    "away, or of a worker that has fallen silent"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +46,15 @@ class Drop:
 class DropList:
     """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not.
     ``away`` are the switches that cannot be asked now, None of one user's jobs, ``uncounted`` the live jobs that the
-    policy in force does not count, or those of the user."""
+    policy in force does not count, or those of the user, and ``unread`` those whose rates and drops are not
+    known now."""
 
     drops: tuple[Drop, ...]
     jobs: int
     packets_per_second: float
     away: int | None = None
     uncounted: int = 0
+    unread: int = 0
 
 
 class DropControls(Protocol):
@@ -61,3 +69,6 @@ class DropControls(Protocol):
     def uncounted(self, owner: str | None = None) -> int:
         """The number of live jobs with a network, of all users or of one, whose use the policy in force does not
         count."""
+
+    def unread(self, owner: str | None = None) -> int:
+        """The number of live jobs with a network, of all users or of one, whose rates and drops are not known now."""

@@ -142,8 +142,7 @@ def top(arguments: Arguments) -> int:
             return _show(arguments, found, lambda _: None)
         if not arguments.once:
             printing.cleared()
-        # A controller of an earlier release does not say what it does not count.
-        traffic_tables.rates(found, arguments.by, away=answer.get("away") or 0, uncounted=answer.get("uncounted") or 0)
+        traffic_tables.rates(found, arguments.by, traffic_tables.Unknown.of(answer))
         if arguments.once:
             return OK
         sys.stdout.flush()
@@ -153,8 +152,8 @@ def top(arguments: Arguments) -> int:
 def drops(arguments: Arguments) -> int:
     """Show what is dropped now: from whom, to where, by which rule, how fast."""
     found = connected(arguments).drop_list(arguments.limit)
-    away, uncounted = (found.get(name) or 0 for name in ("away", "uncounted"))
-    return _show(arguments, found["drops"], partial(traffic_tables.drops, away=away, uncounted=uncounted))
+    unknown = traffic_tables.Unknown.of(found)
+    return _show(arguments, found["drops"], partial(traffic_tables.drops, unknown=unknown))
 
 
 def advice(arguments: Arguments) -> int:

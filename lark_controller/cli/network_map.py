@@ -26,10 +26,8 @@ def show(found: Answer) -> None:
     printing.table(("SWITCH", "STATE", "JOBS", "OUT", "IN", "MBIT/S"), rows)
     if found["cores"]:
         print("WAN, jobs: by the jobs' last counters; a core's ports: all that passes them, read at another moment")
-    blind = sum(each["jobs"] for each in (*found["edges"], *found["rest"]) if each["state"] == AWAY)
-    if blind:
-        print(f"Not known: what {printing.several(blind, 'job')} at switches that are away send and receive")
     traffic_tables.say_uncounted("what is sent and received by", found.get("uncounted") or 0)
+    traffic_tables.say_unread("what is sent and received by", found.get("unread") or 0)
     parties = found["parties"]
     if not parties:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from lark_controller.cli.printing import several, table
 
@@ -20,8 +20,21 @@ _RATES: Final = {
 }
 
 
-def rates(found: Sequence[Answer], by: str, away: int = 0, uncounted: int = 0) -> None:
-    """A table of rates, Mb/s; ``away``: so many switches are, and so many jobs ``uncounted``, which is said."""
+class Unknown(NamedTuple):
+    """The number of switches that are away, and of jobs that are not counted or not read, as an answer has them."""
+
+    away: int = 0
+    uncounted: int = 0
+    unread: int = 0
+
+    @classmethod
+    def of(cls, answer: Answer) -> Self:
+        """Those of an answer; a controller of an earlier release does not say all."""
+        return cls(*(answer.get(name) or 0 for name in cls._fields))
+
+
+def rates(found: Sequence[Answer], by: str, unknown: Unknown) -> None:
+    """A table of rates, Mb/s, and that some are ``unknown``."""
     more = {"user": ("group",), "job": ("user", "group", "host")}.get(by, ())
     head = (by.upper().replace("_", " "), *(name.upper() for name in more), "ACTIVE", *_RATES)
     rows = [
@@ -35,13 +48,14 @@ def rates(found: Sequence[Answer], by: str, away: int = 0, uncounted: int = 0) -
     ]
     table(head, rows)
     if not rows:
-        print(_none("No job sends or receives anything now.", uncounted))
-    _say_away("what jobs send and receive", away)
-    say_uncounted("what is sent and received by", uncounted)
+        print(_none("No job sends or receives anything now.", unknown))
+    _say_away("what jobs send and receive", unknown.away)
+    say_uncounted("what is sent and received by", unknown.uncounted)
+    say_unread("what is sent and received by", unknown.unread)
 
 
-def drops(found: Sequence[Answer], away: int = 0, uncounted: int = 0) -> None:
-    """A table of what is dropped now; ``away``: so many switches are, and so many jobs ``uncounted``, which is said."""
+def drops(found: Sequence[Answer], unknown: Unknown) -> None:
+    """A table of what is dropped now, and that some is ``unknown``."""
     rows = [
         (
             f"{each['packets_per_second']:.1f}{'~' if each['estimated'] else ''}",
@@ -55,16 +69,17 @@ def drops(found: Sequence[Answer], away: int = 0, uncounted: int = 0) -> None:
     if rows:
         table(("PACKETS/S", "FROM", "TO", "BY", "AT"), rows)
     else:
-        print(_none("Nothing is dropped now.", uncounted))
+        print(_none("Nothing is dropped now.", unknown))
     if any(each["estimated"] for each in found):
         print("~ several rules drop packets there and are not counted apart for each job; this is a share of them")
-    _say_away("what is dropped", away)
-    say_uncounted("what is dropped of", uncounted)
+    _say_away("what is dropped", unknown.away)
+    say_uncounted("what is dropped of", unknown.uncounted)
+    say_unread("what is dropped of", unknown.unread)
 
 
-def _none(words: str, uncounted: int) -> str:
+def _none(words: str, unknown: Unknown) -> str:
     """The words for an empty table, as far as they are known to be so."""
-    return f"Of what is counted: {words[0].lower()}{words[1:]}" if uncounted else words
+    return f"Of what is known: {words[0].lower()}{words[1:]}" if any(unknown) else words
 
 
 def _say_away(what: str, away: int) -> None:
@@ -76,6 +91,12 @@ def say_uncounted(what: str, jobs: int) -> None:
     """Say of how many jobs the policy does not count that."""
     if jobs:
         print(f"Not counted under this policy: {what} {several(jobs, 'job')} (`accounting`)")
+
+
+def say_unread(what: str, jobs: int) -> None:
+    """Say of how many jobs that is not known."""
+    if jobs:
+        print(f"Not known: {what} {several(jobs, 'job')} whose counters are not read twice yet, or not read now")
 
 
 def _subject(rates: Answer, by: str) -> str:

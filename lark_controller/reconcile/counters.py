@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from lark_common.errors import SwitchError
 from lark_common.log import failure
+from lark_common.runs import NetworkType
 from lark_common.turns import Elsewhere
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.plain import FlowCounts, PortCounts
@@ -106,6 +107,8 @@ class CounterReader:
         if not placed.decision.accounted:
             return
         self._ledger.begin(job, placed.decision.group)
+        if link is None and job.network_type is NetworkType.OVS_BRIDGE:
+            self._ledger.lost((job.number,))
         if link is not None and placed.port is not None and not self._ledger.started(job.number):
             asked = asyncio.get_running_loop().time()
             self._start(self._first(job.number, placed.port, asked, link.port_counters(placed.port)))
@@ -123,7 +126,7 @@ class CounterReader:
                 continue
             if not each.decision.accounted:
                 # Its use until now stays, as of now.
-                self._ledger.quiet((number,))
+                self._ledger.uncount((number,))
             elif self._ledger.has_open(number):
                 # Other jobs are read in the next round: no request for each job of the pool.
                 self._ledger.begin(each.job, each.decision.group)
@@ -179,7 +182,7 @@ class CounterReader:
         """Note that a switch is gone: its rates and its jobs' are not known."""
         self._core_ports.gone(datapath)
         self._drop_shares.gone(datapath)
-        self._ledger.quiet(placed.job.number for placed in self._jobs_at(datapath))
+        self._ledger.lost([placed.job.number for placed in self._jobs_at(datapath)])
 
     # -- periodic reading
 

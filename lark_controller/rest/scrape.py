@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from lark_common import log
 from lark_controller.api.controls import Controls
+from lark_controller.api.drops import UNREAD
 from lark_controller.api.switches import SwitchStatus
 from lark_controller.policies.topology import ACCESS
 
@@ -63,7 +64,11 @@ class ControlsCollector(Collector):
         for state in ("registering", "enforced", "no_network", "pending", "quarantined"):
             jobs.add_metric((state,), getattr(counts, state))
         text = "Live jobs of which nothing passes, by a rule of the policy or by quarantine."
-        return [jobs, GaugeMetricFamily("lark_jobs_isolated", text, counts.isolated)]
+        return [
+            jobs,
+            GaugeMetricFamily("lark_jobs_isolated", text, counts.isolated),
+            GaugeMetricFamily("lark_jobs_unread", f"{UNREAD}.", self._controls.drops.unread()),
+        ]
 
     def _switches(self) -> list[Metric]:
         switches = self._controls.switches.all()

@@ -74,10 +74,10 @@ class AccountWriter:
             if (known := live.pop(number, None)) is None:
                 over.append(number)
             else:
-                self._ledger.begin(*known, readings, sums)
+                self._ledger.resume(*known, readings, sums)
         self._store.usage.finish(over)
         for known in live.values():
-            self._ledger.begin(*known)
+            self._ledger.resume(*known)
         self.counted = self._counted_before([job for job, _ in live.values()])
 
     def _counted_before(self, unwritten: Iterable[Job]) -> float:

@@ -99,7 +99,7 @@ class Drops:
         groups = _first([_of_group(each, policy) for each in cores], limit)
         found = self._first_of_jobs(limit, groups) if limit else []
         packets = whole.packets + sum(each.packets for each in cores)
-        return DropList(tuple(found), whole.jobs, packets, self.away(), self.uncounted())
+        return DropList(tuple(found), whole.jobs, packets, self.away(), self.uncounted(), self.unread())
 
     def _first_of_jobs(self, limit: int, groups: list[Drop]) -> list[Drop]:
         """The ``limit`` most of the drops of all jobs and of these."""
@@ -142,6 +142,14 @@ class Drops:
             return desired.uncounted
         return sum(placed.job.owner == owner and is_uncounted(placed) for placed in list(desired.placed.values()))
 
+    def unread(self, owner: str | None = None) -> int:
+        """The number of live jobs with a network, of all users or of one, whose rates and drops are not known now."""
+        unread = self._ledger.unread()
+        if owner is None:
+            return len(unread)
+        placed = self._reconciler.desired.placed
+        return sum((known := placed.get(each)) is not None and known.job.owner == owner for each in unread)
+
     def _of_owner(self, limit: int, owner: str) -> DropList:
         placed = self._reconciler.desired.placed
 
@@ -152,7 +160,7 @@ class Drops:
         chosen = self._ledger.dropping(_OWN, is_own)
         found = _first(self._listed(chosen), limit)
         packets = sum(sum(each.rate) for each in chosen)
-        return DropList(tuple(found), len(chosen), packets, uncounted=self.uncounted(owner))
+        return DropList(tuple(found), len(chosen), packets, uncounted=self.uncounted(owner), unread=self.unread(owner))
 
     def _there(self, chosen: Iterable[tuple[Dropping, Placed]], policy: Policy) -> _There:
         """All drops at the switches with a chosen job that several rules may drop packets of."""

@@ -120,6 +120,11 @@ class Accounts:
             self._ledger.queues(job.number, report.queues)
         return self._ledger.report(job.number, time.time(), report, final)
 
+    def expect_reports(self) -> None:
+        """Note the live jobs whose workers count them, at a start."""
+        ruled = [each.job.number for each in self._reconciler.desired.placed.values() if each.job.network_type in RULED]
+        self._reporting.expected(ruled, time.monotonic())
+
     def end_overdue(self) -> None:
         """End the rates of jobs whose worker has been silent about them for too long."""
         self._reporting.look(time.monotonic())

@@ -230,7 +230,7 @@ def test_what_a_jobs_queues_drop_and_hold_back_is_counted_once() -> None:
     assert used(ledger) == Usage(rate_drops_in=5, rate_drops_out=31, throttled=4000 + 1500)
     (entry,) = ledger.entries(ledger.changed())
     again = Ledger()
-    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    again.resume(job(), "group_cms", entry.readings, entry.usage)
     again.queues(1, QueueReading(5, 31, 2500, 5000))
     assert used(again) == entry.usage
     # A queue went while no controller looked: nothing is counted twice.
@@ -347,7 +347,7 @@ def test_that_a_counter_began_anew_outlives_the_controller(
     assert ledger.changed() == []
     ledger.read(1, NOW + 30, PortReading(6, 600, 5, 500), [FlowReading(CountKind.WAN_IN, 6, 600)])
     restarted = Ledger()
-    restarted.begin(job(), "group_cms", last.readings, last.usage)
+    restarted.resume(job(), "group_cms", last.readings, last.usage)
     restarted.read(1, NOW + 30, PortReading(6, 600, 5, 500), [FlowReading(CountKind.WAN_IN, 6, 600)])
     assert used(restarted) == used(ledger)
 
@@ -384,7 +384,7 @@ def test_a_part_is_never_more_than_its_whole_though_flows_are_read_ahead_of_port
     assert (found.usage.wan_bytes_in, found.rate.wan_inward, found.rate.inward) == (2000, 800, 880)
     (entry,) = ledger.entries([1])
     again = Ledger()
-    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    again.resume(job(), "group_cms", entry.readings, entry.usage)
     # Dropped by the job's own queue after it was counted: it never arrives, and local traffic is not taken for it.
     reading: list[FlowReading] = []
     for turn in range(1, 50):
@@ -399,7 +399,7 @@ def test_sums_since_a_start_have_no_part_of_bytes_from_before_it() -> None:
     ledger.read(1, NOW + 10, PortReading(10, 1000, 0, 0), [FlowReading(CountKind.WAN_OUT, 5, 500)], 10.0)
     (entry,) = ledger.entries([1])
     again = Ledger()
-    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    again.resume(job(), "group_cms", entry.readings, entry.usage)
     # The flow has counted the rest of the same packets by now.
     again.read(1, NOW + 20, PortReading(10, 1000, 0, 0), [FlowReading(CountKind.WAN_OUT, 10, 1000)])
     assert used(again).wan_bytes_out == 1000
@@ -433,7 +433,7 @@ def test_drops_of_now_are_those_between_the_last_two_readings() -> None:
     read(40, 500)
     assert ledger.dropping(9) == []
     ledger = Ledger()
-    ledger.begin(job(), "group_cms", entry.readings, entry.usage)
+    ledger.resume(job(), "group_cms", entry.readings, entry.usage)
     read(40, 500)
     assert ledger.dropping(9) == []
     read(50, 600)

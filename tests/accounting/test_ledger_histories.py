@@ -126,7 +126,7 @@ class Accounts(RuleBasedStateMachine):
         """And goes on from what is stored; the next reading has all that came since, of ports and flows that are still
         there."""
         self.ledger = Ledger()
-        self.ledger.begin(job(), "group_cms", *self.saved)
+        self.ledger.resume(job(), "group_cms", *self.saved)
         self._read()
 
     @invariant()

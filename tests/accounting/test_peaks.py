@@ -86,14 +86,14 @@ def test_it_goes_on_after_a_restart_and_from_what_earlier_versions_wrote() -> No
     read(ledger, (10, 100, 0), (13, 101, 0))
     (entry,) = ledger.entries([1])
     again = Ledger()
-    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    again.resume(job(), "group_cms", entry.readings, entry.usage)
     assert peak(again) == peak(ledger) == Peak(0, 80 * MEGA)
     # Earlier versions wrote neither, or the stretch that was not over, too.
     written = members(entry.readings)
     counters, stretch = written["counters"], [1000 * round(NOW + 10), 0, 100 * MEGA]
     neither, both = Ledger(), Ledger()
     for old, known in ((neither, counters[: -len(FLAT)]), (both, counters + stretch)):
-        old.begin(job(), "group_cms", json.dumps({**written, "counters": known}), entry.usage)
+        old.resume(job(), "group_cms", json.dumps({**written, "counters": known}), entry.usage)
     # Another controller's clock may be another: a stretch is between two readings of one.
     for each, before in ((again, 80 * MEGA), (both, 80 * MEGA), (neither, 0)):
         each.read(1, NOW + 14, port(301))
@@ -110,7 +110,7 @@ def test_a_controller_whose_clock_is_behind_has_no_rate_that_was_none() -> None:
     (entry,) = ledger.entries([1])
     for busy in (True, False):
         again = Ledger()
-        again.begin(job(), "group_cms", entry.readings, entry.usage)
+        again.resume(job(), "group_cms", entry.readings, entry.usage)
         assert again.states([1]) == [None]
         # Ten seconds later, by a clock that is eight behind.
         again.report(1, NOW + 22, WorkerCounts(port(300 if busy else 200), new_within=1.0), False)

@@ -37,7 +37,7 @@ SIZES: Final = st.sampled_from([0, 700, 2**40, 2**56])
 FEW: Final = st.sampled_from([0, 0, 1, 9, 3_000_000, 2**40])
 FEW_BYTES: Final = st.sampled_from([0, 700, 2**30])
 DROPS: Final = st.sampled_from([0, 0, 0, 5])
-EVENTS: Final = "anew", "gone", "queues", "moved", "fast", "report", "last", "leaves", "close", "begin", "swap"
+EVENTS: Final = "anew", "gone", "queues", "moved", "fast", "report", "last", "leaves", "close", "begin", "swap", "lost"
 
 
 def steps(counts: st.SearchStrategy[int], sizes: st.SearchStrategy[int], *others: str) -> st.SearchStrategy[list[Any]]:
@@ -66,7 +66,7 @@ def seen(ledger: Ledger) -> list[Any]:
         assert min(entry.new) >= 0
     return [
         [ledger.usage(number) for number in JOBS], [ledger.recent(number) for number in JOBS], ledger.states(JOBS),
-        dict(ledger.rates()), dict(ledger.sums()), dict(ledger.access_points()), ledger.dropping(9),
+        dict(ledger.rates()), dict(ledger.sums()), dict(ledger.access_points()), ledger.dropping(9), ledger.unread(),
         *(ledger.flowing(by, 9) for by in ("group", "user", "host", "access_point", "job")),
         ledger.changed(), ledger.ended(), entries,
     ]  # fmt: skip
@@ -120,7 +120,7 @@ class Pool:
         self.ledger = Ledger()
         for entry in entries:
             if not entry.final:
-                self.ledger.begin(job(entry.number), f"treated_{entry.number % 2}", entry.readings, entry.usage)
+                self.ledger.resume(job(entry.number), f"treated_{entry.number % 2}", entry.readings, entry.usage)
 
     def step(self, event: str, number: int) -> None:
         ledger, now = self.ledger, self.now
@@ -146,6 +146,8 @@ class Pool:
                 ledger.leaves(number)
             case "close":
                 ledger.close(number, now)
+            case "lost":
+                ledger.lost([number])
             case "begin":
                 begin(ledger, number)
 

@@ -29,7 +29,7 @@ def seen(ledger: Ledger) -> list[Any]:
     """All that a ledger shows of its job."""
     return [
         ledger.usage(1), dict(ledger.rates()), dict(ledger.sums()), ledger.recent(1), ledger.dropping(9),
-        ledger.changed(), ledger.flowing("user", 9), dict(ledger.access_points()), ledger.entries([1]),
+        ledger.unread(), ledger.changed(), ledger.flowing("user", 9), dict(ledger.access_points()), ledger.entries([1]),
     ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def test_readings_stored_by_an_earlier_version_are_continued(name: str, final: b
     earlier = members(entry.readings)
     earlier[name] = earlier.pop("reported")
     again = Ledger()
-    again.begin(job(), "group_cms", json.dumps(earlier), entry.usage)
+    again.resume(job(), "group_cms", json.dumps(earlier), entry.usage)
     assert used(again) == Usage(600, 900, 6, 9)
     # After a worker's last report, readings of the job's port are older and change nothing.
     again.read(1, NOW + 30, PortReading(11, 1100, 8, 800))
@@ -73,9 +73,9 @@ def test_what_is_stored_is_what_is_gone_on_from_as_from_json(
         patch.setattr(stored, "_LITTLE", little)
         text = stored.readings_of(account, account.numbers.tobytes())
         packed, plain = Ledger(), Ledger()
-        packed.begin(job(), "group_cms", text, sums)
+        packed.resume(job(), "group_cms", text, sums)
     if little:
-        plain.begin(job(), "group_cms", as_json(text), sums)
+        plain.resume(job(), "group_cms", as_json(text), sums)
         assert numbers_of(packed) == numbers_of(plain)
     found = packed._accounts[1]
     assert found.numbers[PORT:DROPS] == account.numbers[PORT:DROPS]
@@ -92,7 +92,7 @@ def test_readings_that_were_cut_off_are_refused() -> None:
     ledger.read(1, NOW + 10, PortReading(5, 500, 7, 700), port_age=10.0)
     (entry,) = ledger.entries([1])
     with pytest.raises(ValueError, match="stored readings of 168 bytes"):
-        Ledger().begin(job(), "group_cms", entry.readings[:-4], entry.usage)
+        Ledger().resume(job(), "group_cms", entry.readings[:-4], entry.usage)
 
 
 @pytest.mark.parametrize("place", range(len(Usage._fields)))
@@ -104,7 +104,7 @@ def test_a_sum_that_is_too_large_is_stored_as_the_largest_and_changes_no_other(p
     written = [*entry.usage]
     written[place] = (1 << 63) - 1
     again = Ledger()
-    again.begin(job(), "group_cms", entry.readings, written)
+    again.resume(job(), "group_cms", entry.readings, written)
     again.read(1, NOW + 20, PortReading(9, 900, 6, 600))
     again.transferred(1, NOW + 20, TransferCounts(*[10**6] * 5), None)
     (after,) = again.entries([1])

@@ -36,7 +36,7 @@ def test_transfers_are_apart_from_the_jobs_own_use_and_go_on_after_a_restart() -
     assert ledger.sums()["group_cms"][-5:] == (18_000, 400, 5_000, 0, 2500)
     (entry,) = ledger.entries(ledger.changed())
     again = Ledger()
-    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    again.resume(job(), "group_cms", entry.readings, entry.usage)
     # A worker that lost a few seconds of its own count has less: nothing is counted twice, and it goes on from there.
     assert again.transferred(1, NOW + 50, TransferCounts(17_000, 400, 5_000, 0, 2400), 10.0)
     assert again.transferred(1, NOW + 60, TransferCounts(20_000, 400, 5_000, 0, 3000), 10.0)
@@ -72,7 +72,7 @@ def test_a_controller_that_goes_on_from_what_was_written_takes_no_minute_for_a_s
     ledger.read(1, NOW + 10, PortReading(5, 500, 5, 500), port_age=1.0)
     (entry,) = ledger.entries(ledger.changed())
     again = Ledger()
-    again.begin(job(), "group_cms", entry.readings, entry.usage)
+    again.resume(job(), "group_cms", entry.readings, entry.usage)
     # The worker reported two seconds before to another controller, which had not written that yet.
     for at, moved in ((70, 60_000), (72, 62_000)):
         assert again.transferred(1, NOW + at, TransferCounts(moved, 0, 0, 0, 1), 2.0)

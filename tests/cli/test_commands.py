@@ -150,7 +150,7 @@ def test_rates_of_jobs_have_their_numbers(capsys: pytest.CaptureFixture[str]) ->
     # The name by which a job is found; its GlobalJobId may have another number.
     names = ("submit1.example#103.0", "", None)
     found = [{"name": f"id{at}", "global_job_id": "a#104.0#1", "job_name": each} for at, each in enumerate(names)]
-    traffic_tables.rates([each | rest for each in found], "job")
+    traffic_tables.rates([each | rest for each in found], "job", traffic_tables.Unknown())
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["submit1.example#103.0", "id1", "id2"]
 

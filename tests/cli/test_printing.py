@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lark_controller.cli import printing, traffic_tables
+from lark_controller.cli.traffic_tables import Unknown
 
 
 def a_plan(**switch: int) -> dict[str, Any]:
@@ -29,19 +30,19 @@ def test_a_plan_of_meters_alone_says_that_no_flow_would_change(capsys: pytest.Ca
 
 
 def test_drops_of_switches_that_are_away_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
-    traffic_tables.drops([])
+    traffic_tables.drops([], Unknown())
     assert capsys.readouterr().out == "Nothing is dropped now.\n"
-    traffic_tables.drops([], away=2)
+    traffic_tables.drops([], Unknown(away=2))
     told = "Not known: what is dropped at 2 switches that cannot be asked (`lark switches`)"
-    assert capsys.readouterr().out.splitlines() == ["Nothing is dropped now.", told]
+    assert capsys.readouterr().out.splitlines() == ["Of what is known: nothing is dropped now.", told]
 
 
 def test_rates_at_switches_that_are_away_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
-    traffic_tables.rates([], "group", away=1)
+    traffic_tables.rates([], "group", Unknown(away=1))
     head, *told = capsys.readouterr().out.splitlines()
     assert head.startswith("GROUP")
     assert told == [
-        "No job sends or receives anything now.",
+        "Of what is known: no job sends or receives anything now.",
         "Not known: what jobs send and receive at 1 switch that cannot be asked (`lark switches`)",
     ]
 
@@ -64,13 +65,13 @@ def test_the_origin_of_a_flow_is_shown_before_what_may_be_long(capsys: pytest.Ca
 
 
 def test_what_is_not_counted_is_not_said_to_be_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    traffic_tables.drops([], uncounted=3)
+    traffic_tables.drops([], Unknown(uncounted=3))
     assert capsys.readouterr().out.splitlines() == [
-        "Of what is counted: nothing is dropped now.",
+        "Of what is known: nothing is dropped now.",
         "Not counted under this policy: what is dropped of 3 jobs (`accounting`)",
     ]
-    traffic_tables.rates([], "group", uncounted=1)
+    traffic_tables.rates([], "group", Unknown(uncounted=1))
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "Of what is counted: no job sends or receives anything now.",
+        "Of what is known: no job sends or receives anything now.",
         "Not counted under this policy: what is sent and received by 1 job (`accounting`)",
     ]

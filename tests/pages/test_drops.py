@@ -64,14 +64,14 @@ def test_the_sum_of_the_drops_is_that_of_the_rows_below_it(reader: Reader, site:
 
     def before(route: Route) -> None:
         found = route.fetch()
-        drops = {"jobs": 3, "packets_per_second": 28.0, "uncounted": 0}
+        drops = {"jobs": 3, "packets_per_second": 28.0, "uncounted": 0, "unread": 0}
         route.fulfill(response=found, json={**found.json(), "drops": drops})
 
     def after(route: Route) -> None:
         most = int(parse_qs(urlsplit(route.request.url).query)["limit"][0])
         drops = [drop | {"rule": f"rule {at}"} for at in range(rows)][:most]
-        answer = {"drops": drops, "jobs": rows, "packets_per_second": 21.0 * rows, "away": 0, "uncounted": 0}
-        route.fulfill(json=answer)
+        answer = {"drops": drops, "jobs": rows, "packets_per_second": 21.0 * rows, "away": 0}
+        route.fulfill(json=answer | {"uncounted": 0, "unread": 0})
 
     reader.page.route("**/v1/overview", before)
     reader.page.route("**/v1/drops?*", after)
@@ -114,3 +114,28 @@ def test_a_job_that_is_blocked_is_not_shown_as_well(reader: Reader, site: Site) 
     expect(row.locator(".state")).to_have_class(re.compile("bad"))
     reader.go(f"#/jobs/{job['id']}")
     expect(page.locator(".title .state")).to_have_text("blocked")
+
+
+def test_what_is_not_read_is_not_said_to_be_nothing(reader: Reader, site: Site) -> None:
+    """After a start of the controller each view with rates says of how many jobs they are not known."""
+    site.run("alice")
+
+    def after_a_start(route: Route) -> None:
+        found = route.fetch()
+        answer = found.json()
+        where = answer["drops"] if "ready" in answer else answer
+        where["unread"] = 3
+        route.fulfill(response=found, json=answer)
+
+    for each in ("overview", "drops?*", "groups", "map", "rates?*"):
+        reader.page.route(f"**/v1/{each}", after_a_start)
+    page = reader.log_in(site.reader, "#/drops")
+    expect(page.get_by_text("Of what is known, nothing is dropped now.")).to_be_visible()
+    for view in ("drops", "", "groups", "map", "groups/group_cms", "users/alice"):
+        reader.go(f"#/{view}")
+        expect(
+            page.get_by_text(re.compile("Not known: .* 3 jobs whose counters are not read twice yet"))
+        ).to_be_visible()
+    page.unroute_all()
+    reader.go("#/drops")
+    expect(page.get_by_text("Nothing is dropped now.")).to_be_visible()

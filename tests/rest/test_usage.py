@@ -208,10 +208,12 @@ def test_a_worker_says_in_what_time_all_that_is_new_came(api: Api) -> None:
 
 
 def test_rates_and_groups_are_in_megabits(api: Api) -> None:
-    api.controls.drops.are_away, api.controls.drops.are_uncounted = 2, 3
+    drops = api.controls.drops
+    drops.are_away, drops.are_uncounted, drops.are_unread = 2, 3, 4
     answer = api.get("/v1/rates").json
     (row,) = answer["rates"]
-    assert (answer["away"], answer["uncounted"]) == (2, 3)
+    assert (answer["away"], answer["uncounted"], answer["unread"]) == (2, 3, 4)
+    assert api.get("/v1/groups").json["unread"] == api.get("/v1/drops").json["unread"] == 4
     transfers = {"transfer_inward": 0.0, "transfer_outward": 0.0}
     assert row["rate"] == {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 0.0, **transfers}
     for group in api.get("/v1/groups").json["groups"]:

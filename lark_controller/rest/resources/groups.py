@@ -15,5 +15,6 @@ blueprint = resource("groups", "The accounting groups of the policy in force.")
 )
 def index() -> dict[str, object]:
     """List the groups, and the access points for whose transfers the policy has a capacity."""
-    usage = current().controls.usage
-    return {"groups": usage.groups(), "access_points": usage.access_points()}
+    controls = current().controls
+    usage, unread = controls.usage, controls.drops.unread()
+    return {"groups": usage.groups(), "access_points": usage.access_points(), "unread": unread}

@@ -13,6 +13,7 @@ from marshmallow import fields
 from lark_controller.accounting.rates import Flowing
 from lark_controller.accounting.usage import IDLE, Rate
 from lark_controller.api.described import Dpid
+from lark_controller.api.drops import UNREAD
 from lark_controller.api.reservations import LinkStatus
 from lark_controller.api.switches import AWAY, IN_SYNC, OUT_OF_SYNC, STATES, PortLoad, SwitchStatus, state_of
 from lark_controller.api.usage import UsageControls
@@ -125,6 +126,7 @@ class MapSchema(Written):
     other_owners = a_number("Number of other users")
     other_jobs = a_number("Their live jobs")
     uncounted = a_number("Live jobs whose rates the policy's `accounting` does not count: they are in none of these")
+    unread = a_number(UNREAD)
 
 
 @operation(blueprint, "GET", "/map", name="show_map", scopes=(Scope.READ,), answers={200: MapSchema})
@@ -167,6 +169,7 @@ def show() -> dict[str, object]:
         "other_owners": reach.other_owners,
         "other_jobs": reach.other_jobs,
         "uncounted": controls.drops.uncounted(),
+        "unread": controls.drops.unread(),
     }
 
 

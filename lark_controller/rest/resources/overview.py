@@ -9,6 +9,7 @@ from typing import Final, cast
 from flask import g
 from marshmallow import fields
 
+from lark_controller.api.drops import UNREAD
 from lark_controller.api.jobs import JobCounts
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.api.switches import IN_SYNC, SwitchStatus
@@ -35,6 +36,7 @@ class DropCountsSchema(Written):
     jobs = a_number("Jobs whose packets are dropped")
     packets_per_second = a_float("Packets a second")
     uncounted = a_number("Live jobs whose drops the policy's `accounting` does not count")
+    unread = a_number(UNREAD)
 
 
 class SwitchCountsSchema(Written):

@@ -147,7 +147,8 @@ def rates(query: dict[str, Any]) -> dict[str, object]:
     # An ad's ClusterId may be another than that of its GlobalJobId: a job is found by the first.
     names = controls.jobs.full_names([each.name for each in found]) if query["by"] == "job" else {}
     rows = [dataclasses.replace(each, job_name=names.get(each.name)) for each in found]
-    return {"rates": rows, "away": controls.drops.away(), "uncounted": controls.drops.uncounted()}
+    drops = controls.drops
+    return {"rates": rows, "away": drops.away(), "uncounted": drops.uncounted(), "unread": drops.unread()}
 
 
 @operation(

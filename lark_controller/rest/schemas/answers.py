@@ -8,7 +8,7 @@ from marshmallow import Schema, fields, validate
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
 from lark_controller.api.audit import AuditEntry
-from lark_controller.api.drops import Drop
+from lark_controller.api.drops import UNREAD, Drop
 from lark_controller.api.health import Readiness
 from lark_controller.api.jobs import TransferState, Waiting
 from lark_controller.api.policy import Effect, JobChange, PastPolicy, Plan, PolicyVersion, SwitchPlan
@@ -415,6 +415,7 @@ class DropListSchema(Written):
         metadata=meta("Switches that are away, whose drops are not known; null with the scope self"),
     )
     uncounted = a_number("Live jobs whose drops the policy's `accounting` does not count; own ones with the scope self")
+    unread = a_number(f"{UNREAD}; own ones with the scope self")
 
 
 class GroupListSchema(Written):
@@ -422,6 +423,7 @@ class GroupListSchema(Written):
 
     groups = Rows(GroupSchema, "The groups, in file order")
     access_points = Rows(AccessPointSchema, "The access points of transfer_capacity, in file order")
+    unread = a_number(UNREAD)
 
 
 StepSchema = schema_of(Step, "StepSchema")

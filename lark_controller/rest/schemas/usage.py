@@ -8,6 +8,7 @@ from typing import Any, Final
 from marshmallow import Schema, ValidationError, fields
 
 from lark_controller.accounting.usage import JobUsage, Peak, Rate, Usage
+from lark_controller.api.drops import UNREAD
 from lark_controller.api.usage import UsageRow
 from lark_controller.rest.schemas.members import (
     Count,
@@ -154,6 +155,7 @@ class FlowingListSchema(Written):
     rates = Rows(FlowingSchema, "The rates")
     away = a_number("Switches that are away, at which rates are not known")
     uncounted = a_number("Live jobs whose rates the policy's `accounting` does not count")
+    unread = a_number(UNREAD)
 
 
 class UsageRowSchema(UsageSchema):

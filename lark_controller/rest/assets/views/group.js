@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, rate, several } from "../format.js";
 import { NONE, added, history } from "../history.js";
-import { facts, headed, note } from "../parts.js";
+import { facts, headed, note, unread } from "../parts.js";
 import { remember } from "../samples.js";
 import { jobTable, pages } from "./jobs.js";
 import { used } from "./usage.js";
@@ -19,7 +19,7 @@ function rateOf(rates, group) {
 }
 
 export function open({ one, query, paint, live, signal }) {
-  let [group, page] = [null, null];
+  let [group, page, unknown] = [null, null, 0];
   const draw = () => paint(`Group ${one}`, page ? content() : h("p", { class: "empty" }, "Loading…"));
   draw();
   const plotted = history({
@@ -36,20 +36,21 @@ export function open({ one, query, paint, live, signal }) {
       ["Capacity for transfers", group.transfer_capacity === null ? undefined : rate(group.transfer_capacity)],
       ["Dropped at the core", several(group.core_drops, "packet")])
       : note("plain", "The policy in force has no group of this name; its jobs are in the group that takes them instead."),
+    unread(unknown, "what is sent and received, in the whole pool, by"),
     group && group.unkept.length > 0 && note("poor", h("strong", {}, "Not all of its rates is kept: "), group.unkept.join("; ")),
     headed("Over time", `Jobs with AcctGroup ${one} or a subgroup of it`, plotted.view()),
     group && headed("Use", "Since the controller’s start", used(group.usage)),
     headed(`Live jobs with AcctGroup ${one}`, "or a subgroup of it", jobTable(page.jobs, { empty: "None." }), pages(query, page.next_cursor, "groups", one)),
   ];
   live(3, async (stop) => {
-    const [{ groups }, jobs, { rates }] = await Promise.all([
+    const [{ groups }, jobs, moving] = await Promise.all([
       get(["groups"], {}, stop),
       get(["jobs"], { group: one, order: "newest", limit: 25, cursor: query.cursor }, stop),
       get(["rates"], { by: "group", limit: KNOWN }, stop),
     ]);
-    return { groups, jobs, rates };
-  }, ({ groups, jobs, rates }) => {
-    [group, page] = [groups.find((each) => each.name === one), jobs];
+    return { groups, jobs, moving };
+  }, ({ groups, jobs, moving: { rates, unread: more } }) => {
+    [group, page, unknown] = [groups.find((each) => each.name === one), jobs, more];
     // The history is by AcctGroup, and so are the rates that go on with it. A group of the policy that no job has as its AcctGroup
     // has no history; what it moves now is all there is to show.
     const now = rateOf(rates, one);

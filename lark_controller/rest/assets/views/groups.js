@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, rate } from "../format.js";
-import { bar, framed, groupLink, table } from "../parts.js";
+import { bar, framed, groupLink, table, unread } from "../parts.js";
 
 // What a group sends to the WAN, against what it is guaranteed (a mark) and its ceiling (the whole bar).
 function use(group) {
@@ -35,7 +35,7 @@ export function groupTable(groups, { whole = false } = {}) {
 
 export function open({ paint, live }) {
   paint("Groups", h("p", { class: "empty" }, "Loading…"));
-  live(2, (signal) => get(["groups"], {}, signal), ({ groups }) => {
-    paint("Groups", framed(groupTable(groups, { whole: true })));
+  live(2, (signal) => get(["groups"], {}, signal), (found) => {
+    paint("Groups", framed(groupTable(found.groups, { whole: true })), unread(found.unread));
   });
 }

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, rate, several } from "../format.js";
-import { bar, headed, link, to, userLink } from "../parts.js";
+import { bar, headed, link, to, unread, userLink } from "../parts.js";
 
 // The picture for a window, and the one for a phone, at whose width the other would be a fifth of itself.
 const WIDE = { width: 1040, row: 4, box: 236, height: 84, gap: 24, names: 25, letters: 28 };
@@ -152,7 +152,8 @@ export function open({ paint, live }) {
       h("div", { class: "panel", key: "map" }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Map" }, picture(found, phone.matches ? NARROW : WIDE)),
         h("p", { class: "reason" }, "A line is as thick as its load against its capacity, a bar as long. ↑ is towards the WAN, ↓ towards the jobs: at a core’s ports all ",
           "that passes, elsewhere what jobs send and receive. Capacities are those of the policy’s topology, and the speeds of a core’s ports."),
-        found.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what ${several(found.uncounted, "job")} ${found.uncounted === 1 ? "sends and receives" : "send and receive"}.`)),
+        found.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what ${several(found.uncounted, "job")} ${found.uncounted === 1 ? "sends and receives" : "send and receive"}.`),
+        unread(found.unread)),
       headed("Who reaches whom", link("Explain one case", "explain"), found.parties.length ? [reachTable(found),
         h("p", { class: "reason" }, "✓ all jobs, ◐ some of them or to some addresses, ✕ none. By the policy and its decisions for live jobs; ",
           found.other_owners ? `${several(found.other_owners, "other user")} with ${several(found.other_jobs, "job")} are not shown.` : "every user is shown.")]

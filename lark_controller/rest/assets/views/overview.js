@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, duration, moment, rate, several } from "../format.js";
-import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to } from "../parts.js";
+import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, unread } from "../parts.js";
 import { dropSum, dropTable } from "./drops.js";
 import { eventList } from "./events.js";
 import { groupTable } from "./groups.js";
@@ -50,6 +50,7 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
     rows.length > 0 && note("poor", `${dropSum(drops)} are dropped now. `, link("All drops", "drops")),
     figures(overview),
     overview.drops.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what ${several(overview.drops.uncounted, "job")} ${overview.drops.uncounted === 1 ? "sends, receives and has" : "send, receive and have"} dropped.`),
+    unread(overview.drops.unread, "what is sent, received and dropped of"),
     h("div", { class: "columns" },
       h("div", {},
         headed("Groups", link("All groups", "groups"), groupTable(groups)),

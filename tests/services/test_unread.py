@@ -1,0 +1,45 @@
+"""Jobs that are not read since a start: of how many rates and drops are not known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fake_switch.switch import FakeNetwork
+from lark_controller.accounting.readings import PortReading, WorkerCounts
+from tests.fixtures.controllers import an_edge, connect, post, running, until
+
+POLICY = """
+version: 1
+networks:
+  jobs: [10.64.0.0/16]
+policies:
+  - block: {when: 'Owner == "mallory"'}
+"""
+
+
+def test_after_a_start_jobs_are_unread_until_they_are_read_twice(tmp_path: Path, network: FakeNetwork) -> None:
+    edge = an_edge()
+    with running(tmp_path, POLICY, counter_seconds=0) as controller:
+        connect(network, controller, edge)
+        post(controller, 1, "mallory")
+        nat = post(controller, 2, "bob", address="10.255.64.2", port=None, more='LarkNetworkType = "nat"').job
+        post(controller, 3, "carol", address=None, port=None, more='LarkNetworkType = "none"')
+        # They have just come: their first reading is their first rate.
+        assert controller.drops.unread() == 0
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        assert (controller.drops.unread(), controller.drops.now(9).unread) == (2, 2)
+        assert [controller.drops.now(9, owner).unread for owner in ("mallory", "bob", "carol")] == [1, 1, 0]
+        connect(network, controller, edge)
+        until(lambda: controller.drops.unread("mallory") == 0)
+        assert controller.drops.unread() == 1
+        for packets in (1, 2):
+            report = WorkerCounts(PortReading(packets, 1000 * packets, 0, 0))
+            assert controller.usage.counted(nat.id, report, False)
+        assert controller.drops.unread() == 0
+        # A switch that is away cannot be read, and what comes there now neither.
+        network.run(edge.disconnect)
+        until(lambda: controller.drops.unread("mallory") == 1)
+        post(controller, 4, "dora", address="10.64.0.4", port="p2")
+        until(lambda: controller.drops.unread() == 2)
+        connect(network, controller, edge)
+        until(lambda: controller.drops.unread() == 0)
