@@ -297,7 +297,8 @@ class Ledger:
             account = self._accounts.get(number)
             if account is None:
                 return None
-            return JobUsage(account.usage, account.rate, account.latest, account.final, account.peak)
+            unread = number in self._shown.unread
+            return JobUsage(account.usage, account.rate, account.latest, account.final, account.peak, unread)
 
     def unread(self) -> frozenset[int]:
         """The numbers of the live jobs with a network whose rates are not known: those that were there before this

@@ -133,6 +133,7 @@ class JobUsage:
     """The network use of one job: as of ``at`` (seconds since 1970), at the ``rate`` of that moment.
 
     ``final`` is True once the job is over and its last counters are in. ``peak`` is the most that it has kept up.
+    ``unread`` is True where its rate is not known now, and none is shown.
     """
 
     usage: Usage = NOTHING
@@ -140,3 +141,4 @@ class JobUsage:
     at: float = 0.0
     final: bool = False
     peak: Peak = FLAT
+    unread: bool = False

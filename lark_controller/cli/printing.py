@@ -117,7 +117,10 @@ def _used(usage: Answer | None) -> str:
     for word, way in (("sent", "out"), ("received", "in")):
         parts.append(f"{word} {_size(usage[f'bytes_{way}'])} ({_size(usage[f'wan_bytes_{way}'])} WAN)")
     dropped = usage["policy_drops_in"] + usage["policy_drops_out"] + usage["rate_drops_in"] + usage["rate_drops_out"]
-    now = "" if usage["final"] else f"; now {usage['rate']['outward']:.1f} out, {usage['rate']['inward']:.1f} in Mb/s"
+    now = f"; now {usage['rate']['outward']:.1f} out, {usage['rate']['inward']:.1f} in Mb/s"
+    if usage.get("unread"):
+        now = "; the rate now is not known"
+    now = "" if usage["final"] else now
     return f"{', '.join(parts)}, {dropped} packets dropped{now}"
 
 

@@ -47,6 +47,21 @@ def test_rates_at_switches_that_are_away_are_not_known(capsys: pytest.CaptureFix
     ]
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "; now 2.0 out, 1.0 in Mb/s"),
+        ({"unread": True}, "; the rate now is not known"),
+        ({"unread": True, "final": True}, ""),
+    ],
+)
+def test_a_rate_that_is_not_known_is_not_shown_as_none(more: dict[str, bool], said: str) -> None:
+    names = "bytes", "wan_bytes", "policy_drops", "rate_drops"
+    counts = {f"{name}_{way}": 0 for name in names for way in ("in", "out")}
+    usage = {**counts, "rate": {"outward": 2.0, "inward": 1.0}, "final": False, **more}
+    assert printing._used(usage).endswith(f"0 packets dropped{said}")
+
+
 def test_each_line_of_a_difference_has_its_sign(capsys: pytest.CaptureFixture[str]) -> None:
     """A text that is in the store may have other line breaks of YAML."""
     each = {"version": 1, "at": "2026-11-24T00:00:00Z", "actor": "operator"}

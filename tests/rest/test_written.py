@@ -78,7 +78,7 @@ def test_a_value_is_written_as_its_schema_documents(schema: type[Written], value
             JobUsageSchema,
             JobUsage(Usage(*range(18)), Rate(*range(6)), 1.5, True, Peak(1_500_000, 0)),
             {**SUMS, **SECONDS, "rate": RATES, "peak": {"inward": 1.5, "outward": 0.0},
-             "at": "1970-01-01T00:00:01.500Z", "final": True},
+             "at": "1970-01-01T00:00:01.500Z", "final": True, "unread": False},
         ),
         (
             UsageRowSchema,

@@ -29,6 +29,9 @@ def test_after_a_start_jobs_are_unread_until_they_are_read_twice(tmp_path: Path,
     with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
         assert (controller.drops.unread(), controller.drops.now(9).unread) == (2, 2)
         assert [controller.drops.now(9, owner).unread for owner in ("mallory", "bob", "carol")] == [1, 1, 0]
+        used = controller.jobs.detail(nat.id).usage
+        assert used is not None
+        assert used.unread
         connect(network, controller, edge)
         until(lambda: controller.drops.unread("mallory") == 0)
         assert controller.drops.unread() == 1
@@ -36,6 +39,9 @@ def test_after_a_start_jobs_are_unread_until_they_are_read_twice(tmp_path: Path,
             report = WorkerCounts(PortReading(packets, 1000 * packets, 0, 0))
             assert controller.usage.counted(nat.id, report, False)
         assert controller.drops.unread() == 0
+        used = controller.jobs.detail(nat.id).usage
+        assert used is not None
+        assert not used.unread
         # A switch that is away cannot be read, and what comes there now neither.
         network.run(edge.disconnect)
         until(lambda: controller.drops.unread("mallory") == 1)

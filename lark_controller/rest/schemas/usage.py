@@ -115,12 +115,13 @@ class JobUsageSchema(UsageSchema):
     peak = fields.Nested(PeakSchema, required=True, metadata=meta("The highest rates that it has kept up"))
     at = Time("Time of the last reading of its counters, null where there was none yet", allow_none=True)
     final = a_flag("It is over, and its last counters are in")
+    unread = a_flag("Its rate is not known now, as not read twice since a start or takeover, or not read now")
 
     def members(self, value: JobUsage) -> dict[str, Any]:
         """The sums, with the rates and their time."""
         at = iso(value.at) if value.at else None
         rates = {"rate": _in_megabits(value.rate), "peak": _in_megabits(value.peak)}
-        return {**counts(value.usage), **rates, "at": at, "final": value.final}
+        return {**counts(value.usage), **rates, "at": at, "final": value.final, "unread": value.unread}
 
 
 class RecentSchema(Written):

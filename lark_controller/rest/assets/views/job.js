@@ -87,7 +87,7 @@ export function open({ one, who, paint, say, live, signal }) {
     job = found;
     past = false;
     for (const each of before?.rates || []) remember(`job ${one}`, Date.parse(each.at), each.rate);
-    if (job.usage?.at) remember(`job ${one}`, Date.parse(job.usage.at), job.usage.rate);
+    if (job.usage?.at && !job.usage.unread) remember(`job ${one}`, Date.parse(job.usage.at), job.usage.rate);
     draw();
   });
   const more = live(10, async (stop) => {
@@ -123,7 +123,7 @@ function advised({ sentence, so_far: soFar, highest, seconds, pairs }) {
 
 function usageAside({ usage }) {
   if (!usage?.at) return null;
-  return usage.final ? "Whole" : ["Counters read ", moment(usage.at)];
+  return usage.final ? "Whole" : ["Counters read ", moment(usage.at), usage.unread && ", the rate now is not known"];
 }
 
 // A switch that is not known (any more) or does not answer spoils nothing else.
