@@ -314,7 +314,12 @@ class CounterReader:
             self._being_read.discard(datapath)
         self._count("own")
         now = time.time()
-        ports, flows = ports_done.result(), flows_done.result()
+        try:
+            ports, flows = ports_done.result(), flows_done.result()
+        except SwitchError:
+            # It may be connected, and answer nothing: the rates of the reading before are none of now.
+            self._ledger.lost(ports_read.values())
+            raise
         # A port number that went to another job while the answer was under way is about neither.
         same = {port: number for port, number in self._ports_of(datapath).items() if ports_read.get(port) == number}
         self._note_late(asked, same.values())

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from lark_common.errors import SwitchError
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import CountKind, PortReading
 from lark_controller.accounting.shares.messages import Order, ReadSwitch, answer_bytes
@@ -114,6 +115,34 @@ def test_a_change_of_policy_opens_no_account_of_a_job_that_is_over(closed: bool)
     asyncio.run(scenario())
     assert not ledger.has_open(1)
     assert [entry.final for entry in ledger.entries(ledger.changed())] == [True]
+
+
+def test_rates_end_where_a_switch_that_is_connected_does_not_answer() -> None:
+    ledger = Ledger()
+    job = replace(a_run(1), number=1, created=time.time() - 10)
+    placed = Placed(job, Decider(load("version: 1\n")).decide(job.facts), 1, PORT)
+
+    async def scenario() -> None:
+        link = Link()
+        switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
+        cores = CorePorts(switches, lambda _datapath: None)
+        reader = CounterReader(ledger, switches, lambda _datapath: [placed], NO_DROPS, cores, NO_PAIRS)
+        ledger.begin(job, "")
+        reading = asyncio.create_task(reader.poll(1))
+        await asyncio.sleep(0)
+        link.answer()
+        await reading
+        assert (len(ledger.flowing("job", 9)), ledger.unread()) == (1, frozenset())
+        reading = asyncio.create_task(reader.poll(1))
+        await asyncio.sleep(0)
+        for asked in (link.flows[-1], link.ports[-1][0]):
+            asked.set_exception(SwitchError("no answer within 10 s"))
+        with pytest.raises(SwitchError):
+            await reading
+
+    asyncio.run(scenario())
+    assert ledger.flowing("job", 9) == ()
+    assert ledger.unread() == {1}
 
 
 async def until_closed(ledger: Ledger) -> None:
