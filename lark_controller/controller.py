@@ -15,6 +15,7 @@ from lark_common.errors import SwitchError
 from lark_common.log import WARNING, event
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.pairs import PairLedger
+from lark_controller.api.instances import Term
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
@@ -191,7 +192,7 @@ class Controller:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    def start(self, takeover: str = "") -> None:
+    def start(self, takeover: str = "", term: Term | None = None) -> None:
         """Load the live jobs, if they were not ``taken`` over, then listen for switches; ``takeover`` is the audit
         trail's line of how this controller became the active one. Raises StoreError, SettingError."""
         names = needed_attributes(self.policy.policy)
@@ -205,7 +206,7 @@ class Controller:
         with ThreadPoolExecutor(1, "begin-leases") as aside:
             begun = aside.submit(self._store.runs.begin_leases, until)
             self._load(names, until)
-            self._journal.start(takeover)
+            self._journal.start(takeover, term)
             self._ovsdb.start()
             # Switches may come while the leases begin; nothing is to end by one before they all have.
             self._openflow.start()

@@ -294,6 +294,8 @@ class Store:
 
 
 def _migrate_unused(connection: Connection) -> None:
+    # Before it looks: a controller of this release that just makes the tables is none of an older one.
+    migrate.take_turn(connection)
     if migrate.known_version(connection) != migrate.newest() and (user := instances.user_of(connection)):
         raise StoreError(
             f"{user} uses the tables, which are of an older Lark. Have a controller of this version take over "
