@@ -26,6 +26,7 @@ from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.deliveries import FlowDeliveries
 from lark_controller.reconcile.guarantees import Guarantees
+from lark_controller.reconcile.missed_guarantees import ACTIONS, TELL_SECONDS
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
@@ -136,7 +137,7 @@ class Controller:
             follow=self.external.use,
         )
         self._checks = checks = SwitchCheck(
-            self._openflow, self._reconciler, self._guarantees, self._core_drops, store.trail
+            self._openflow, self._reconciler, self._guarantees, self._core_drops, self._journal.note
         )
         self._upkeep: Upkeep = Upkeep(
             store,
@@ -167,7 +168,7 @@ class Controller:
         scitags = Scitags(registry, lambda: self.policy.policy, self.jobs.live)
         deliveries = FlowDeliveries(self._reconciler)
         self._deliveries = DeliveryWatch(self._loop, deliveries)
-        self.workers = Workers(self._loop, self._reconciler, self._guarantees, deliveries, store.trail, scitags)
+        self.workers = Workers(self._loop, self._reconciler, self._guarantees, deliveries, self._journal.note, scitags)
         self.usage = Accounts(
             store,
             ledger,
@@ -242,6 +243,7 @@ class Controller:
         self._account_writer.load(
             (job, decision.group) for job in jobs if (decision := decider.decide(job.facts)).accounted
         )
+        self._guarantees.load(self._store.trail.lately(ACTIONS, 2 * TELL_SECONDS))
         event("directory loaded", jobs=len(jobs))
 
     def release(self) -> None:

@@ -125,7 +125,9 @@ def _handed_on(context: Context, standing: Standing, known: bool) -> Response:
 
 
 def _no_answer(error: NoAnswerError, standing: Standing) -> Problem:
-    words = f"This controller stands by, and has handed the request on: {error}. It may have been carried out; ask again."
+    words = (
+        f"This controller stands by, and has handed the request on: {error}. It may have been carried out; ask again."
+    )
     return Problem(502, words, "unanswered", {"Retry-After": STANDBY_RETRY}, active=standing.url or None)
 
 

@@ -160,6 +160,7 @@ class Trail(Subject):
     record = Writes(trail.record)
     record_all = Writes(trail.record_all)
     page = Reads(trail.page)
+    lately = Reads(trail.lately)
     put_policy = Writes(trail.put_policy)
     latest_policy = Reads(trail.latest_policy)
     has_policy = Reads(trail.has_policy)

@@ -51,7 +51,12 @@ def test_a_controller_that_left_no_word_of_its_end_has_ended(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("why", "silence", "action", "words"),
     [
-        (Why.SILENT, 7.4, "controller lost", "gave no sign of life for 7 s: it stands still, cannot reach the database"),
+        (
+            Why.SILENT,
+            7.4,
+            "controller lost",
+            "gave no sign of life for 7 s: it stands still, cannot reach the database",
+        ),
         (Why.SILENT, None, "controller lost", "gave no sign of life: it stands still, "),
         (Why.ENDED, 1.9, "controller lost", "gave no sign of life for 2 s, and its session with the database ended"),
         (Why.RESTARTED, 3.0, "controller ended", "ended without saying so"),
