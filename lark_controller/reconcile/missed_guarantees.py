@@ -48,7 +48,7 @@ class Whose(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """What it is known by."""
+        """Its subject and group alone."""
         return self.subject, self.group
 
 
