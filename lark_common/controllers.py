@@ -9,6 +9,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from typing import Final, TypeVar
 
 from lark_common.endpoint import Endpoint, ProblemError, UnreachableError
@@ -18,6 +20,10 @@ from lark_common.errors import SettingError
 STANDBY: Final = "urn:lark:problem:standby"
 # Seconds until all are asked again where none is active (Retry-After of a standby).
 PAUSE: Final = 1.0
+# Seconds after which one that has not answered is asked whether it lives, and those that it has for that. One that
+# stands still (SIGSTOP, a machine that hangs) takes connections on and answers nothing.
+SILENT_SECONDS: Final = 1.0
+LIVES_SECONDS: Final = 2.0
 # Statuses of a controller that cannot do its work, or of a proxy before it.
 UNAVAILABLE: Final = frozenset({502, 503, 504})
 
@@ -46,8 +52,9 @@ class Controllers:
     def ask(self, ask: Ask[Value], timeout: float, wait: float, again: bool) -> Value:
         """Ask until one answers, for ``timeout`` seconds in all beside the ``wait`` that a controller may hold it.
 
-        Each controller gets an equal part of the time, the last of a round all that is left. While one stands by, all
-        are asked again each second. ``again``: the request may be made again where it is not known whether it was
+        Each controller gets an equal part of the time, the last of a round all that is left; one that does not say
+        that it lives is left sooner, where the request may be made again and is not held. While one stands by, all are
+        asked again each second. ``again``: the request may be made again where it is not known whether it was
         done. Raises UnreachableError and ProblemError as one controller does.
         """
         end = time.monotonic() + timeout + wait
@@ -58,8 +65,12 @@ class Controllers:
             while order and (left := end - time.monotonic()) > 0:
                 endpoint = order.pop(0)
                 held = round(min(wait, max(0.0, left - part * (1 + len(order)))), 3)
+                seconds = min(left, part + held) if order else left
                 try:
-                    reply = ask(endpoint, min(left, part + held) if order else left, held)
+                    if order and again and not held and seconds > SILENT_SECONDS + LIVES_SECONDS:
+                        reply = _while_it_lives(ask, endpoint, seconds)
+                    else:
+                        reply = ask(endpoint, seconds, held)
                 except UnreachableError as error:
                     if error.sent and not again:
                         raise
@@ -90,6 +101,26 @@ class Controllers:
             if each is not endpoint:
                 # Another one may hold its request until it times out: it is stopped, or cut off.
                 each.hang_up()
+
+
+def _while_it_lives(ask: Ask[Value], endpoint: Endpoint, seconds: float) -> Value:
+    """The answer of a controller, which is given up once it does not say that it lives. Raises as ``ask`` does."""
+    future: Future[Value] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(ask(endpoint, seconds, 0.0))
+        except BaseException as error:
+            future.set_exception(error)
+
+    # A thread that is given up ends with its own time; the end of a program does not wait for it.
+    threading.Thread(target=run, name="lark-request", daemon=True).start()
+    while not wait_for((future,), SILENT_SECONDS).done:
+        if endpoint.is_silent(LIVES_SECONDS) and not future.done():
+            waited = f"{SILENT_SECONDS + LIVES_SECONDS:g} s"
+            words = f"{endpoint.url} stands still or is cut off: nothing came for {waited}, not even a sign of life."
+            raise UnreachableError(words, True)
+    return future.result()
 
 
 def _stands_by(failure: Failure) -> bool:

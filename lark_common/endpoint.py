@@ -208,6 +208,21 @@ class Endpoint:
             raise ProblemError(answer.status, _problem(data, answer.status))
         return Reply(data, ahead)
 
+    def is_silent(self, seconds: float) -> bool:
+        """True where the controller does not even say that it lives, in so many seconds: it stands still, or is cut
+        off. One that refuses or breaks off is not silent."""
+        connection = self.connection(seconds)
+        try:
+            connection.request("GET", f"{self.base}/healthz")
+            connection.getresponse()
+        except TimeoutError:
+            return True
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+        return False
+
     def hang_up(self) -> None:
         """End the polls that are under way, which raise UnreachableError."""
         with self._lock:

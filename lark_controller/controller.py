@@ -15,6 +15,7 @@ from lark_common.errors import SwitchError
 from lark_common.log import WARNING, event
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.pairs import PairLedger
+from lark_controller.api.instances import Term
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.htcondor.watch import PoolOptions, PoolWatch
@@ -25,6 +26,7 @@ from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.core_drops import CoreDrops
 from lark_controller.reconcile.deliveries import FlowDeliveries
 from lark_controller.reconcile.guarantees import Guarantees
+from lark_controller.reconcile.missed_guarantees import ACTIONS, TELL_SECONDS
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
@@ -135,7 +137,7 @@ class Controller:
             follow=self.external.use,
         )
         self._checks = checks = SwitchCheck(
-            self._openflow, self._reconciler, self._guarantees, self._core_drops, store.trail
+            self._openflow, self._reconciler, self._guarantees, self._core_drops, self._journal.note
         )
         self._upkeep: Upkeep = Upkeep(
             store,
@@ -166,7 +168,7 @@ class Controller:
         scitags = Scitags(registry, lambda: self.policy.policy, self.jobs.live)
         deliveries = FlowDeliveries(self._reconciler)
         self._deliveries = DeliveryWatch(self._loop, deliveries)
-        self.workers = Workers(self._loop, self._reconciler, self._guarantees, deliveries, store.trail, scitags)
+        self.workers = Workers(self._loop, self._reconciler, self._guarantees, deliveries, self._journal.note, scitags)
         self.usage = Accounts(
             store,
             ledger,
@@ -191,7 +193,7 @@ class Controller:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    def start(self, takeover: str = "") -> None:
+    def start(self, takeover: str = "", term: Term | None = None) -> None:
         """Load the live jobs, if they were not ``taken`` over, then listen for switches; ``takeover`` is the audit
         trail's line of how this controller became the active one. Raises StoreError, SettingError."""
         names = needed_attributes(self.policy.policy)
@@ -205,7 +207,7 @@ class Controller:
         with ThreadPoolExecutor(1, "begin-leases") as aside:
             begun = aside.submit(self._store.runs.begin_leases, until)
             self._load(names, until)
-            self._journal.start(takeover)
+            self._journal.start(takeover, term)
             self._ovsdb.start()
             # Switches may come while the leases begin; nothing is to end by one before they all have.
             self._openflow.start()
@@ -242,6 +244,7 @@ class Controller:
             (job, decision.group) for job in jobs if (decision := decider.decide(job.facts)).accounted
         )
         self.usage.expect_reports()
+        self._guarantees.load(self._store.trail.lately(ACTIONS, 2 * TELL_SECONDS))
         event("directory loaded", jobs=len(jobs))
 
     def release(self) -> None:

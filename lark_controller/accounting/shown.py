@@ -138,7 +138,7 @@ class Shown:
             self.rated(account, over, account.treatment)
             if transfers:
                 continue
-            # Who is idle reports nothing.
+            # Of an idle job nothing is reported.
             if any(rate[:_TRANSFERS]) or account.number in self.dropping:
                 self.unread.add(account.number)
             else:

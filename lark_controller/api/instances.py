@@ -112,12 +112,14 @@ class Reached(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Term:
     """The time in which one instance is the active one; ``since`` by the database's clock. ``before`` is the name of
-    the one before, ``""`` where there was none."""
+    the one before, ``""`` where there was none; ``silence`` the seconds since that one's last sign of life, None where
+    not known."""
 
     generation: int
     since: float
     why: Why
     before: str = ""
+    silence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,4 +67,4 @@ class WorkerControls(Protocol):
 
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
         """Take in the deliveries of a worker's own queues, by the job's id and the queue's name; returns the number of
-        guarantees that were missed. Raises StoreError."""
+        guarantees that were missed."""

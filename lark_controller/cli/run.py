@@ -357,7 +357,7 @@ class Service:
         gc.collect()
         gc.disable()
         try:
-            controller.start(_takeover(term, self.member.me.name))
+            controller.start(_takeover(term, self.member.me.name), term)
         except BaseException:
             gc.enable()
             raise

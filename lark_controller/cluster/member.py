@@ -347,7 +347,8 @@ class Member:
             # A sign of life was given with it, and another one would be one more commit to wait for.
             since = self._place.all().since or 0.0
             self._look = Look(generation, self.me.id, self.me.name, self.me.url, why=str(why), since=since)
-            self._win(Term(generation, since, why, look.name))
+            silence = next((each.age for each in look.signs if each.instance == look.holder), None)
+            self._win(Term(generation, since, why, look.name, silence))
 
     def _meet(
         self,

@@ -37,12 +37,13 @@ class CoreDrop(NamedTuple):
 
 class _Look(NamedTuple):
     """A look at a core: over which connection, under which policy, and when (seconds since 1970); and each place's
-    group and packets dropped."""
+    group and packets dropped, as they were seen last. ``absent`` are the places that this look has not seen."""
 
     link: SwitchLink
     policy: Policy
     at: float
     places: Mapping[_Place, tuple[str, int]]
+    absent: frozenset[_Place] = frozenset()
     drops: tuple[CoreDrop, ...] = ()
 
 
@@ -83,17 +84,26 @@ class CoreDrops:
                 self._seen[datapath] = before._replace(drops=())
             raise
         now = time.time()
-        self._seen[datapath] = look = _Look(link, policy, now, places)
+        known = {} if before is None else before.places
+        absent = frozenset(known.keys() - places.keys())
+        self._seen[datapath] = look = _Look(link, policy, now, {**known, **places}, absent)
         if before is None:
             # Drops from before this controller came belong to no known group.
             return
+        # Of those of the time between the two looks, and of all.
         new: Counter[str] = Counter()
+        every: Counter[str] = Counter()
         for place, (group, packets) in places.items():
-            of, old = before.places.get(place, (group, 0))
+            # Since when one that was never seen before has counted is not known: its drops are nobody's.
+            of, old = known.get(place, (group, packets))
             # One that was made anew counts from 0. What came while another group had the place is nobody's.
             if of == group:
-                new[group] += packets if packets < old else packets - old
-        self._sums = Counter(self._sums) + new
+                more = packets if packets < old else packets - old
+                every[group] += more
+                # One that the last look has not seen has dropped an unknown part of them before that.
+                if place not in before.absent:
+                    new[group] += more
+        self._sums = Counter(self._sums) + every
         if before.link is not link or before.policy is not policy:
             # It dropped an unknown part of them while it was away, or under the policy before.
             return

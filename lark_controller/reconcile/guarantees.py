@@ -1,4 +1,4 @@
-"""Checks by OpenFlow's counters whether queues deliver what they promise; a missed guarantee is an event.
+"""Checks by OpenFlow's counters whether queues deliver what they promise; a missed guarantee is an event, and its end.
 
 For the reconcile loop's thread; what is for the audit trail is returned to the caller.
 """
@@ -6,13 +6,13 @@ For the reconcile loop's thread; what is for the audit trail is returned to the 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from lark_common.errors import SwitchError
 from lark_common.limits import Buckets
 from lark_common.log import WARNING, event
+from lark_controller.api.audit import AuditEntry, Happening
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.api.workers import Delivered
@@ -24,28 +24,17 @@ from lark_controller.qos.delivery import (
     at_both,
     deliveries,
 )
+from lark_controller.reconcile.missed_guarantees import MissedGuarantees, Reading, Whose
 from lark_controller.reconcile.queues import Promise, Queues
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.switches.openflow.link import SwitchLink
 
 CATEGORY: Final = 0xFFFFFF << 40
-# A guarantee that is missed again and again goes into the audit trail once in so many seconds.
-TELL_SECONDS: Final = 3600.0
-# All jobs may miss guarantees at a time; older ones are forgotten, and recorded again.
-_REMEMBERED: Final = 10_000
 # Lines of the log about missed guarantees of one worker or switch, whose counters may be any: at once, and a second
 # afterwards.
 LINES_AT_ONCE: Final = 16
 LINES: Final = 1 / 10
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """A guarantee that was missed, for the audit trail: the job's or the switch's id, and a sentence."""
-
-    subject: str
-    text: str
 
 
 class _Look(NamedTuple):
@@ -73,19 +62,28 @@ class Guarantees:
         self._metrics = metrics
         self._before: dict[int, _Look] = {}
         self._before_at: dict[str, _Reported] = {}
-        self._reported_at: dict[str, float] = {}
+        self._missed_now = MissedGuarantees()
         self._lines = Buckets(LINES, LINES_AT_ONCE)
 
-    async def look(self, datapath: int) -> list[Missed]:
+    def load(self, entries: Iterable[AuditEntry]) -> None:
+        """Go on with the missed guarantees that a controller before has told, by its lines, the oldest first."""
+        self._missed_now.load(entries, self._called)
+
+    def ended(self) -> list[Happening]:
+        """The ends of those missed guarantees whose jobs are over, and those that nobody reads any more."""
+        return self._missed_now.look(self._loop.directory.by_id.__contains__)
+
+    async def look(self, datapath: int) -> list[Happening]:
         """Compare what a switch's queues have sent since the last reading with their guarantees.
 
-        Returns the missed guarantees that were not returned for a while.
+        Returns the beginnings and ends of missed guarantees, for the audit trail.
         """
         state = self._loop.switches.get(datapath)
         promises = self._loop.queues.promises(datapath)
         if state is None or state.link is None or not promises:
             self._before.pop(datapath, None)
-            return []
+            known = state is not None and state.link is not None and self._loop.queues.is_reported(datapath)
+            return self._missed_now.read(datapath, {}, () if known else None)
         link = state.link
         try:
             now = await self._count(link, self._loop.queues)
@@ -94,65 +92,61 @@ class Guarantees:
             return []
         promised = {key: promise.least for key, promise in promises.items()}
         before, self._before[datapath] = self._before.get(datapath, _NEVER), _Look(now, promised)
-        found = []
+        found: dict[Whose, Reading] = {}
         for key, delivery in deliveries(before.counted, now, at_both(before.promised, promised)):
             self._metrics.guarantees_checked.inc()
-            if delivery.missed:
-                missed = self._missed(datapath, key, promises[key], delivery)
-                if self._is_new(promises[key].job or f"{dpid_text(datapath)} {promises[key].group}"):
-                    found.append(missed)
-        return found
+            whose = self._whose(datapath, promises[key])
+            text = self._missed(datapath, key, promises[key], delivery) if delivery.missed else ""
+            _add(found, whose, delivery, text)
+        standing = [self._whose(datapath, promise) for promise in promises.values()]
+        return self._missed_now.read(datapath, found, standing)
 
-    def reported(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> tuple[int, list[Missed]]:
+    def reported(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> tuple[int, list[Happening]]:
         """Take in a reading of a worker's queues.
 
-        Returns how many guarantees were missed since the last one, and those that were not returned for a while.
+        Returns how many guarantees were missed since the last one, and the beginnings and ends of missed ones.
         """
         jobs = {placed.job.id for placed in self._loop.desired.ruled_at(host)}
         known = {key: each for key, each in queues.items() if key[0] in jobs}
         if not known:
             self._before_at.pop(host, None)
-            return 0, []
+            return 0, self._missed_now.read(host, {}, ())
         now = _Reported(
             {key: each.counted for key, each in known.items()}, {key: each.promised for key, each in known.items()}
         )
         before, self._before_at[host] = self._before_at.get(host, _Reported({}, {})), now
-        count, found = 0, []
+        count, found = 0, dict[Whose, Reading]()
         for (job, queue), delivery in deliveries(before.counted, now.counted, at_both(before.promised, now.promised)):
             self._metrics.guarantees_checked.inc()
+            text = ""
             if delivery.missed:
                 count += 1
                 self._metrics.guarantees_missed.inc()
                 if not self._lines.take(host):
                     _missed_event({"host": host, "queue": queue, "job": job}, delivery)
-                if self._is_new(job):
-                    found.append(Missed(job, _sentence(self._called(job), f"uplink {queue} of {host}", delivery)))
-        return count, found
+                text = _sentence(self._called(job), f"uplink {queue} of {host}", delivery)
+            _add(found, Whose(job, called=self._called(job)), delivery, text)
+        standing = [Whose(job) for job, _ in now.counted]
+        return count, self._missed_now.read(host, found, standing)
 
     def _called(self, job_id: str) -> str:
         job = self._loop.directory.by_id.get(job_id)
         return f"job {job_id}" if job is None else f"job {job.called} of {job.owner}"
 
-    def _is_new(self, whose: str) -> bool:
-        now = time.monotonic()
-        if now - self._reported_at.get(whose, -TELL_SECONDS) < TELL_SECONDS:
-            return False
-        self._reported_at.pop(whose, None)
-        while len(self._reported_at) >= _REMEMBERED:
-            del self._reported_at[next(iter(self._reported_at))]
-        self._reported_at[whose] = now
-        return True
+    def _whose(self, datapath: int, promise: Promise) -> Whose:
+        if promise.job:
+            return Whose(promise.job, called=self._called(promise.job))
+        return Whose(dpid_text(datapath), promise.group or "", f"group {promise.group}")
 
-    def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> Missed:
+    def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> str:
         where = {"datapath": dpid_text(datapath), "port": key[0], "queue": key[1]}
         self._metrics.guarantees_missed.inc()
         if not self._lines.take(datapath):
             _missed_event({**where, "job": promise.job, "group": promise.group}, delivery)
-        whose = self._called(promise.job) if promise.job else f"group {promise.group}"
-        text = _sentence(whose, f"port {key[0]}", delivery)
+        text = _sentence(self._whose(datapath, promise).called, f"port {key[0]}", delivery)
         problem = SwitchProblem(time.time(), f"guarantee missed: {text}", "", promise.job)
         self._loop.switches[datapath].problems.append(problem)
-        return Missed(promise.job or dpid_text(datapath), text)
+        return text
 
     async def _count(self, link: SwitchLink, queues: Queues) -> dict[tuple[str, int], Counters]:
         names = {port.number: port.name for port in link.features.ports.values()}
@@ -185,6 +179,11 @@ class Guarantees:
                 if isinstance(action, SetQueue):
                     offered[action.queue] = offered.get(action.queue, 0) + size
         return offered
+
+
+def _add(found: dict[Whose, Reading], whose: Whose, delivery: Delivery, missed: str) -> None:
+    before = found.get(whose)
+    found[whose] = Reading(delivery.seconds, missed if before is None else before.missed or missed)
 
 
 def _missed_event(where: Mapping[str, object], delivery: Delivery) -> None:

@@ -259,6 +259,11 @@ class Queues:
                     found[port, number] = Promise(least, job, group)
         return found
 
+    def is_reported(self, datapath: int) -> bool:
+        """True where it is known which queues stand on a switch."""
+        state = self._states.get(datapath)
+        return state is not None and state.report is not None and state.report.ports is not None
+
     def reserved_flows(self, datapath: int) -> dict[int, int]:
         """The numbers of the reservations whose flows have a queue on a switch, by the queue's number; none where
         queues have no effect."""

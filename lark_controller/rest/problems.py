@@ -47,7 +47,7 @@ CONTENT_TYPE: Final = "application/problem+json"
 # Busy is over as soon as one waiting request is answered; a database takes longer to come back.
 _BUSY_RETRY: Final = "1"
 _STORE_RETRY: Final = "5"
-_STANDBY_RETRY: Final = "1"
+STANDBY_RETRY: Final = "1"
 # Refused parameters or members in an answer, and letters of the name and of the reason of each.
 MOST_ERRORS: Final = 100
 MOST_LETTERS: Final = 1000
@@ -120,7 +120,7 @@ def of_error(error: LarkError) -> Problem:
         case StateError():
             return Problem(409, str(error), "state")
         case StandbyError():
-            return Problem(503, str(error), "standby", {"Retry-After": _STANDBY_RETRY}, active=error.active or None)
+            return Problem(503, str(error), "standby", {"Retry-After": STANDBY_RETRY}, active=error.active or None)
         case StoreError():
             return Problem(503, str(error), "store", {"Retry-After": _STORE_RETRY})
         case RuleLimitError():
@@ -243,6 +243,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "busy": "Too much is waiting already",
     "store": "The database cannot be reached",
     "standby": "This controller stands by",
+    "unanswered": "The active controller has not answered",
     "ambiguous": "Several jobs have this name",
     "changed": "The policy in force has changed",
     "state": "The job is not in the state that this is for",

@@ -2,7 +2,8 @@
 
 ``/healthz``, ``/readyz``, ``/metrics``, ``/openapi.json`` and ``/v1/instances`` are answered by every instance itself;
 ``/metrics?of=active`` is not.
-Where the active one cannot be reached the answer is 503 with its URL, and a page that leads there.
+Where the active one cannot be reached the answer is 503 with its URL, and a page that leads there; where it has the
+request and does not answer, 502.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lark_controller.rest.context import Context
 from lark_controller.rest.forwarding.active import NoAnswerError, NotReachedError, Reply, Request
 from lark_controller.rest.forwarding.origin import HANDED_ON, HEADER, Head, Origin
 from lark_controller.rest.forwarding.questions import COUNTERS
-from lark_controller.rest.problems import Problem
+from lark_controller.rest.problems import STANDBY_RETRY, Problem
 from lark_controller.rest.server.admission import peer_of
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _handed_on(context: Context, standing: Standing, known: bool) -> Response:
         places.give(known)
         counted.labels("unreachable" if isinstance(error, NotReachedError) else "broken").inc()
         if isinstance(error, NoAnswerError):
-            raise _no_answer(error) from None
+            raise _no_answer(error, standing) from None
         raise
 
     def close() -> None:
@@ -115,7 +116,7 @@ def _handed_on(context: Context, standing: Standing, known: bool) -> Response:
         close()
         counted.labels("broken").inc()
         if isinstance(error, NoAnswerError):
-            raise _no_answer(error) from None
+            raise _no_answer(error, standing) from None
         raise
     counted.labels("answered").inc()
     if reply.status != _UNAUTHORIZED and "Authorization" in request.headers:
@@ -123,8 +124,11 @@ def _handed_on(context: Context, standing: Standing, known: bool) -> Response:
     return response
 
 
-def _no_answer(error: NoAnswerError) -> Problem:
-    return Problem(502, f"{error}. The request may have been carried out; ask again.")
+def _no_answer(error: NoAnswerError, standing: Standing) -> Problem:
+    words = (
+        f"This controller stands by, and has handed the request on: {error}. It may have been carried out; ask again."
+    )
+    return Problem(502, words, "unanswered", {"Retry-After": STANDBY_RETRY}, active=standing.url or None)
 
 
 def _request() -> Request:

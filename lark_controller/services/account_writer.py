@@ -23,6 +23,9 @@ from lark_controller.store import BATCH, Store
 
 # Seconds between looks for jobs that have ended, which are written without waiting for the next minute.
 _SOON: Final = 1.0
+# Seconds between two looks for the first use after a start, which is written without waiting for the next minute: on a
+# fresh install nothing would be shown until then.
+_FIRST: Final = 5.0
 # Seconds between two portions of accounts that are late, at most.
 _REST: Final = 0.5
 # The part of the time between two writes of everything over which one is spread.
@@ -60,6 +63,8 @@ class AccountWriter:
         self._doubtful: list[Entry] = []
         # Where a pass over all portions that broke off is gone on with.
         self._reached = 0
+        # Whether any use has been written since this start.
+        self._used = False
         # When jobs that have ended were looked for last.
         self._looked = 0.0
 
@@ -172,6 +177,7 @@ class AccountWriter:
         self._store.usage.write(entries)
         self._doubtful = []
         self._ledger.wrote(entries)
+        self._used = self._used or any(any(entry.new) for entry in entries)
         return time.monotonic() - began
 
     def _write_pairs(self, only_ended: bool) -> None:
@@ -206,7 +212,8 @@ class AccountWriter:
         written = pruned = time.monotonic()
         while not self._thread.pause(min(_SOON, self._keeping.write_seconds)):
             now = time.monotonic()
-            everything = now - written >= self._keeping.write_seconds
+            interval = self._keeping.write_seconds if self._used else min(_FIRST, self._keeping.write_seconds)
+            everything = now - written >= interval
             begun = time.time()
             work = self.write_evenly if everything else partial(self.write, only_ended=True)
             if self._attempts.succeed(work) and everything and not self._thread.stopping:

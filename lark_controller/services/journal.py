@@ -16,6 +16,7 @@ from lark_common.log import WARNING, event
 from lark_common.threads import StoppableThread
 from lark_controller import __version__
 from lark_controller.api.audit import AuditEntry, Happening
+from lark_controller.api.instances import Term, Why
 from lark_controller.services.attempts import Attempts
 from lark_controller.store.store import Trail
 
@@ -24,7 +25,9 @@ ACTOR: Final = "controller"
 CONTROLLER: Final = "controller"
 STARTED: Final = "controller started"
 STOPPED: Final = "controller stopped"
-CRASHED: Final = "controller crashed"
+# The one before did not say that it stops: it was not heard of any more, or is known to be gone.
+LOST: Final = "controller lost"
+ENDED: Final = "controller ended"
 TOOK_OVER: Final = "controller took over"
 
 # Seconds that lines are gathered before they are written together, and before a failed write is tried again.
@@ -33,6 +36,8 @@ _RETRY: Final = 1.0
 # Lines of one subject: so many at once, then one a minute. A link that comes and goes must not fill the trail.
 _BURST: Final = 20
 _RATE: Final = 1 / 60
+# Lines on the controller among which its last start or end is.
+_LOOKED_AT: Final = 100
 # Lines that wait for a database that is away; the oldest ones give way.
 _WAITING: Final = 10_000
 
@@ -54,13 +59,15 @@ class Journal:
         """The threads that live from start to stop."""
         return (self._thread,)
 
-    def start(self, takeover: str = "") -> None:
-        """Write that the controller has started, and that the one before crashed if its end is not in the trail;
-        ``takeover`` is how it became the active one. Raises StoreError."""
-        last = next(iter(self._trail.page(CONTROLLER, None, 1).entries), None)
-        if last is not None and last.action != STOPPED:
-            self._record(Happening(CONTROLLER, CRASHED, _crash(last)))
-            event("the controller before this one did not stop in order", level=WARNING)
+    def start(self, takeover: str = "", term: Term | None = None) -> None:
+        """Write that the controller has started, and what is known of the one before if its end is not in the trail;
+        ``takeover`` is how it became the active one in its ``term``. Raises StoreError."""
+        lines = self._trail.page(CONTROLLER, None, _LOOKED_AT).entries
+        last = next((each for each in lines if each.action in (STARTED, STOPPED, LOST, ENDED)), None)
+        if last is not None and last.action == STARTED:
+            unsaid = _unsaid(last, term)
+            self._record(unsaid)
+            event("the controller before this one did not say that it stops", level=WARNING, known=unsaid.detail)
         self._record(Happening(CONTROLLER, STARTED, f"version {__version__}"))
         if takeover:
             self._record(Happening(CONTROLLER, TOOK_OVER, takeover))
@@ -108,8 +115,20 @@ class Journal:
             self._waiting.popleft()
 
 
-def _crash(last: AuditEntry) -> str:
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(last.at))
-    return (
-        f"the one that started at {started} UTC did not stop in order: it crashed, was killed, or its machine went down"
-    )
+def _unsaid(last: AuditEntry, term: Term | None) -> Happening:
+    """The line on a controller whose ``last`` word is its start: no more than is known at the beginning of a term."""
+    one = f"the one that started at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(last.at))} UTC"
+    why, silence = (None, None) if term is None else (term.why, term.silence)
+    silent = "gave no sign of life" + ("" if silence is None else f" for {silence:.0f} s")
+    match why:
+        case Why.SILENT:
+            words = f"{one} {silent}: it stands still, cannot reach the database, or has ended"
+            return Happening(CONTROLLER, LOST, words)
+        case Why.ENDED:
+            words = f"{one} {silent}, and its session with the database ended: it has ended, or cannot reach that"
+            return Happening(CONTROLLER, LOST, words)
+        case Why.RELEASED | Why.DRAINED:
+            return Happening(CONTROLLER, ENDED, f"{one} let go in order, and its end was not written here")
+        case _:
+            words = f"{one} ended without saying so: it crashed, was killed, or its machine went down"
+            return Happening(CONTROLLER, ENDED, words)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lark_common.scitags import Marks
 from lark_common.worker_rules import UNTOLD, WaysOut
+from lark_controller.api.audit import Happening
 from lark_controller.api.workers import Delivered, RuledWorker, WorkerStatus
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.confirmations import RulesAt
 from lark_controller.reconcile.deliveries import FlowDeliveries
-from lark_controller.reconcile.guarantees import Guarantees, Missed
+from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services.scitags import Scitags
-from lark_controller.services.switch_check import record_missed
-from lark_controller.store.store import Trail
 
 
 class Workers:
@@ -26,14 +25,14 @@ class Workers:
         reconciler: Reconciler,
         guarantees: Guarantees,
         deliveries: FlowDeliveries,
-        trail: Trail,
+        note: Callable[[Happening], None],
         scitags: Scitags,
     ) -> None:
         self._loop = loop
         self._reconciler = reconciler
         self._guarantees = guarantees
         self._deliveries = deliveries
-        self._trail = trail
+        self._note = note
         self._scitags = scitags
 
     def rules(self, host: str, after: str, timeout: float) -> WorkerStatus:
@@ -76,11 +75,10 @@ class Workers:
         )
 
     def delivered(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> int:
-        """Take in the deliveries of a worker's own queues; returns the number of guarantees that were missed. Raises
-        StoreError."""
+        """Take in the deliveries of a worker's own queues; returns the number of guarantees that were missed."""
         at = max((each.counted.at for each in queues.values()), default=None)
 
-        def note() -> tuple[int, list[Missed]]:
+        def note() -> tuple[int, list[Happening]]:
             if at is not None and self._reconciler.workers.is_overtaken(host, at):
                 return 0, []
             self._deliveries.reported(host, queues)
@@ -88,7 +86,8 @@ class Workers:
             return self._guarantees.reported(host, queues)
 
         missed, new = self._loop.call(note)
-        record_missed(self._trail, new)
+        for each in new:
+            self._note(each)
         return missed
 
     def marks(self, host: str, job_ids: Sequence[str]) -> Marks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from lark_common.turns import by_portions
 from lark_controller.api.audit import AuditEntry, AuditPage
@@ -48,6 +48,14 @@ def page(connection: Connection, subject: str | None, cursor: str | None, limit:
     rows: list[Any] = read_by_portions(connection.execute(query.order_by(audit.c.number.desc()).limit(limit + 1)))
     entries = tuple(AuditEntry(*row) for row in by_portions(rows[:limit]))
     return AuditPage(entries, cursor_for(entries[-1].number) if len(rows) > limit else None)
+
+
+def lately(connection: Connection, actions: Sequence[str], seconds: float) -> list[AuditEntry]:
+    """The lines with these actions of the last seconds before the newest line of all, the oldest first."""
+    columns = audit.c.number, audit.c.at, audit.c.actor, audit.c.action, audit.c.subject, audit.c.detail
+    newest = select(func.max(audit.c.at)).scalar_subquery()
+    query = select(*columns).where(audit.c.at >= newest - seconds, audit.c.action.in_(actions))
+    return [AuditEntry(*row) for row in connection.execute(query.order_by(audit.c.number))]
 
 
 def put_policy(

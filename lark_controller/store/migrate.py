@@ -97,11 +97,16 @@ def is_first(connection: Connection) -> bool:
     return bool(connection.execute(select(func.pg_try_advisory_xact_lock(_ADVISORY_KEY))).scalar_one())
 
 
+def take_turn(connection: Connection) -> None:
+    """Wait until no other transaction migrates; none begins to before the end of this one."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
+
+
 def upgrade(connection: Connection) -> None:
     """Bring the database to :func:`newest` in the caller's writing transaction. Raises StoreError where it is of a
     newer Lark than this."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
+    take_turn(connection)
     if known_version(connection) != newest():
         from alembic import command
 

@@ -160,6 +160,7 @@ class Trail(Subject):
     record = Writes(trail.record)
     record_all = Writes(trail.record_all)
     page = Reads(trail.page)
+    lately = Reads(trail.lately)
     put_policy = Writes(trail.put_policy)
     latest_policy = Reads(trail.latest_policy)
     has_policy = Reads(trail.has_policy)
@@ -294,6 +295,8 @@ class Store:
 
 
 def _migrate_unused(connection: Connection) -> None:
+    # Before it looks: a controller of this release that just makes the tables is none of an older one.
+    migrate.take_turn(connection)
     if migrate.known_version(connection) != migrate.newest() and (user := instances.user_of(connection)):
         raise StoreError(
             f"{user} uses the tables, which are of an older Lark. Have a controller of this version take over "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
@@ -12,14 +13,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from lark_common.errors import FencedError, NotFoundError, StandbyError, StateError, StoreError
 from lark_controller.api.instances import Expected, Identity, Term, Why
 from lark_controller.cluster import member as module
 from lark_controller.cluster import reach, silence
 from lark_controller.cluster.member import Member
-from lark_controller.store import Store, migrate
+from lark_controller.store import Store, membership, migrate
 from lark_controller.store.instances import _LOCK_CLASS, _OLDER_LOCK, look
 from tests.fixtures.controllers import until
 from tests.fixtures.databases import NOW
@@ -450,6 +451,36 @@ def test_a_controller_of_an_older_release_is_waited_for(url: str, monkeypatch: p
             older.execute("SELECT pg_advisory_unlock(%s)", (_OLDER_LOCK,))
             assert a.generation
             assert a.store.schema_version() == Store.newest_schema()
+
+
+def test_a_program_that_upgrades_waits_for_a_start_that_just_makes_the_tables(url: str) -> None:
+    """It is none of an older release."""
+    starting, other = Store.open(url), Store.open(url)
+    makes, may_end = threading.Event(), threading.Event()
+
+    def make(connection: Connection) -> None:
+        assert membership._prepare(connection) == ""
+        makes.set()
+        assert may_end.wait(60)
+
+    def upgrade() -> None:
+        assert makes.wait(60)
+        other.migrate_by_hand()
+
+    try:
+        with ThreadPoolExecutor(2) as aside, psycopg.connect(url, autocommit=True) as watching:
+            made = aside.submit(starting._database.write, make, unguarded=True)
+            upgraded = aside.submit(upgrade)
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            until(lambda: upgraded.done() or watching.execute(waiting).fetchone() == (1,))
+            may_end.set()
+            made.result(60)
+            upgraded.result(60)
+        assert other.schema_version() == Store.newest_schema()
+    finally:
+        may_end.set()
+        other.close()
+        starting.close()
 
 
 def test_one_that_does_not_know_the_tables_does_not_take_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

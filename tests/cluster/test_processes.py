@@ -25,6 +25,7 @@ import pytest
 
 from lab.postgres import PostgresServer
 from lab.run import free_port
+from lark_common.client import Client
 from lark_controller.cli.run import HANDED_OVER
 from lark_controller.rest.tokens import Scope, add
 
@@ -256,8 +257,16 @@ def test_one_that_was_paused_writes_nothing_and_ends(two: tuple[Instance, Instan
     head = f"POST /v1/jobs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {a.token}\r\nContent-Type: text/plain\r\n"
     a.process.send_signal(signal.SIGSTOP)
     sending.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    # A program that asks it first is not kept waiting for its part of the time, which is 300 s.
+    began = time.monotonic()
+    Client(f"{a.url},{b.url}", b.token, timeout=600.0).instances()
+    assert time.monotonic() - began < 60.0
     until(b.is_active)
     posted.add(b.post(3))
+    # It is not known to have crashed.
+    told = {each["action"]: each["detail"] for each in b.ask("/v1/audit?subject=controller&limit=1000")[1]["entries"]}
+    assert "gave no sign of life for" in told["controller lost"]
+    assert "controller ended" not in told
     a.process.send_signal(signal.SIGCONT)
     assert a.process.wait(120) == HANDED_OVER
     sending.settimeout(60)

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from lark_common import controllers as several
 from lark_common.client import Client, ProblemError, UnreachableError
 from lark_common.controllers import urls
 from lark_common.errors import SettingError
@@ -201,6 +202,40 @@ def test_a_poll_at_a_controller_that_is_stopped_moves_with_the_next_call(polled:
     poll.join(60)
     assert answers
     assert sorted(each.method for each in polled[1].asked) == ["GET", "POST"]
+
+
+def test_one_that_stands_still_is_left_long_before_its_part_of_the_time_is_over() -> None:
+    with controllers(OK, "hangs", "answers") as (still, other):
+        asking, began = client([still, other], timeout=600.0), time.monotonic()
+        assert asking.switches() == []
+        # A bound for a busy machine: its part of the time is 300 s.
+        assert time.monotonic() - began < 60
+        assert [each.path for each in still.asked] == ["/v1/switches", "/healthz"]
+
+
+def test_one_that_lives_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "SILENT_SECONDS", 0.1)
+    with controllers(OK, "answers", "answers") as (slow, other):
+
+        def slowly(handler: Any) -> None:
+            while sum(each.path == "/healthz" for each in slow.asked) < 3:
+                time.sleep(0.01)
+            OK(handler)
+
+        slow.answers = [slowly, OK]
+        assert client([slow, other], timeout=600.0).switches() == []
+        assert not other.asked
+
+
+@pytest.mark.parametrize("call", sorted(ONCE))
+def test_what_may_not_be_asked_again_is_not_given_up(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "LIVES_SECONDS", 0.1)
+    with controllers(OK, "hangs", "answers") as (still, other):
+        began = time.monotonic()
+        with pytest.raises(UnreachableError):
+            CALLS[call](client([still, other], timeout=3.0))
+        assert time.monotonic() - began >= 1.5
+        assert (len(still.asked), len(other.asked)) == (1, 0)
 
 
 def test_two_that_die_in_turn() -> None:

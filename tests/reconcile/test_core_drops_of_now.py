@@ -86,3 +86,22 @@ def test_drops_under_the_policy_before_are_not_shown_under_this_one(monkeypatch:
     assert cores.by_group() == {"cms": 100}
     assert cores.sees(atlas=350) == {"atlas": 5.0}
     assert cores.by_group() == {"cms": 100, "atlas": 50}
+
+
+def test_a_place_that_one_look_has_not_seen_has_not_dropped_all_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(monkeypatch)
+    cores.sees(cms=100, atlas=5000)
+    assert cores.sees(cms=200) == {"cms": 10.0}
+    # It counts what came meanwhile, of which nobody knows how much is of now.
+    assert cores.sees(cms=300, atlas=5100) == {"cms": 10.0}
+    assert cores.by_group() == {"cms": 200, "atlas": 100}
+    assert cores.sees(cms=300, atlas=5200) == {"atlas": 10.0}
+    assert cores.by_group() == {"cms": 200, "atlas": 200}
+
+
+def test_what_a_place_dropped_before_it_was_first_seen_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(monkeypatch)
+    cores.sees(cms=100)
+    assert cores.sees(cms=100, atlas=5000) == {}
+    assert cores.by_group() == {}
+    assert cores.sees(cms=100, atlas=5100) == {"atlas": 10.0}

@@ -362,8 +362,14 @@ def test_an_active_one_that_dies_has_perhaps_done_it(standby: Controller, stand_
 
     stand_in.answers = greeted(dies)
     standby.stand_by(stand_in.url)
-    status, _, body = standby.ask("POST", "/v1/jobs", post_body(1), {"Content-Type": "text/plain"})
-    assert (status, json.loads(body)["type"]) == (502, "about:blank")
+    status, headers, body = standby.ask("POST", "/v1/jobs", post_body(1), {"Content-Type": "text/plain"})
+    found = json.loads(body)
+    assert (status, found["type"]) == (502, "urn:lark:problem:unanswered")
+    assert (found["active"], headers["retry-after"]) == (stand_in.url, "1")
+    assert found["detail"] == (
+        f"This controller stands by, and has handed the request on: the active one, {stand_in.url}, has not answered "
+        "before the connection to it ended. It may have been carried out; ask again."
+    )
     assert standby.counted("broken") == 1
 
 

@@ -239,3 +239,38 @@ def test_a_commit_that_comes_after_its_answer_was_lost_counts_once(
     assert store.usage.of_jobs([1])[1].usage == known.usage
     store.close()
     postgres_server.drop_database(url)
+
+
+def test_the_first_use_after_a_start_is_written_without_waiting_for_the_next_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(f"sqlite:///{tmp_path / 'lark.db'}")
+    store.migrate()
+    ledger, now = Ledger(), [0.0]
+    writer = AccountWriter(store, ledger, PairLedger(), KEPT)
+    totals: list[tuple[float, int]] = []
+
+    def pause(seconds: float) -> bool:
+        now[0] += seconds
+        # A job of which nothing has been counted is no use yet.
+        if now[0] == 3.0:
+            ledger.begin(replace(a_run(1), number=1), "default")
+        for used, at in ((100, 20.0), (300, 30.0)):
+            if now[0] == at:
+                ledger.read(1, NOW + at, PortReading(used, 0, 1, 0), [], 0.0)
+        found = store.usage.of_jobs([1])
+        total = found[1].usage.packets_out if found else 0
+        if total and (not totals or totals[-1][1] != total):
+            totals.append((now[0], total))
+        return now[0] >= 100.0
+
+    monkeypatch.setattr(writer._thread, "pause", pause)
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    monkeypatch.setattr("lark_controller.services.account_writer.time", clock)
+    writer._run()
+    (first, used), (second, both) = totals
+    assert (used, both) == (100, 300)
+    assert 20.0 <= first <= 26.0
+    # And then once in a minute.
+    assert second - first >= KEPT.write_seconds - 2.0
+    store.close()

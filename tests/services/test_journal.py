@@ -7,8 +7,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from fake_switch.switch import FakeNetwork
 from lark_controller.api.audit import Happening
+from lark_controller.api.instances import Term, Why
 from lark_controller.controller import Controller
 from lark_controller.services.journal import CONTROLLER, Journal
 from lark_controller.store import Store
@@ -35,14 +38,51 @@ def test_starts_and_ends_of_the_controller_and_what_is_between(tmp_path: Path) -
         assert actions(controller, CONTROLLER) == ["controller started", "controller stopped", "controller started"]
 
 
-def test_a_controller_that_left_no_word_of_its_end_has_crashed(tmp_path: Path) -> None:
+def test_a_controller_that_left_no_word_of_its_end_has_ended(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/lark.db")
     store.migrate()
     store.trail.record(time.time(), "controller", "controller started", CONTROLLER)
     store.close()
     with running(tmp_path, OPEN) as controller:
-        assert actions(controller, CONTROLLER) == ["controller started", "controller crashed", "controller started"]
-        assert "did not stop in order" in lines(controller, CONTROLLER)[1][1]
+        assert actions(controller, CONTROLLER) == ["controller started", "controller ended", "controller started"]
+        assert "ended without saying so" in lines(controller, CONTROLLER)[1][1]
+
+
+@pytest.mark.parametrize(
+    ("why", "silence", "action", "words"),
+    [
+        (
+            Why.SILENT,
+            7.4,
+            "controller lost",
+            "gave no sign of life for 7 s: it stands still, cannot reach the database",
+        ),
+        (Why.SILENT, None, "controller lost", "gave no sign of life: it stands still, "),
+        (Why.ENDED, 1.9, "controller lost", "gave no sign of life for 2 s, and its session with the database ended"),
+        (Why.RESTARTED, 3.0, "controller ended", "ended without saying so"),
+        (Why.RELEASED, 0.3, "controller ended", "let go in order, and its end was not written here"),
+        (Why.DRAINED, 0.3, "controller ended", "let go in order, and its end was not written here"),
+        (Why.FIRST, None, "controller ended", "ended without saying so"),
+    ],
+)
+def test_of_one_without_a_word_no_more_is_said_than_is_known(
+    tmp_path: Path, why: Why, silence: float | None, action: str, words: str
+) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
+    store.migrate()
+    at = time.time()
+    store.trail.record(at, "controller", "controller started", CONTROLLER)
+    # Of neither of them is that the start.
+    store.trail.record(at + 60, "controller", "controller took over", CONTROLLER)
+    store.trail.record(at + 120, "lark1", "hand over", CONTROLLER)
+    journal = Journal(store.trail)
+    journal.start("", Term(2, at, why, "lark1", silence))
+    started, told = [each for each in store.trail.page(CONTROLLER, None, 100).entries if each.number in (4, 5)]
+    assert (told.action, started.action) == (action, "controller started")
+    shown = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+    assert told.detail.startswith(f"the one that started at {shown} UTC {words}")
+    journal.stop()
+    store.close()
 
 
 def test_a_switch_that_goes_and_returns(tmp_path: Path, network: FakeNetwork) -> None:

@@ -1,4 +1,4 @@
-"""The lines of the controller's log that a worker's token may cause by reports of its queues."""
+"""The lines of the log and of the audit trail that reports of a worker's queues cause."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from lark_controller.api.workers import Delivered
+from lark_controller.controller import Controller
 from lark_controller.qos.delivery import Counters
 from lark_controller.reconcile.guarantees import LINES_AT_ONCE
+from lark_controller.reconcile.missed_guarantees import MISSED, OVER
 from tests.common.test_worker_rules import HOST, post, ruling
+from tests.fixtures.controllers import until
 
 QUEUES = 2_000
 
@@ -33,3 +36,30 @@ def test_reports_of_thousands_of_missed_guarantees_are_few_lines(
     assert missed == [0, QUEUES, QUEUES, QUEUES]
     lines = [record for record in caplog.records if record.getMessage() == "guarantee missed"]
     assert LINES_AT_ONCE <= len(lines) <= LINES_AT_ONCE + 3
+
+
+def test_a_missed_guarantee_has_an_end_in_the_trail_also_after_a_takeover(tmp_path: Path) -> None:
+    def report(controller: Controller, at: float, **waited: float) -> int:
+        found = {
+            (jobs[name], "eth0/1"): Delivered(1_000_000, Counters(at, 0, 0, None, waited[name])) for name in waited
+        }
+        return controller.workers.delivered(HOST, found)
+
+    def told(controller: Controller, name: str) -> list[str]:
+        entries = controller.audit.page(jobs[name], None, 100).entries[::-1]
+        return [each.action for each in entries if each.action.startswith("guarantee")]
+
+    with ruling(tmp_path) as controller:
+        jobs = {name: post(controller, number).job.id for number, name in enumerate(("idles", "ends"), 1)}
+        assert [report(controller, at, idles=at, ends=at) for at in (0.0, 10.0, 20.0)] == [0, 2, 2]
+        until(lambda: told(controller, "idles") == told(controller, "ends") == [MISSED])
+    with ruling(tmp_path) as controller:
+        found = [report(controller, at, idles=20.0, ends=at) for at in (30.0, 40.0, 50.0, 60.0)]
+        assert found == [0, 1, 1, 1]
+        until(lambda: told(controller, "idles") == [MISSED, OVER])
+        controller.jobs.end(jobs["ends"], "test")
+        controller._checks.note_late()
+        until(lambda: told(controller, "ends") == [MISSED, OVER])
+    with ruling(tmp_path) as controller:
+        controller._checks.note_late()
+        assert [told(controller, name) for name in jobs] == [[MISSED, OVER]] * 2

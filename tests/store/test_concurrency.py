@@ -105,11 +105,19 @@ def test_ends_renewals_and_registrations_at_once(store: Store) -> None:
 def test_controllers_that_start_at_once_migrate_once(empty_url: str) -> None:
     program = (
         "import sys\n"
+        "from lark_common.errors import StoreError\n"
         "from lark_controller.store import Store\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"
         "store = Store.open(sys.argv[1])\n"
-        "store.migrate()\n"
+        # On a busy machine the first one holds a file for longer than the others wait: they are started again.
+        "for last in [False] * 9 + [True]:\n"
+        "    try:\n"
+        "        store.migrate()\n"
+        "        break\n"
+        "    except StoreError as error:\n"
+        "        if last or 'database is locked' not in str(error):\n"
+        "            raise\n"
         "store.close()\n"
     )
     at_once(program, empty_url, 6)

@@ -195,7 +195,9 @@ class ActiveController:
             answer = connection.getresponse()
         except _FAILURES as error:
             self._end(line, again=False)
-            raise NoAnswerError(f"{standing.url} has not answered: {reason_of(error, tls=False)}") from None
+            waited = isinstance(error, TimeoutError)
+            words = f"for {request.seconds:g} s" if waited else "before the connection to it ended"
+            raise NoAnswerError(f"the active one, {standing.url}, has not answered {words}") from None
         except BaseException:
             self._end(line, again=False)
             raise
