@@ -24,7 +24,7 @@ class UsageFilter:
 
     ``by`` is group, user, host or job. ``start`` and ``end`` are seconds since 1970; ``seconds`` the width of the
     buckets that answer, and ``bucket`` its name, or None for one sum over the whole stretch. ``group``, ``user`` and
-    ``host`` choose; None is any.
+    ``host`` choose; None is any. Where ``together``, all subjects that are chosen have one row in each bucket.
     """
 
     by: str
@@ -35,6 +35,7 @@ class UsageFilter:
     group: str | None = None
     user: str | None = None
     host: str | None = None
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,8 @@ class GroupStatus:
     ceiling: Annotated[float | None, "Highest rate, Mb/s"] = None
     port: Annotated[str | None, "WAN port"] = None
     rate: Annotated[Rate, "Present rate of its jobs"] = IDLE
-    usage: Annotated[Usage, "Use by its jobs since this controller's start"] = NOTHING
-    core_drops: Annotated[int, "Packets that its queues and meters on cores dropped since this controller's start"] = 0
+    usage: Annotated[Usage, "Use by its jobs since this controller became active, and a minute before"] = NOTHING
+    core_drops: Annotated[int, "Packets that its queues and meters on cores dropped since it became active"] = 0
     transfer_capacity: Annotated[float | None, "What the site has for transfers of its jobs, Mb/s"] = None
     unkept: Annotated[tuple[str, ...], "What cores do not keep of its rates, each with the switch and the reason"] = ()
 

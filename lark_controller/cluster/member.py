@@ -194,10 +194,12 @@ class Member:
     def all(self) -> Instances:
         """All instances. Raises StoreError."""
         found = self._place.all()
-        return replace(found, instances=tuple(map(self._judged, found.instances)))
+        return replace(found, instances=tuple(self._judged(each, found.active) for each in found.instances))
 
-    def _judged(self, instance: Instance) -> Instance:
-        if instance.state == STOPPED or not self._is_lost(instance.id):
+    def _judged(self, instance: Instance, active: str | None) -> Instance:
+        # An active one whose place another has taken has not found that yet, or is gone.
+        replaced = instance.state == ACTIVE and active not in (None, instance.id)
+        if instance.state == STOPPED or not (replaced or self._is_lost(instance.id)):
             return instance
         return replace(instance, state=LOST, copy_age=None, counters_read=None, kept=None)
 

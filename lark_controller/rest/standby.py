@@ -79,14 +79,17 @@ def answer(context: Context, environ: WSGIEnvironment) -> Response | None:
     # It may be asked by all workers as the active one soon, beside strangers who take strangers' places.
     known = recognise(context)
     # A request is handed on once: the active one may be another by now.
+    sentence = standing.sentence
     if handed_on is None and standing.key and context.active is not None:
         try:
             return _handed_on(context, standing, known)
         except NotReachedError:
             log.event("request not handed on", level=log.DEBUG, active=standing.url)
+            name = standing.name or "another controller"
+            sentence = f"stands by; {name} at {standing.url}, the last that was active, is not reached"
     if request.path == "/" or request.path.startswith("/pages/"):
         return _page(standing)
-    raise StandbyError(f"This controller {standing.sentence}.", standing.url)
+    raise StandbyError(f"This controller {sentence}.", standing.url)
 
 
 def _handed_on(context: Context, standing: Standing, known: bool) -> Response:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    false,
     func,
     literal,
     or_,
@@ -237,25 +238,30 @@ def _jobs_page(
 def buckets_query(
     chosen: UsageFilter, hosts: Sequence[str], cursor: str | None, limit: int, groups: Sequence[str] = ()
 ) -> Select[Any]:
-    """The buckets of a stretch of time by subject; without ``chosen.bucket`` one row a subject."""
+    """The buckets of a stretch of time by subject, or of all subjects together; without ``chosen.bucket`` as one."""
     kind = chosen.by
     by_user = kind == "user"
+    by_subject = not chosen.together
+    one_each = by_subject and chosen.bucket is not None
     start = literal(0).label("start") if chosen.bucket is None else usage.c.start
-    group = usage.c.group_name if by_user else literal("").label("group_name")
-    keys = [usage.c.name, *([usage.c.group_name] if by_user else [])]
+    name = usage.c.name if by_subject else literal(None).label("name")
+    group = usage.c.group_name if by_user and by_subject else literal(None).label("group_name")
+    keys = [usage.c.name, *([usage.c.group_name] if by_user else [])] if by_subject else []
     order = keys if chosen.bucket is None else [usage.c.start, *keys]
-    sums = _SUMS if chosen.bucket is not None else tuple(func.sum(column).label(column.name) for column in _SUMS)
-    query = select(start, usage.c.name, group, *sums).where(usage.c.kind == kind, _between(chosen))
+    sums = _SUMS if one_each else tuple(func.sum(column).label(column.name) for column in _SUMS)
+    query = select(start, name, group, *sums).where(usage.c.kind == kind, _between(chosen))
     if names := _names(chosen, hosts, groups).get(kind):
         named = chosen.group if kind == "group" else None
         query = query.where(one_of(usage.c.name, names) if named is None else in_groups(usage.c.name, named, names))
     if by_user and chosen.group is not None:
         query = query.where(in_groups(usage.c.group_name, chosen.group, groups or (chosen.group,)))
-    if chosen.bucket is None:
-        query = query.group_by(*keys)
+    if not one_each:
+        # Without a bucket, and of all together: no row where there is nothing to add up.
+        query = query.group_by(*order) if order else query.having(func.count() > 0)
     if cursor is not None:
         kinds = (*((int,) if chosen.bucket is not None else ()), *(str for _ in keys))
-        query = query.where(tuple_(*order) > tuple_(*map(literal, parts_in(cursor, kinds))))
+        parts = parts_in(cursor, kinds)
+        query = query.where(tuple_(*order) > tuple_(*map(literal, parts))) if order else query.where(false())
     return query.order_by(*order).limit(limit + 1)
 
 
@@ -288,8 +294,8 @@ def _buckets_page(
         last = rows[limit - 1]
         key = (
             *(() if chosen.bucket is None else (last.start,)),
-            last.name,
-            *((last.group_name,) if chosen.by == "user" else ()),
+            *(() if chosen.together else (last.name,)),
+            *((last.group_name,) if chosen.by == "user" and not chosen.together else ()),
         )
         following = cursor_of(*key)
     return UsagePage(found, chosen.start, chosen.end, chosen.seconds, following)

@@ -295,7 +295,9 @@ async def _undergo(cluster: Cluster, kind: Happens, beside: Beside, result: Resu
             await asyncio.to_thread(cluster.database.promote)
     words = str(kind) if beside.kind is Meanwhile.NOTHING else f"{kind}, while {beside.kind}"
     if kind in _MOVES:
-        await _until(lambda: cluster.mastered(before))
+        # Where the other one that runs stood still, too, nobody may have taken over before the pause is over.
+        same = {number: generation - 1 for number, generation in before.items()}
+        await _until(lambda: cluster.mastered(same if resumed is not None and resumed.done() else before))
         took = time.monotonic() - began
         await _found(cluster)
         answered = time.monotonic() - began

@@ -10,6 +10,7 @@ export class Problem extends Error {
   constructor(status, document, retryAfter = 0) {
     super(document.detail || document.title || `The controller answered ${status}.`);
     this.status = status;
+    this.type = document.type || "";
     this.title = document.title || "";
     this.mistakes = document.mistakes || [];
     this.retryAfter = retryAfter;

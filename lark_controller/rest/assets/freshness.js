@@ -21,13 +21,19 @@ export function spoken({ state, error }) {
   return `Not current: ${state === "late" ? "The controller has not answered yet." : error.message}`;
 }
 
+// A controller that stands by refuses nothing: it says that the active one does not answer.
+function why(error) {
+  if (error.status === 0) return `${error.title || error.message}.`;
+  return /:(standby|unanswered)$/.test(error.type) ? error.message : `The controller refuses: ${error.message}`;
+}
+
 // What is shown may be old: why, how old it is, and when the controller is asked again; `ask` asks it now.
 export function banner({ state, error, again, at, missing }, ask) {
   const now = Date.now();
   const region = (why, ...more) => h("div", { class: "gone", role: "region", "aria-label": "Not current" }, h("strong", {}, why), " ", more);
   const age = at ? `What you see is ${duration((now - at) / 1000)} old, of ${clock(new Date(at))}.` : "There is nothing to show yet.";
   if (state === "late") return region("The controller has not answered yet.", at && missing ? "A part of this view is still missing." : age);
-  return region(error.status === 0 ? `${error.title || error.message}.` : `The controller refuses: ${error.message}`, age, " ",
+  return region(why(error), age, " ",
     h("span", {}, again > now ? `Asked again in ${duration((again - now) / 1000)}.` : "Asking again…"), " ",
     h("button", { type: "button", on: { click: ask } }, "Ask now"));
 }

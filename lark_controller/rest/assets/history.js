@@ -108,7 +108,8 @@ export function history({ live, draw, signal, by, choose, subject, label, limits
         // A narrower bucket answers for the wider one that is not over, and for the one before, which may not be whole yet.
         const wider = at && STEPS[asked.buckets[at - 1]];
         const from = at ? now - (now % wider) - wider : now - asked.seconds;
-        return get(["usage"], { by, ...choose(), bucket, from, limit: 2000 }, stop);
+        // Of all subgroups together: one row a bucket is never more than the limit.
+        return get(["usage"], { by, ...choose(), bucket, from, together: true, limit: 2000 }, stop);
       }));
       return { parts: pages.map(({ rows }, at) => ({ rows, step: STEPS[asked.buckets[at]] })), counted: Date.parse(pages[0].counted) };
     }, (found) => {

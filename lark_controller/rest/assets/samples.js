@@ -17,6 +17,11 @@ export function remember(subject, at, rate) {
   if (seen.size > SUBJECTS) seen.delete(seen.keys().next().value);
 }
 
+// Remember a rate of now; where jobs are `unread`, one of 0 may be theirs, and is not known.
+export function rememberKnown(subject, rate, unread) {
+  if (!unread || Object.values(rate).some((each) => each > 0)) remember(subject, Date.now(), rate);
+}
+
 export function samplesOf(subject) {
   return seen.get(subject) || [];
 }

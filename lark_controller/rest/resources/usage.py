@@ -80,6 +80,9 @@ class UsageQuery(PageQuery):
     )
     user = fields.String(validate=WORD, metadata=meta("User (by user or job)"))
     host = fields.String(validate=WORD, metadata=meta("Machine (by host or job)"))
+    together = fields.Boolean(
+        load_default=False, metadata=meta("One row for each bucket, of all subjects that are chosen (not by job)")
+    )
     format = fields.String(validate=validate.OneOf(("json", "csv")), metadata=meta("csv, whatever `Accept` has"))
 
 
@@ -269,6 +272,8 @@ def _chosen(query: dict[str, Any]) -> UsageFilter:
     ]
     if by == "job" and query["bucket"] != "none":
         wrong.append({"parameter": "bucket", "problem": "use by job is kept for the whole job"})
+    if by == "job" and query["together"]:
+        wrong.append({"parameter": "together", "problem": "use by job is listed job by job"})
     end = query.get("end", time.time())
     start = query.get("start", max(0.0, end - _DAY))
     if start > end:
@@ -279,7 +284,8 @@ def _chosen(query: dict[str, Any]) -> UsageFilter:
     seconds = width_for(start, end, bucket)
     if by != "job":
         start, end = start - start % seconds, end + -end % seconds
-    return UsageFilter(by, start, end, seconds, bucket, query.get("group"), query.get("user"), query.get("host"))
+    names = (query.get(name) for name in ("group", "user", "host"))
+    return UsageFilter(by, start, end, seconds, bucket, *names, together=query["together"])
 
 
 def _own(query: dict[str, Any]) -> UsageFilter:

@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { count, rate, several } from "../format.js";
 import { NONE, added, history } from "../history.js";
 import { facts, headed, note, unread } from "../parts.js";
-import { remember } from "../samples.js";
+import { rememberKnown } from "../samples.js";
 import { jobTable, pages } from "./jobs.js";
 import { used } from "./usage.js";
 
@@ -39,7 +39,7 @@ export function open({ one, query, paint, live, signal }) {
     unread(unknown, "what is sent and received, in the whole pool, by"),
     group && group.unkept.length > 0 && note("poor", h("strong", {}, "Not all of its rates is kept: "), group.unkept.join("; ")),
     headed("Over time", `Jobs with AcctGroup ${one} or a subgroup of it`, plotted.view()),
-    group && headed("Use", "Since the controller’s start", used(group.usage)),
+    group && headed("Use", "Since the controller became active, and up to a minute before", used(group.usage)),
     headed(`Live jobs with AcctGroup ${one}`, "or a subgroup of it", jobTable(page.jobs, { empty: "None." }), pages(query, page.next_cursor, "groups", one)),
   ];
   live(3, async (stop) => {
@@ -54,7 +54,7 @@ export function open({ one, query, paint, live, signal }) {
     // The history is by AcctGroup, and so are the rates that go on with it. A group of the policy that no job has as its AcctGroup
     // has no history; what it moves now is all there is to show.
     const now = rateOf(rates, one);
-    remember(`group ${one}`, Date.now(), now || (!jobs.jobs.length && group?.rate) || NONE);
+    rememberKnown(`group ${one}`, now || (!jobs.jobs.length && group?.rate) || NONE, more);
     draw();
   });
 }

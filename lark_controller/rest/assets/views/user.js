@@ -5,7 +5,7 @@ import { h } from "../dom.js";
 import { rate } from "../format.js";
 import { added, history } from "../history.js";
 import { facts, headed, link, unread } from "../parts.js";
-import { remember } from "../samples.js";
+import { rememberKnown } from "../samples.js";
 import { jobTable, pages } from "./jobs.js";
 
 const KNOWN = 1000;
@@ -60,7 +60,7 @@ export function open({ one, query, paint, live, signal }) {
     for (const { user } of answer.moving.rates) if (user.split("@")[0] === one) known.add(user);
     for (const user of chosen()) {
       rates.set(user, added(answer.moving.rates.filter((each) => each.user === user)));
-      remember(`user ${user}`, Date.now(), rates.get(user));
+      rememberKnown(`user ${user}`, rates.get(user), answer.moving.unread);
     }
     draw();
   });
