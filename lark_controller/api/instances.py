@@ -132,8 +132,8 @@ class Instance:
     version: Annotated[str, "Its version of Lark"]
     state: Annotated[
         str,
-        "active, starting, standby, stopped, or lost: the instance that answers sees no sign of life, by the rule by "
-        "which an active one is followed",
+        "active, starting, standby, stopped, or lost: another has its place, or it gives no sign of life, by the rule "
+        "by which an active one is followed",
     ]
     started: Annotated[At, "Time when it started"]
     beat_age: Annotated[float, "Seconds since it wrote the last sign of life that is in the database"]

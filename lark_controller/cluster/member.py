@@ -198,7 +198,7 @@ class Member:
 
     def _judged(self, instance: Instance, active: str | None) -> Instance:
         # An active one whose place another has taken has not found that yet, or is gone.
-        replaced = instance.state == ACTIVE and active not in (None, instance.id)
+        replaced = instance.state in (ACTIVE, STARTING) and active not in (None, instance.id)
         if instance.state == STOPPED or not (replaced or self._is_lost(instance.id)):
             return instance
         return replace(instance, state=LOST, copy_age=None, counters_read=None, kept=None)

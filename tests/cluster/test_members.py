@@ -219,6 +219,8 @@ def test_one_that_is_told_of_a_takeover_ends_and_says_by_whom(url: str) -> None:
         taken = store.instances.take(me, generation, Why.SILENT)
         assert taken is not None
         assert store.instances.take(me, generation, Why.SILENT) is None
+        # Two are never active, though the one that was has not found that yet.
+        assert [(each.name, each.state) for each in a.member.all().instances if each.name == "a"] == [("a", "lost")]
         a.member.look_now()
         until(lambda: a.lost)
         assert a.lost == [f"b has taken over with generation {taken}"]

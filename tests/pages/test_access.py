@@ -73,8 +73,10 @@ def test_every_view_has_one_heading_named_fields_and_tables_with_heads(reader: R
 def test_on_a_phone_in_the_dark_nothing_is_wider_than_the_screen(phone: Reader, site: Site) -> None:
     job = site.run("alice")
     site.run("bob", 0xE3, seconds=0)
+    long = "u" * 120
+    site.run(long, more=f'User = "{long}@{"d" * 100}"')
     page = phone.log_in(site.operator)
-    for where in [*VIEWS, f"jobs/{job['id']}", "users/alice", "groups/group_cms", "switches/worker1",
+    for where in [*VIEWS, f"jobs/{job['id']}", "users/alice", f"users/{long}", "groups/group_cms", "switches/worker1",
                   f"explain?src={job['id']}&dst=10.64.0.9"]:  # fmt: skip
         phone.go(f"#/{where}")
         expect(page.locator("h1")).to_be_visible()

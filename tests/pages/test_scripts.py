@@ -195,6 +195,18 @@ def test_no_line_is_drawn_through_a_minute_of_which_nothing_is_known(reader: Rea
     assert idle == [[125000, 8]]
 
 
+def test_a_rate_of_0_is_no_sample_while_jobs_are_unread(reader: Reader, site: Site) -> None:
+    reader.go("")
+    found = reader.page.evaluate(
+        "async () => { const { rememberKnown, samplesOf } = await import('/pages/samples.js');"
+        " const pause = () => new Promise((done) => setTimeout(done, 5));"
+        " for (const [rate, unread] of [[8, 0], [0, 3], [0, 3], [7, 3], [0, 0]]) {"
+        "   rememberKnown('group x', {inward: rate}, unread); await pause(); }"
+        " return samplesOf('group x').map((each) => each.inward) }"
+    )
+    assert found == [8, 7, 0]
+
+
 def test_what_has_not_changed_keeps_its_element(reader: Reader, site: Site) -> None:
     reader.go("")
     kept = reader.page.evaluate(

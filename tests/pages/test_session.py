@@ -282,6 +282,16 @@ def test_what_is_not_there_is_not_out_of_date(reader: Reader, site: Site, where:
     assert page.locator(".fresh").count() == 0
 
 
+def test_a_controller_that_stands_by_refuses_nothing(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    reader.expected = ("503",)
+    words = "This controller stands by; a at http://a, the last that was active, is not reached."
+    problem = {"title": "This controller stands by", "status": 503, "detail": words, "type": "urn:lark:problem:standby"}
+    page.route("**/v1/*", lambda route: route.fulfill(status=503, json=problem))
+    expect(page.get_by_role("region", name="Not current").locator("strong")).to_have_text(words)
+
+
 def test_one_part_that_fails_is_said_though_others_are_answered(reader: Reader, site: Site) -> None:
     page = reader.log_in(site.reader)
     expect(page.get_by_text("Live", exact=True)).to_be_visible()

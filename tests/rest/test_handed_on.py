@@ -189,6 +189,7 @@ def test_without_the_active_one_the_answer_names_it(standby: Controller, token: 
         problem = json.loads(body)
         assert (status, problem["type"], problem["active"]) == (503, "urn:lark:problem:standby", AWAY)
         assert found["retry-after"] == "1"
+        assert f"at {AWAY}, the last that was active, is not reached" in problem["detail"]
     status, _, body = standby.ask("GET", "/pages/")
     assert (status, f'href="{AWAY}"' in body.decode()) == (503, True)
     assert standby.counted("unreachable") == 3

@@ -207,6 +207,11 @@ def test_a_worker_says_in_what_time_all_that_is_new_came(api: Api) -> None:
     assert api.controls.usage.reports[-1].new_within == 10.5
 
 
+def test_what_is_asked_together_is_not_asked_by_job(api: Api) -> None:
+    assert api.get("/v1/usage?by=group&group=group_cms&bucket=minute&together=true").status_code == 200
+    assert_problem(api.get("/v1/usage?by=job&together=true"), 422, "parameters")
+
+
 def test_rates_and_groups_are_in_megabits(api: Api) -> None:
     drops = api.controls.drops
     drops.are_away, drops.are_uncounted, drops.are_unread = 2, 3, 4

@@ -286,6 +286,33 @@ def test_jobs_come_in_the_order_of_their_end_and_live_ones_last(store: Store) ->
     assert asked(store, "job", DAY_ONE - 500, DAY_ONE - 200).rows == ()
 
 
+@pytest.mark.parametrize("by", ["group", "user", "host"])
+@pytest.mark.parametrize("bucket", ["minute", "hour", None])
+def test_all_that_is_chosen_together_is_the_sum_of_its_rows(store: Store, by: str, bucket: str | None) -> None:
+    for number in range(1, 12):
+        names = {"group": f"group_cms.u{number % 3}", "user": f"u{number % 3}@x", "host": f"w{number % 2}"}
+        store.usage.write([entry(number, DAY_ONE + number * 400, **names)])
+    chosen = UsageFilter(by, DAY_ONE, DAY_ONE + 2 * HOUR, width_for(DAY_ONE, DAY_ONE + HOUR, bucket), bucket)
+    some = {"group": {"group": "group_cms"}, "user": {"user": "u1@x", "group": "group_cms"}, "host": {"host": "w1"}}[by]
+    for which in ({}, some):
+        apart = store.usage.page(replace(chosen, **which), None, 1000).rows
+        sums: dict[float, Usage] = {}
+        for row in apart:
+            sums[row.start] = sums.get(row.start, Usage()).plus(row.usage)
+        whole = replace(chosen, **which, together=True)
+        rows = store.usage.page(whole, None, 1000).rows
+        assert {row.start: row.usage for row in rows} == sums
+        assert [row.start for row in rows] == sorted(sums)
+        assert {(row.group, row.user, row.host) for row in rows} == {(None, None, None)}
+        first = store.usage.page(whole, None, 2)
+        rest = () if first.next_cursor is None else store.usage.page(whole, first.next_cursor, 1000).rows
+        assert (*first.rows, *rest) == rows
+    assert store.usage.page(replace(chosen, start=0.0, end=60.0, together=True), None, 10).rows == ()
+    with pytest.raises(NotFoundError, match="cursor"):
+        store.usage.page(replace(chosen, together=True), "bm9uc2Vuc2U", 3)
+    assert store.usage.page(replace(chosen, bucket=None, together=True), "W10", 3).rows == ()
+
+
 @pytest.mark.parametrize(("by", "bucket"), [("job", None), ("group", "minute"), ("user", None), ("host", "hour")])
 def test_pages_hold_every_row_once(store: Store, by: str, bucket: str | None) -> None:
     for number in range(1, 12):
