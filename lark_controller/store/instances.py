@@ -30,6 +30,7 @@ from sqlalchemy import (
     true,
     update,
 )
+from sqlalchemy.exc import OperationalError
 
 from lark_common.errors import StoreError
 from lark_controller.api.instances import (
@@ -69,10 +70,15 @@ _OLDER_LOCK: Final = 0x72756E73
 _IDLE_MS: Final = 5_000
 _TAKE_WAIT_MS: Final = 10_000
 # That limit counts between statements alone. In the middle of one (COPY, statements sent in a row, a long result) the
-# server waits for its client as long as TCP does: for hours where the client's machine is gone.
+# server waits for its client as long as TCP does: for hours where the client's machine is gone. So it does between two
+# where statements were sent in a row: it does not count again after it was asked to send what it has (Flush).
 _STALLED_MS: Final = 5_000
+# Between two looks at the sessions that hold the row of the term, while it is waited for.
+_TAKE_LOOK_MS: Final = 1_000
 # Seconds between two looks at the writes that are to end.
 _SETTLE_SECONDS: Final = 0.02
+# The SQLSTATE of a lock that was waited for too long (lock_not_available).
+_LOCK_TIMEOUT: Final = "55P03"
 # Instances that gave no sign of life for so many seconds are forgotten.
 _FORGOTTEN_SECONDS: Final = 86_400
 
@@ -97,7 +103,7 @@ _END_STALLED: Final = """
 SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE relation = 'term'::regclass AND pg_locks.database = datid AND datname = current_database()
 AND mode = 'RowShareLock' AND granted AND pid <> pg_backend_pid() AND usename = current_user
-AND state = 'active' AND wait_event_type = 'Client'
+AND state IN ('active', 'idle in transaction') AND wait_event_type = 'Client'
 AND state_change < clock_timestamp() - :stalled * interval '1 millisecond'
 """
 # A transaction's own number on the server, which no later one has.
@@ -141,7 +147,7 @@ def settle(connection: Connection) -> None:
     while begun:
         if time.monotonic() > deadline:
             raise StoreError(f"{len(begun)} writes that began before are not over; it is tried again.")
-        connection.execute(text(_END_STALLED), {"stalled": _STALLED_MS})
+        _end_stalled(connection)
         connection.exec_driver_sql(f"SELECT pg_sleep({_SETTLE_SECONDS})")
         begun &= _writing(connection)
 
@@ -264,7 +270,7 @@ def take(connection: Connection, me: Identity, seen: int, why: Why) -> int | Non
     _keep_brief(connection)
     now = _NOW[connection.dialect.name]
     if connection.dialect.name == "postgresql":
-        _end_stalled(connection)
+        _hold_row(connection)
         highest = text("GREATEST(generation + 1, extract(epoch FROM clock_timestamp())::bigint)")
     else:
         highest = text("MAX(generation + 1, CAST(strftime('%s', 'now') AS INTEGER))")
@@ -280,9 +286,24 @@ def take(connection: Connection, me: Identity, seen: int, why: Why) -> int | Non
     return int(generation)
 
 
+def _hold_row(connection: Connection) -> None:
+    """Wait for the row of the term, for a bounded time, and end the sessions that would hold it for hours."""
+    deadline = time.monotonic() + _TAKE_WAIT_MS / 1000
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {min(_TAKE_LOOK_MS, _TAKE_WAIT_MS)}")
+    while True:
+        _end_stalled(connection)
+        try:
+            with connection.begin_nested():
+                connection.exec_driver_sql("SELECT 1 FROM term FOR NO KEY UPDATE")
+            return
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != _LOCK_TIMEOUT or time.monotonic() > deadline:
+                raise
+
+
 def _end_stalled(connection: Connection) -> None:
-    """Before the row of the term is waited for: end the sessions that would hold it for hours, and bound the wait."""
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_TAKE_WAIT_MS}")
+    # A transaction sees the sessions as they were at its first look, but for this.
+    connection.exec_driver_sql("SELECT pg_stat_clear_snapshot()")
     connection.execute(text(_END_STALLED), {"stalled": _STALLED_MS})
 
 

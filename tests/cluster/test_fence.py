@@ -147,7 +147,7 @@ def test_a_takeover_waits_for_what_is_being_written(url: str) -> None:
         taker = Thread(target=lambda: taken.append(take(other, B)))
         taker.start()
         waits = text(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE term%'"
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT 1 FROM term%'"
         )
         try:
             until(lambda: mine._database.read(lambda connection: connection.execute(waits).scalar_one()))
@@ -231,6 +231,55 @@ def test_a_writer_that_is_paused_while_the_database_waits_for_its_rows_holds_up_
         with paused_in_copy(mine, monkeypatch) as errors:
             take(other, B)
         # Its session was ended; the second try finds the other's term.
+        assert isinstance(errors[0], FencedError)
+        assert rows(other)["reserved"][0] == 0
+
+
+def test_a_writer_that_is_paused_between_statements_sent_in_a_row_holds_up_no_takeover(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked to send what it has, the server counts the time of an idle transaction no more."""
+    monkeypatch.setattr(instances, "_STALLED_MS", 500)
+    monkeypatch.setattr(instances, "_TAKE_WAIT_MS", 20_000)
+    waits, go_on, errors = Event(), Event(), list[StoreError]()
+
+    def paused(connection: Connection) -> None:
+        if waits.is_set():
+            connection.execute(text("INSERT INTO reserved (channel, kbps) VALUES ('again', 1)"))
+            return
+        driver: Any = connection.connection.driver_connection
+        row = driver.pgconn
+        row.exec_(b"SET LOCAL idle_in_transaction_session_timeout = 1000")
+        row.enter_pipeline_mode()
+        row.pipeline_sync()
+        row.flush()
+        while row.get_result() is None:
+            row.consume_input()
+        row.send_flush_request()
+        row.flush()
+        waits.set()
+        assert go_on.wait(60)
+        row.exit_pipeline_mode()
+        connection.execute(text("INSERT INTO reserved (channel, kbps) VALUES ('late', 1)"))
+
+    def write(store: Store) -> None:
+        try:
+            store._database.write(paused)
+        except StoreError as error:
+            errors.append(error)
+
+    with stores(url, 2) as (mine, other):
+        take(mine, A)
+        writer = Thread(target=write, args=(mine,))
+        writer.start()
+        try:
+            assert waits.wait(60)
+            # The server's own limit would have ended it by now.
+            time.sleep(1.5)
+            take(other, B)
+        finally:
+            go_on.set()
+            writer.join()
         assert isinstance(errors[0], FencedError)
         assert rows(other)["reserved"][0] == 0
 

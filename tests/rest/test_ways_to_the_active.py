@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -139,3 +140,8 @@ def test_the_end_of_a_greeting_to_the_one_before_concerns_no_other(active: Contr
         assert reply.status == 401
         reply.close()
     way.hang_up()
+
+
+def test_a_line_that_is_not_open_has_nothing_to_end() -> None:
+    """The connection is made anew after it has ended; the term may end in between."""
+    active_module._Line(("http://a", 1), http.client.HTTPConnection("192.0.2.1")).hang_up()

@@ -48,7 +48,7 @@ def entry(number: int = 1, at: float = DAY_ONE + 30, new: Usage = USE, **changes
     return made._replace(**changes)  # type: ignore[arg-type]  # the fields are named in each call
 
 
-def asked(store: Store, by: str, start: float, end: float, bucket: str | None = None, **chosen: str) -> UsagePage:
+def asked(store: Store, by: str, start: float, end: float, bucket: str | None = None, **chosen: Any) -> UsagePage:
     seconds = width_for(start, end, bucket)
     return store.usage.page(UsageFilter(by, start, end, seconds, bucket, **chosen), None, 1000)
 
@@ -290,10 +290,18 @@ def test_jobs_come_in_the_order_of_their_end_and_live_ones_last(store: Store) ->
 @pytest.mark.parametrize("bucket", ["minute", "hour", None])
 def test_all_that_is_chosen_together_is_the_sum_of_its_rows(store: Store, by: str, bucket: str | None) -> None:
     for number in range(1, 12):
-        names = {"group": f"group_cms.u{number % 3}", "user": f"u{number % 3}@x", "host": f"w{number % 2}"}
+        names: dict[str, Any] = {
+            "group": f"group_cms.u{number % 3}",
+            "user": f"u{number % 3}@x",
+            "host": f"w{number % 2}",
+        }
         store.usage.write([entry(number, DAY_ONE + number * 400, **names)])
     chosen = UsageFilter(by, DAY_ONE, DAY_ONE + 2 * HOUR, width_for(DAY_ONE, DAY_ONE + HOUR, bucket), bucket)
-    some = {"group": {"group": "group_cms"}, "user": {"user": "u1@x", "group": "group_cms"}, "host": {"host": "w1"}}[by]
+    some: dict[str, Any] = {
+        "group": {"group": "group_cms"},
+        "user": {"user": "u1@x", "group": "group_cms"},
+        "host": {"host": "w1"},
+    }[by]
     for which in ({}, some):
         apart = store.usage.page(replace(chosen, **which), None, 1000).rows
         sums: dict[float, Usage] = {}

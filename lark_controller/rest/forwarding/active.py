@@ -85,8 +85,8 @@ class _Line:
         try:
             # The socket's own, not TLS's, which another thread reads.
             socket.socket.shutdown(self.connection.sock, socket.SHUT_RDWR)
-        except (OSError, AttributeError):
-            return  # it has ended by itself
+        except (OSError, TypeError):
+            return  # it has ended by itself, and may have no socket any more
 
 
 class Reply:

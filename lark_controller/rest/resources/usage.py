@@ -284,8 +284,8 @@ def _chosen(query: dict[str, Any]) -> UsageFilter:
     seconds = width_for(start, end, bucket)
     if by != "job":
         start, end = start - start % seconds, end + -end % seconds
-    names = (query.get(name) for name in ("group", "user", "host"))
-    return UsageFilter(by, start, end, seconds, bucket, *names, together=query["together"])
+    group, user, host = (query.get(name) for name in ("group", "user", "host"))
+    return UsageFilter(by, start, end, seconds, bucket, group, user, host, query["together"])
 
 
 def _own(query: dict[str, Any]) -> UsageFilter:
