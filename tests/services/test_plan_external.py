@@ -103,7 +103,9 @@ def test_a_plan_equals_its_effect(
         jobs = []
         for number, owner in enumerate(("alice", "bob", "carol", "alice", "carol"), 1):
             v6 = f'LarkInnerAddressIPv6 = "2001:db8:64::{number}"'
-            jobs.append(post(controller, number, owner, datapath=1 + number % 2, port=f"p{(number + 1) // 2}", more=v6).job)
+            jobs.append(
+                post(controller, number, owner, datapath=1 + number % 2, port=f"p{(number + 1) // 2}", more=v6).job
+            )
         lost = 0
         for _ in range(20):
             for job in chosen.sample(jobs, 4):
