@@ -222,6 +222,8 @@ class PolicyChange:
                 self._sending.forget_connections(placed)
         if state.link is not None:
             state.note_shortcomings(after)
+            for happening in state.note_policy(after):
+                self._loop.note(happening)
         alike = _queues_alike(before.policy, after.policy)
         self._queues.policy_changed(datapath, [placed.job.number for placed in other] if alike else None)
         return len(changes), outcome
