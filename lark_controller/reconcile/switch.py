@@ -172,7 +172,7 @@ class SwitchState:
         for name in list(gone):
             key, other = (False, name), called.get(self.numbers.get(name, -1))
             if key in self.told and self.links and not self.links[name] and other is not None:
-                # What was down under that name goes on under another.
+                # The port goes on under another name.
                 gone.remove(name)
                 self.down.pop(name, None)
                 kind = ports[other].kind

@@ -157,7 +157,7 @@ class PolicyInForce:
             with self._lock:
                 old = self.policy
                 change = self._reconciler.policy_change
-                jobs, switches, makers, *states = self._loop.call(
+                jobs, switches, makers, before, after = self._loop.call(
                     lambda: (
                         self._reconciler.jobs(),
                         change.placed_switches(new),
@@ -169,7 +169,7 @@ class PolicyInForce:
             names = needed_attributes(new)
             if not self._covers(names):
                 jobs = with_facts(self._store, self._wider(names), jobs, pace.keep)
-            made = planning.plan(*states, jobs, switches, pace)
+            made = planning.plan(before, after, jobs, switches, pace)
             capacities = self._store.reservations.worker_capacities()
             hosts = {*capacities, *(job.host for job in jobs)}
             warnings = (
