@@ -207,7 +207,7 @@ def test_a_link_that_a_policy_has_no_more_has_its_end_and_begins_anew(tmp_path: 
         }
         becomes(True)
         told("down", "not watched", "down", "not watched", "down", "up")
-        # While the switch is away, too.
+        # The next controller knows that it was told, and so it ends while the switch is away.
         becomes(False)
         told("down", "not watched", "down", "not watched", "down", "up", "down")
     with running(tmp_path, POLICY) as controller:
