@@ -119,10 +119,11 @@ class AdmissionError(LarkError):
 
 
 class CapacityError(AdmissionError):
-    """The network has no room; ``shortages`` holds every link that is short, in path order."""
+    """The network has no room; ``shortages`` holds every link that is short, in path order, ``notes`` are sentences on
+    them."""
 
-    def __init__(self, what: str, shortages: tuple[Shortage, ...]) -> None:
-        super().__init__(f"the network has no room for {what}: {'; '.join(map(str, shortages))}")
+    def __init__(self, what: str, shortages: tuple[Shortage, ...], notes: tuple[str, ...] = ()) -> None:
+        super().__init__(f"the network has no room for {what}: {'; '.join([*map(str, shortages), *notes])}")
         self.what = what
         self.shortages = shortages
 

@@ -66,7 +66,7 @@ def _host_flows(switch: Switch, policy: Policy, spec: ExternalSpec) -> Iterator[
         return
     known: dict[tuple[WanPort, ...], list[IPv4Network]] = {}
     for name, networks in spec.pools.items():
-        here = _ports(switch, spec.places.get(name, PoolPlace()))
+        here = pool_ports(switch, spec.places.get(name, PoolPlace()))
         known.setdefault(here, []).extend(each for each in networks if isinstance(each, IPv4Network))
     for ports, mine in known.items():
         # The bit comes from a WAN port alone.
@@ -104,7 +104,7 @@ def external_flows(
     for each in placed.job.external:
         if not isinstance(each.address, IPv4Address):
             continue
-        ports = _ports(switch, PoolPlace() if spec is None else spec.place(each.address))
+        ports = pool_ports(switch, PoolPlace() if spec is None else spec.place(each.address))
         if not ports:
             continue
         address = int(each.address)
@@ -121,7 +121,7 @@ def external_flows(
             yield flow(Core.EXTERNAL, t.P_ALLOW, fields, mark, goto=Core.LEARN, actions=outward)
 
 
-def _ports(switch: Switch, place: PoolPlace) -> tuple[WanPort, ...]:
+def pool_ports(switch: Switch, place: PoolPlace) -> tuple[WanPort, ...]:
     """The WAN ports of a switch where a pool's addresses are known: its own, or while that is down the one that takes
     its place as well, since what leaves there is answered there."""
     if place.switch not in (None, switch.name):

@@ -24,7 +24,13 @@ from lark_controller.qos.delivery import (
     at_both,
     deliveries,
 )
-from lark_controller.reconcile.missed_guarantees import MissedGuarantees, Reading, Whose
+from lark_controller.reconcile.missed_guarantees import (
+    MissedGuarantees,
+    Reading,
+    Whose,
+    port_of_switch,
+    uplink_of_worker,
+)
 from lark_controller.reconcile.queues import Promise, Queues
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
@@ -95,10 +101,10 @@ class Guarantees:
         found: dict[Whose, Reading] = {}
         for key, delivery in deliveries(before.counted, now, at_both(before.promised, promised)):
             self._metrics.guarantees_checked.inc()
-            whose = self._whose(datapath, promises[key])
+            whose = self._whose(datapath, key, promises[key])
             text = self._missed(datapath, key, promises[key], delivery) if delivery.missed else ""
             _add(found, whose, delivery, text)
-        standing = [self._whose(datapath, promise) for promise in promises.values()]
+        standing = [self._whose(datapath, key, promise) for key, promise in promises.items()]
         return self._missed_now.read(datapath, found, standing)
 
     def reported(self, host: str, queues: Mapping[tuple[str, str], Delivered]) -> tuple[int, list[Happening]]:
@@ -125,25 +131,30 @@ class Guarantees:
                 if not self._lines.take(host):
                     _missed_event({"host": host, "queue": queue, "job": job}, delivery)
                 text = _sentence(self._called(job), f"uplink {queue} of {host}", delivery)
-            _add(found, Whose(job, called=self._called(job)), delivery, text)
-        standing = [Whose(job) for job, _ in now.counted]
+            _add(found, self._whose_at(host, job, queue), delivery, text)
+        standing = [self._whose_at(host, *key) for key in now.counted]
         return count, self._missed_now.read(host, found, standing)
 
     def _called(self, job_id: str) -> str:
         job = self._loop.directory.by_id.get(job_id)
         return f"job {job_id}" if job is None else f"job {job.called} of {job.owner}"
 
-    def _whose(self, datapath: int, promise: Promise) -> Whose:
+    def _whose(self, datapath: int, key: tuple[str, int], promise: Promise) -> Whose:
+        place = port_of_switch(key[0])
         if promise.job:
-            return Whose(promise.job, called=self._called(promise.job))
-        return Whose(dpid_text(datapath), promise.group or "", f"group {promise.group}")
+            return Whose(promise.job, "", self._called(promise.job), place)
+        return Whose(dpid_text(datapath), promise.group or "", f"group {promise.group}", place)
+
+    def _whose_at(self, host: str, job: str, queue: str) -> Whose:
+        return Whose(job, "", self._called(job), uplink_of_worker(queue, host))
 
     def _missed(self, datapath: int, key: tuple[str, int], promise: Promise, delivery: Delivery) -> str:
         where = {"datapath": dpid_text(datapath), "port": key[0], "queue": key[1]}
         self._metrics.guarantees_missed.inc()
         if not self._lines.take(datapath):
             _missed_event({**where, "job": promise.job, "group": promise.group}, delivery)
-        text = _sentence(self._whose(datapath, promise).called, f"port {key[0]}", delivery)
+        whose = self._whose(datapath, key, promise)
+        text = _sentence(whose.called, whose.place, delivery)
         problem = SwitchProblem(time.time(), f"guarantee missed: {text}", "", promise.job)
         self._loop.switches[datapath].problems.append(problem)
         return text

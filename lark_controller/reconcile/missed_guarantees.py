@@ -34,22 +34,44 @@ _REMEMBERED: Final = 10_000
 # One whose guarantee is missed again and again: so many beginnings at once, and then one in so many seconds.
 _BURST: Final = 4
 _RATE: Final = 1 / 900
+# The same of all places where a job or group has one: a worker names those of its jobs.
+_BURST_OF_ALL: Final = 16
+_RATE_OF_ALL: Final = 4 / 900
 # The group in a line about a core.
 _GROUP: Final = re.compile(r"group (\S+?):? ")
+# The place in a line.
+_PLACE: Final = re.compile(r" at (port .+?|uplink .+? of .+?)(?:: | for [0-9]+ s)")
+# A reservation behind an uplink's name.
+_RESERVATION: Final = re.compile(r"^(uplink [^ /]+)/\S+")
+
+
+# Subject, group and place.
+_Key = tuple[str, str, str]
 
 
 class Whose(NamedTuple):
-    """The one whose guarantee it is: a job's id, or a switch's with a group of its; ``called`` is its name in a
-    sentence."""
+    """The one whose guarantee it is, a job's id or a switch's with a group of its, and the ``place`` of the queue;
+    ``called`` is its name in a sentence."""
 
     subject: str
     group: str = ""
     called: str = ""
+    place: str = ""
 
     @property
-    def key(self) -> Hashable:
-        """Its subject and group alone."""
-        return self.subject, self.group
+    def key(self) -> _Key:
+        """Its subject, group and place alone."""
+        return self.subject, self.group, self.place
+
+
+def port_of_switch(port: str) -> str:
+    """The place of a queue at a switch, in a sentence."""
+    return f"port {port}"
+
+
+def uplink_of_worker(queue: str, host: str) -> str:
+    """The place of a worker's queue, in a sentence: its uplink, behind whose name there may be a reservation's."""
+    return _RESERVATION.sub(r"\1", f"uplink {queue} of {host}")
 
 
 class Reading(NamedTuple):
@@ -78,9 +100,10 @@ class MissedGuarantees:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._of: dict[Hashable, _Miss] = {}
-        self._at: defaultdict[Hashable, set[Hashable]] = defaultdict(set)
+        self._of: dict[_Key, _Miss] = {}
+        self._at: defaultdict[Hashable, set[_Key]] = defaultdict(set)
         self._limits = Buckets(_RATE, _BURST, clock=clock)
+        self._limits_of_all = Buckets(_RATE_OF_ALL, _BURST_OF_ALL, clock=clock)
 
     def load(self, entries: Iterable[AuditEntry], called: Callable[[str], str]) -> None:
         """Go on with those that a controller before has told, from its lines, the oldest first; ``called`` is the name
@@ -89,7 +112,10 @@ class MissedGuarantees:
         for entry in entries:
             found = _GROUP.match(entry.detail)
             group = found[1] if found is not None else ""
-            whose = Whose(entry.subject, group, f"group {group}" if group else called(entry.subject))
+            at = _PLACE.search(entry.detail)
+            place = "" if at is None else _RESERVATION.sub(r"\1", at[1])
+            name = f"group {group}" if group else called(entry.subject)
+            whose = Whose(entry.subject, group, name, place)
             self._forget(whose.key)
             if entry.action == MISSED:
                 self._remember(_Miss(whose, None, now, now, _INTERVAL))
@@ -111,7 +137,7 @@ class MissedGuarantees:
             miss = self._of[key]
             miss.kept += 1
             if miss.kept >= LOOKS:
-                lines.append(self._over(miss, "is promised nothing there any more"))
+                lines.append(self._over(miss, "it is promised nothing there any more"))
         return lines
 
     def look(self, is_live: Callable[[str], bool]) -> list[Happening]:
@@ -120,17 +146,17 @@ class MissedGuarantees:
         for miss in list(self._of.values()):
             unread = now - miss.read
             if not miss.whose.group and not is_live(miss.whose.subject):
-                lines.append(self._over(miss, "is over"))
+                lines.append(self._over(miss, "it is over"))
             elif unread > _UNREAD_INTERVALS * miss.interval + _UNREAD_SECONDS:
                 self._forget(miss.whose.key)
-                words = f"{miss.whose.called}: its queue was not read for {unread:.0f} s; whether it gets what it was"
+                words = f"{_where(miss.whose)}: its queue was not read for {unread:.0f} s; whether it gets what it was"
                 lines.append(Happening(miss.whose.subject, UNREAD, f"{words} promised is not known"))
         return lines
 
     def _read(self, source: Hashable, whose: Whose, reading: Reading) -> list[Happening]:
         now, miss = self._clock(), self._of.get(whose.key)
         if miss is None:
-            if not reading.missed or self._limits.take(whose.key):
+            if not reading.missed or self._limits.take(whose.key) or self._limits_of_all.take(whose.key[:2]):
                 return []
             self._remember(_Miss(whose, source, now, now, reading.seconds))
             return [Happening(whose.subject, MISSED, reading.missed)]
@@ -138,7 +164,7 @@ class MissedGuarantees:
         miss.whose, miss.read, miss.interval = whose, now, reading.seconds
         if not reading.missed:
             miss.kept += 1
-            words = "gets what it was promised, or has no more to send"
+            words = "it gets what it was promised, or has no more to send"
             return [self._over(miss, words)] if miss.kept >= LOOKS else []
         miss.kept = 0
         if now - miss.told < TELL_SECONDS:
@@ -148,7 +174,7 @@ class MissedGuarantees:
 
     def _over(self, miss: _Miss, words: str) -> Happening:
         self._forget(miss.whose.key)
-        return Happening(miss.whose.subject, OVER, f"{miss.whose.called} {words}")
+        return Happening(miss.whose.subject, OVER, f"{_where(miss.whose)}: {words}")
 
     def _remember(self, miss: _Miss) -> None:
         while len(self._of) >= _REMEMBERED:
@@ -162,7 +188,7 @@ class MissedGuarantees:
             miss.source = source
             self._at[source].add(miss.whose.key)
 
-    def _forget(self, key: Hashable) -> None:
+    def _forget(self, key: _Key) -> None:
         miss = self._of.pop(key, None)
         if miss is not None:
             self._leave(miss)
@@ -172,3 +198,7 @@ class MissedGuarantees:
         there.discard(miss.whose.key)
         if not there:
             del self._at[miss.source]
+
+
+def _where(whose: Whose) -> str:
+    return f"{whose.called} at {whose.place}" if whose.place else whose.called

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_common.log import failure
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import Transition
@@ -36,6 +37,16 @@ _AT_ONCE: Final = 8
 _LONGEST: Final = 0.25
 # Jobs that are looked at before other work may go ahead.
 _LOOKED_AT: Final = 256
+
+
+class BothPlaces(NamedTuple):
+    """A connected switch as it is placed ``now``, and ``then`` under another policy, with the names by which jobs may
+    name its worker, and the jobs whose external addresses have room there."""
+
+    now: Switch
+    then: Switch
+    hosts: tuple[str, ...] = ()
+    with_room: frozenset[int] = frozenset()
 
 
 class PolicyChange:
@@ -71,13 +82,23 @@ class PolicyChange:
             if state.link is not None
         }
 
-    def placed_switches(self, policy: Policy) -> list[tuple[Switch, Switch]]:
+    def placed_switches(self, policy: Policy) -> list[BothPlaces]:
         """The connected switches as they are placed now, and as another policy would place them."""
+        desired = self._loop.desired
         return [
-            (self._loop.desired.switches[state.datapath], placed_switch(policy, state.link))
+            BothPlaces(
+                desired.switches[state.datapath],
+                placed_switch(policy, state.link),
+                state.hosts,
+                frozenset(desired.with_room(state.datapath)),
+            )
             for state in self._loop.switches.values()
             if state.link is not None
         ]
+
+    def without_jobs(self, policy: Policy) -> Desired:
+        """The desired state of a policy with what stands now, queues and refusals, and without jobs and switches."""
+        return Desired(policy, self._loop.desired)
 
     def queue_makers(self, policy: Policy) -> list[QueueMaker]:
         """The connected switches, each with what keeps it from making queues under another policy."""
@@ -201,6 +222,8 @@ class PolicyChange:
                 self._sending.forget_connections(placed)
         if state.link is not None:
             state.note_shortcomings(after)
+            for happening in state.note_policy(after):
+                self._loop.note(happening)
         alike = _queues_alike(before.policy, after.policy)
         self._queues.policy_changed(datapath, [placed.job.number for placed in other] if alike else None)
         return len(changes), outcome

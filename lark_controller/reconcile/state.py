@@ -16,7 +16,7 @@ from lark_controller.reconcile.confirmations import Confirmations
 from lark_controller.reconcile.desired_pair import DesiredPair
 from lark_controller.reconcile.dirty import Dirty
 from lark_controller.reconcile.prepared import PreparedDirectory
-from lark_controller.reconcile.switch import SwitchState
+from lark_controller.reconcile.switch import LinksTold, SwitchState
 
 
 class LoopState:
@@ -38,7 +38,16 @@ class LoopState:
         self.directory = Directory() if prepared is None else prepared.directory
         self.pair = DesiredPair(policy, prepared)
         self.switches: dict[int, SwitchState] = {}
+        # The links of switches that are down by the audit trail of a controller before.
+        self.links_told: dict[int, LinksTold] = {}
         self.confirmations = Confirmations()
+
+    def switch_state(self, datapath: int) -> SwitchState:
+        """The state of a switch, which may come for the first time."""
+        if (state := self.switches.get(datapath)) is None:
+            told = self.links_told.pop(datapath, {})
+            state = self.switches[datapath] = SwitchState(datapath, told=told)
+        return state
 
     @property
     def desired(self) -> Desired:

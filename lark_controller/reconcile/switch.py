@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from lark_common.limits import Bucket
 from lark_common.log import INFO, WARNING, event
 from lark_common.runs import Address
-from lark_controller.api.audit import Happening
+from lark_controller.api.audit import AuditEntry, Happening
 from lark_controller.api.switches import SwitchProblem
 from lark_controller.flows import core
 from lark_controller.flows.cookies import Category, counted_by, parse
@@ -33,6 +34,13 @@ LINES_AT_ONCE: Final = 128
 LINES: Final = 1 / 60
 LINK_DOWN: Final = "link down"
 LINK_UP: Final = "link up"
+LINK_UNWATCHED: Final = "link not watched"
+LINK_ACTIONS: Final = (LINK_DOWN, LINK_UP, LINK_UNWATCHED)
+# A link's kind and name in a line of the audit trail.
+_LINK: Final = re.compile(r"(WAN port|uplink|LAN port|port) (.+?) of ")
+_WAN: Final = "WAN port"
+# Links by whether they are WAN ports, which have names of the policy, and by name; with the kind in a sentence.
+LinksTold = dict[tuple[bool, str], str]
 NO_ROLES: Final = (
     "has no roles of controllers (OpenFlow 1.3, section 6.3): it goes on taking what an instance of the controller "
     "sends once another is in charge"
@@ -42,6 +50,26 @@ NO_ROLES: Final = (
 def dpid_text(datapath: int) -> str:
     """A datapath id as 16 hexadecimal digits."""
     return f"{datapath:016x}"
+
+
+def links_told(entries: Iterable[AuditEntry]) -> LinksTold:
+    """The links of a switch that are down by its lines in the audit trail, the oldest first."""
+    told: LinksTold = {}
+    for entry in entries:
+        if entry.action in LINK_ACTIONS and (found := _LINK.match(entry.detail)) is not None:
+            key = found[1] == _WAN, found[2]
+            told.pop(key, None)
+            if entry.action == LINK_DOWN:
+                told[key] = found[1]
+    return told
+
+
+class _Port(NamedTuple):
+    """An uplink or a LAN port of a switch."""
+
+    kind: str
+    number: int
+    up: bool
 
 
 class Proof(NamedTuple):
@@ -61,7 +89,8 @@ class SwitchState:
     marker stands for that until the next full check. ``compared_at`` is when a complete dump was compared last, in
     seconds of a clock that only goes on, and ``proof`` the last comparison that found no difference. ``to_forget`` are
     addresses of jobs that ended while it was away, whose connections it still tracks. ``links`` is True for each of its
-    uplinks and LAN ports that was up when last seen. ``problems`` have happened; ``lacks`` (by sentence) and ``down``
+    uplinks and LAN ports that was up when last seen, and ``told`` are the links of which the audit trail has that they
+    are down, and no end. ``problems`` have happened; ``lacks`` (by sentence) and ``down``
     (by the port's name) are so now.
     """
 
@@ -83,6 +112,8 @@ class SwitchState:
     arrived: set[int] = field(default_factory=set)
     to_forget: set[Address] = field(default_factory=set)
     links: dict[str, bool] | None = None
+    numbers: dict[str, int] = field(default_factory=dict)
+    told: LinksTold = field(default_factory=dict)
     problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
     lacks: dict[str, SwitchProblem] = field(default_factory=dict)
     down: dict[str, SwitchProblem] = field(default_factory=dict)
@@ -107,25 +138,18 @@ class SwitchState:
         self._renew_down(switch)
 
     def note_wan(self, before: Switch | None, now: Switch) -> list[Happening]:
-        """The events of WAN ports that have gone down or come up, each with the port that takes the traffic now."""
+        """The events of WAN ports that are down or up again, each once, with the port that takes the traffic now."""
         noted = []
-        held = {} if before is None else {port.name: port for port in before.wan}
-        names = sorted({*held, *(port.name for port in now.wan)})
-        up = {port.name for port in now.wan if port.up}
-        for name in up:
-            self.down.pop(name, None)
-        for name in names:
-            was = name in held and held[name].up
-            if was == (name in up) or (before is None and name in up):
+        up = {port.name: port.up for port in now.wan}
+        for name in sorted({*up, *(() if before is None else (port.name for port in before.wan))}):
+            if up.get(name):
+                self.down.pop(name, None)
+                noted += self._end(LINK_UP, (True, name), f"WAN port {name} of {now.name} is up again")
                 continue
             by = _instead(now, name)
-            if name in up:
-                self._log("WAN port up again", port=name)
-                noted.append(self._happening(LINK_UP, f"WAN port {name} of {now.name} is up again"))
-            else:
-                self._log("WAN port down", level=WARNING, port=name, instead=by)
+            if (True, name) not in self.told or name not in self.down:
                 self.down[name] = SwitchProblem(time.time(), f"WAN port {name} is down; {by}")
-                noted.append(self._happening(LINK_DOWN, f"WAN port {name} of {now.name} is down; {by}"))
+            noted += self._begin((True, name), _WAN, f"WAN port {name} of {now.name} is down; {by}", instead=by)
         self._renew_down(now)
         return noted
 
@@ -137,43 +161,86 @@ class SwitchState:
                 self.down[port.name] = replace(problem, problem=said)
 
     def note_links(self, link: SwitchLink, now: Switch) -> list[Happening]:
-        """Note that an uplink or a LAN port has gone down or come up since it was seen last."""
+        """Note that an uplink or a LAN port is down or up again, each once."""
         noted = []
         ports = self._watched(now)
         there = frozenset(link.features.ports.names)
         # One that the policy calls neither any longer has gone nowhere.
-        before = {name: was for name, was in (self.links or {}).items() if name in ports or name not in there}
-        for name, (kind, up) in ports.items():
-            if up:
-                self.down.pop(name, None)
-            elif name not in self.down:
-                self.down[name] = SwitchProblem(time.time(), f"{kind} {name} of {now.name} is down")
-        for name, was in before.items():
-            kind, up = ports.get(name, ("port", False))
-            if was == up:
-                continue
-            text = f"{kind} {name} of {now.name} is {'up again' if up else 'down' if name in ports else 'gone'}"
-            self._log("link up again" if up else "link down", port=name)
-            noted.append(self._happening(LINK_UP if up else LINK_DOWN, text))
-            if name not in ports:
-                self.down[name] = SwitchProblem(time.time(), text)
+        before = [name for name in self.links or {} if name in ports or name not in there]
         gone = [name for name in before if name not in ports]
+        called = {port.number: name for name, port in ports.items()}
+        for name in list(gone):
+            key, other = (False, name), called.get(self.numbers.get(name, -1))
+            if key in self.told and self.links and not self.links[name] and other is not None:
+                # The port goes on under another name.
+                gone.remove(name)
+                self.down.pop(name, None)
+                kind = ports[other].kind
+                noted += self._end(LINK_UNWATCHED, key, f"{kind} {name} of {now.name} is called {other} now")
+        for name, port in ports.items():
+            text = f"{port.kind} {name} of {now.name} is"
+            if port.up:
+                self.down.pop(name, None)
+                noted += self._end(LINK_UP, (False, name), f"{text} up again")
+            else:
+                if name not in self.down:
+                    self.down[name] = SwitchProblem(time.time(), f"{text} down")
+                noted += self._begin((False, name), port.kind, f"{text} down")
+        for name in gone:
+            text = f"port {name} of {now.name} is gone"
+            if told := self._begin((False, name), "port", text):
+                noted += told
+                self.down[name] = SwitchProblem(time.time(), text)
         # The switch names its ports, and may give each another name again and again.
         for name in gone[:-KEPT_PROBLEMS]:
             self.down.pop(name, None)
+            self.told.pop((False, name), None)
         self.links = {
             **dict.fromkeys(gone[-KEPT_PROBLEMS:], False),
-            **{name: up for name, (_, up) in ports.items()},
+            **{name: port.up for name, port in ports.items()},
         }
+        self.numbers = {name: port.number for name, port in ports.items()}
         return noted
 
-    def _watched(self, now: Switch) -> dict[str, tuple[str, bool]]:
-        """Its uplinks and LAN ports by name: the kind, and whether it is up."""
+    def note_policy(self, desired: Desired) -> list[Happening]:
+        """Note which links are down of those that a policy has here, and end what was told of others."""
+        if self.link is None:
+            return []
+        switch, noted = desired.switches[self.datapath], list[Happening]()
+        ports, there = self._watched(switch), frozenset(self.link.features.ports.names)
+        spec = desired.policy.switches.get(self.datapath)
+        wan = {port.name for port in switch.wan} | ({*spec.ports} if spec is not None else set())
+        for (is_wan, name), kind in list(self.told.items()):
+            if name in wan if is_wan else name in ports or name not in there:
+                continue
+            text = f"{kind} {name} of {switch.name} is down, and no link of the policy any more"
+            noted += self._end(LINK_UNWATCHED, (is_wan, name), text)
+        return [*noted, *self.note_wan(None, switch), *self.note_links(self.link, switch)]
+
+    def _begin(self, key: tuple[bool, str], kind: str, text: str, **fields: object) -> list[Happening]:
+        """The line that a link is down, where there is none yet."""
+        if key in self.told:
+            return []
+        self.told[key] = kind
+        level = WARNING if key[0] else INFO
+        self._log("WAN port down" if key[0] else "link down", level=level, port=key[1], **fields)
+        return [self._happening(LINK_DOWN, text)]
+
+    def _end(self, action: str, key: tuple[bool, str], text: str) -> list[Happening]:
+        """The line that ends another, where a link was told as down."""
+        if self.told.pop(key, None) is None:
+            return []
+        if action == LINK_UP:
+            self._log("WAN port up again" if key[0] else "link up again", port=key[1])
+        return [self._happening(action, text)]
+
+    def _watched(self, now: Switch) -> dict[str, _Port]:
+        """Its uplinks and LAN ports by name."""
         kinds = {**dict.fromkeys(now.uplinks, "uplink"), **dict.fromkeys(now.lan, "LAN port")}
         if self.link is None:
             return {}
         found = [self.link.features.ports.get(number) for number in sorted(kinds)]
-        return {port.name: (kinds[port.number], port.up) for port in found if port is not None}
+        return {port.name: _Port(kinds[port.number], port.number, port.up) for port in found if port is not None}
 
     @property
     def all_problems(self) -> list[SwitchProblem]:

@@ -99,14 +99,14 @@ class SwitchEvents:
         """True where a switch's marker shows that it holds its whole program; it is not reported as connected yet."""
         if link.marker is None or link.marker[0].fingerprint == NO_PROGRAM:
             return False
-        state = self._loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
+        state = self._loop.switch_state(link.datapath)
         self._place(state, link)
         self._markers.place(link, state.hosts)
         return self._markers.agrees(link)
 
     def leftovers(self, link: SwitchLink, dump: Dump) -> list[FlowKey]:
         """The flows of a dump that a switch should not hold; it is not reported as connected yet."""
-        state = self._loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
+        state = self._loop.switch_state(link.datapath)
         self._place(state, link, dump)
         wanted = self._loop.desired_of(link.datapath).program(link.datapath).flows
         return sorted(key for key in dump.program.flows if key not in wanted)
@@ -126,7 +126,7 @@ class SwitchEvents:
         """Handle a switch that has connected, with its dump: compare, and send the difference. Without a dump, its
         marker has shown that there is none."""
         loop = self._loop
-        state = loop.switches.setdefault(link.datapath, SwitchState(link.datapath))
+        state = loop.switch_state(link.datapath)
         left = state.since
         state.link, state.compared, state.in_sync, state.trusted = link, False, False, False
         state.since = time.time()
@@ -138,7 +138,7 @@ class SwitchEvents:
         if left is not None:
             text = f"{switch.name} is connected again after {state.since - left:.0f} s"
             loop.note(Happening(dpid_text(link.datapath), SWITCH_RETURNED, text))
-        for happening in (*state.note_wan(None, switch), *state.note_links(link, switch)):
+        for happening in state.note_policy(loop.desired_of(link.datapath)):
             loop.note(happening)
         self._reactions.switch_gone(link.datapath)
         if dump is not None:

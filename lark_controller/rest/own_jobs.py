@@ -24,7 +24,7 @@ from lark_controller.rest.problems import Problem
 
 CONTRADICTED: Final = "the pool contradicts its registration"
 # Of these entries the details are the job's own; of a quarantine, or a run that took its slot, they name other jobs.
-_DETAILED: Final = frozenset({"register", "update", "end", "address", "limit met"})
+_DETAILED: Final = frozenset({"register", "update", "end", "address", "associate", "dissociate", "limit met"})
 # Actors that are no person and no token.
 _NOBODY: Final = frozenset({"controller", "lark"})
 

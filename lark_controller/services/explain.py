@@ -257,9 +257,9 @@ class _Walk:
                 return self._verdict("dropped", self._dropped(here, result))
             if target is not None and datapath == target.datapath:
                 if target.port in result.ports:
-                    return self._verdict(
-                        "forwarded", f"{here.switch.name} hands it to job {self.ends.called(target.job)}"
-                    )
+                    by = self.ends.where_it_comes_by()
+                    called = self.ends.called(target.job)
+                    return self._verdict("forwarded", f"{here.switch.name} hands it to job {called}{by}")
                 if here.switch.is_edge and not set(result.ports) & set(here.switch.uplinks):
                     return self._verdict("dropped", f"{here.switch.name} does not hand it to the job")
             if here.switch.is_core and not self.local:

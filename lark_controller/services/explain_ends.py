@@ -11,6 +11,7 @@ from lark_common.errors import AdError, NotFoundError
 from lark_common.runs import Address, NetworkType
 from lark_common.worker_rules import RULED, WorkerRules
 from lark_controller.flows.desired import Desired
+from lark_controller.flows.external import pool_ports
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.wan import local_networks
 from lark_controller.jobs.external import External, Opening
@@ -26,7 +27,8 @@ class Ends:
     external address of the receiving job where that is what is called, ``outward`` that of the sending one. ``closed``
     are those, by the job's number, that a switch lacks, with the reasons. ``gateway`` is the reason why no Linux
     gateway has the translation yet (``""``: one has), None where cores translate or nothing is translated. ``behind``
-    are the hosts of ``rules`` that have not confirmed these yet.
+    are the hosts of ``rules`` that have not confirmed these yet. ``entries`` are the WAN ports by which packets for the
+    external address that is called may come, and ``shut`` the others, both in words and empty where there are none.
     """
 
     src: Address
@@ -39,6 +41,8 @@ class Ends:
     closed: Mapping[int, Mapping[Address, str]] = field(default_factory=lambda: MappingProxyType({}))
     gateway: str | None = None
     behind: frozenset[str] = frozenset()
+    entries: tuple[str, ...] = ()
+    shut: tuple[str, ...] = ()
 
     def called(self, job: Job, owner: str | None = None) -> str:
         """CLUSTER.PROC of the job at an end, with its access point where the job at the other one (of this owner) has
@@ -59,6 +63,15 @@ class Ends:
         jobs = [placed.job for placed in (self.src_job, self.dst_job) if placed is not None]
         late = [job.host for job in jobs if job.host in self.behind and owner in (None, job.owner)]
         return f" (until worker {late[0]} has these rules, those of before hold there)" if late else ""
+
+    def where_it_comes_by(self, owner: str | None = None) -> str:
+        """The words where a call of an external address passes by some WAN ports alone (``""``: by all); to an
+        ``owner`` without the names of switches."""
+        if not self.shut:
+            return ""
+        if owner is not None:
+            return ", where it comes by the WAN port where its pool is; at others it is dropped"
+        return f", where it comes by {', '.join(self.entries)}: at {', '.join(self.shut)} it is dropped"
 
     @property
     def inside(self) -> Address:
@@ -96,10 +109,25 @@ def ends_of(
             ends = Ends(_own(source, pair[0][0]), pair[1][0], source, target, rules, inward, outward, closed)
             job = ends.translated
             if job is None or next(desired.translating(job), None) is not None:
-                return ends
+                return _with_entries(desired, ends)
             return replace(ends, gateway=untranslated(job.job.number))
     one, other = (text if job is None else job.called for text, (_, job) in ((src, first), (dst, second)))
     raise AdError("", f"{one} and {other} have no address of the same IP version")
+
+
+def _with_entries(desired: Desired, ends: Ends) -> Ends:
+    """The ends with the WAN ports by which a call may come."""
+    spec = desired.policy.external
+    if spec is None or ends.inward is None or ends.dst.version == 6:
+        return ends
+    place = spec.place(ends.inward.address)
+    entries: list[str] = []
+    shut: list[str] = []
+    for switch in sorted(desired.switches.values(), key=lambda each: each.name):
+        here = pool_ports(switch, place) if switch.is_core else ()
+        for wan in switch.wan if switch.is_core else ():
+            (entries if wan in here else shut).append(f"{wan.name} of {switch.name}")
+    return replace(ends, entries=tuple(entries), shut=tuple(shut))
 
 
 def is_local(desired: Desired, address: Address) -> bool:

@@ -39,6 +39,8 @@ def explained_to(owner: str, ends: Ends, whole: Explanation) -> Explanation:
     reason = _REASONS[whole.verdict]
     if whole.verdict == "dropped" and (by := _closed(ends, owner)) is not None:
         reason = f"{reason}: {by}"
+    if whole.verdict == "forwarded":
+        reason += ends.where_it_comes_by(owner)
     if ends.gateway and waits_for_gateway(ends, whole):
         reason = ends.gateway
     elif (until := ends.until_confirmed()) and whole.reason.endswith(until):

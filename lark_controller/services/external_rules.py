@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from lark_common.errors import ExternalAddressError
 from lark_common.runs import AddressType, NetworkType
@@ -102,10 +102,23 @@ def why_nameless(policy: Policy | None, job: Job, has: External) -> str:
     return "" if name.text == has.name else f"the policy names it {name.text} now"
 
 
-def losses(policy: Policy, job: Job) -> Iterator[str]:
-    """The sentences of a plan on what a policy takes from a live job."""
+class Kept(NamedTuple):
+    """The external addresses that a live job keeps under another policy, and sentences on what it loses."""
+
+    external: tuple[External, ...]
+    losses: tuple[str, ...] = ()
+
+
+def kept(policy: Policy, job: Job) -> Kept:
+    """The external addresses of a live job under a policy. None comes by a policy alone: a job has to ask."""
+    keeps: list[External] = []
+    losses: list[str] = []
     for each in job.external:
         if reason := why_over(policy, job, each):
-            yield f"loses external address {each.address}: {reason}"
+            losses.append(f"loses external address {each.address}: {reason}")
         elif reason := why_nameless(policy, job, each):
-            yield f"loses the name {each.name}: {reason}"
+            losses.append(f"loses the name {each.name}: {reason}")
+            keeps.append(each._replace(name=""))
+        else:
+            keeps.append(each)
+    return Kept(tuple(keeps), tuple(losses)) if losses else Kept(job.external)

@@ -157,13 +157,19 @@ class PolicyInForce:
             with self._lock:
                 old = self.policy
                 change = self._reconciler.policy_change
-                jobs, switches, makers = self._loop.call(
-                    lambda: (self._reconciler.jobs(), change.placed_switches(new), change.queue_makers(new))
+                jobs, switches, makers, before, after = self._loop.call(
+                    lambda: (
+                        self._reconciler.jobs(),
+                        change.placed_switches(new),
+                        change.queue_makers(new),
+                        change.without_jobs(old),
+                        change.without_jobs(new),
+                    )
                 )
             names = needed_attributes(new)
             if not self._covers(names):
                 jobs = with_facts(self._store, self._wider(names), jobs, pace.keep)
-            made = planning.plan(old, new, jobs, switches, pace)
+            made = planning.plan(before, after, jobs, switches, pace)
             capacities = self._store.reservations.worker_capacities()
             hosts = {*capacities, *(job.host for job in jobs)}
             warnings = (

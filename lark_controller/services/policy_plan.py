@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from lark_common.errors import AdError, BusyError
@@ -23,8 +24,9 @@ from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Decision, Policy, Reach
+from lark_controller.reconcile.policy_change import BothPlaces
 from lark_controller.services.described_job import check_networks, check_switch
-from lark_controller.services.external_rules import losses
+from lark_controller.services.external_rules import kept
 from lark_controller.services.plan_differences import Differences
 
 SAMPLE = 20
@@ -74,16 +76,25 @@ class Pace:
 
 
 def plan(
-    old: Policy, new: Policy, jobs: Sequence[Job], switches: Iterable[tuple[Switch, Switch]], pace: Pace | None = None
+    before: Desired, after: Desired, jobs: Sequence[Job], switches: Iterable[BothPlaces], pace: Pace | None = None
 ) -> Plan:
-    """The plan for live jobs and connected switches, each as it is placed under the old and the new policy.
+    """The plan for live jobs and connected switches. ``before`` and ``after`` are the desired states of the old and the
+    new policy with what stands now, still without jobs and switches, which they get here.
 
     Raises BusyError where it takes longer than its ``pace``.
     """
     pace = Pace(MAX_SECONDS) if pace is None else pace
-    pairs = sorted(switches, key=lambda pair: pair[1].name)
-    before, was = _desired_of(old, jobs, [pair[0] for pair in pairs], pace)
-    after, will = _desired_of(new, jobs, [pair[1] for pair in pairs], pace)
+    old, new = before.policy, after.policy
+    places = sorted(switches, key=lambda each: each.then.name)
+    was = _fill(before, jobs, [each._replace(then=each.now) for each in places], pace)
+    will = _fill(after, jobs, places, pace)
+    losses: dict[int, tuple[str, ...]] = {}
+    for job in jobs:
+        if job.external and (keeps := kept(new, job)).losses:
+            pace.step()
+            # As the change has it: addresses are judged once the policy is in force.
+            after.put(replace(job, external=keeps.external), will[job.number])
+            losses[job.number] = keeps.losses
     differences = Differences(old, new)
     changed = [
         JobChange(job.id, job.owner, found, job.cluster, job.proc, job.run.global_job_id)
@@ -91,13 +102,13 @@ def plan(
         if (
             found := (
                 *differences.of(was[job.number], will[job.number]),
-                *losses(new, job),
+                *losses.get(job.number, ()),
                 *_closed(before, after, job),
             )
         )
     ]
     plans = []
-    then = [pair[1] for pair in pairs]
+    then = [each.then for each in places]
     warnings = [*_turned_away(new, jobs, pace), *_untracked(new, then), *_cut_off(new, then)]
     refusals = [
         f"job {placed.job.called}: {why}"
@@ -105,7 +116,7 @@ def plan(
         for placed in after.ruled_at(host)
         if (why := unsupported(new, placed.job, placed.decision))
     ][:MAX_JOBS]
-    for _, switch in pairs:
+    for switch in then:
         pace.step()
         program, there = after.build(switch.datapath), before.build(switch.datapath)
         changes = diff(program, there)
@@ -201,22 +212,21 @@ def _effects(changed: Iterable[JobChange]) -> tuple[Effect, ...]:
     )
 
 
-def _desired_of(
-    policy: Policy, jobs: Sequence[Job], switches: list[Switch], pace: Pace
-) -> tuple[Desired, dict[int, Decision]]:
-    desired, decider = Desired(policy), Decider(policy, pace.step)
+def _fill(desired: Desired, jobs: Sequence[Job], places: Iterable[BothPlaces], pace: Pace) -> dict[int, Decision]:
+    """Put jobs, and switches as they are placed then; returns what is decided of each job."""
+    decider = Decider(desired.policy, pace.step)
     decisions: dict[int, Decision] = {}
     # Many jobs have one decision.
-    kept: set[int] = set()
+    known: set[int] = set()
     for job in jobs:
         decision = decisions[job.number] = decider.of(job)
-        pace.keep(0 if id(decision) in kept else decision.size)
-        kept.add(id(decision))
+        pace.keep(0 if id(decision) in known else decision.size)
+        known.add(id(decision))
         desired.put(job, decision)
-    for switch in switches:
+    for each in places:
         pace.step()
-        desired.set_switch(switch, (switch.name,))
-    return desired, decisions
+        desired.place_switch(each.then, each.hosts, each.with_room)
+    return decisions
 
 
 def _switch_plan(switch: Switch, changes: Changes, program: Program, there: Program) -> SwitchPlan:

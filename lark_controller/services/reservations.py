@@ -30,6 +30,7 @@ from lark_controller.services.link_watch import LinkWatch
 from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBookings
 from lark_controller.services.own_changes import OwnChanges, is_renewal
 from lark_controller.services.past_reservations import PastReservations
+from lark_controller.services.queueless import Queueless
 from lark_controller.services.unanswered_reservations import UnansweredReservations
 from lark_controller.store import Store
 
@@ -51,6 +52,7 @@ class Reservations:
         self._feed = feed
         self._find: Finder = feed.find
         self._nodes = NodePatterns(feed.find)
+        self._queueless = Queueless(feed)
         self._lock = feed.lock
         self._policy: Policy | None = None
         self._topology: Topology | None = None
@@ -186,9 +188,9 @@ class Reservations:
         return min((each.capacity / KILO for each in path), default=None)
 
     def judged(self, error: AdmissionError) -> AdmissionError:
-        """The error with what the site chose for jobs that are refused."""
-        spec = None if self._topology is None else self._topology.spec
-        error.idle = spec is not None and spec.refused is Refused.IDLE
+        """The error with what the site chose for jobs that are refused, and why there is no room."""
+        error = self._queueless.explained(error, self._policy, self._topology)
+        error.idle = self._topology is not None and self._topology.spec.refused is Refused.IDLE
         return error
 
     def reserve(self, wish: Wish, actor: str, of_job: bool) -> Reservation:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lark_common.errors import PolicyError
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.placement import Switch, place_switch
 from lark_controller.jobs.job import Facts
 from lark_controller.policies import predicate
@@ -14,6 +15,7 @@ from lark_controller.policies.decide import decide
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
 from lark_controller.qos.warnings import policy_warnings
+from lark_controller.reconcile.policy_change import BothPlaces
 from lark_controller.services.policy_plan import Pace, plan
 from tests.fixtures.work import assert_linear
 
@@ -128,7 +130,8 @@ def work(text: str) -> None:
         str(error)
         return
     policy_warnings(policy)
-    plan(EMPTY, policy, [], [(switch(EMPTY), switch(policy))], Pace(1e9, lambda: 0.0))
+    places = [BothPlaces(switch(EMPTY), switch(policy))]
+    plan(Desired(EMPTY), Desired(policy), [], places, Pace(1e9, lambda: 0.0))
     decide(FACTS, policy)
 
 

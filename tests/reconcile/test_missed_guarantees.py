@@ -17,12 +17,12 @@ from lark_controller.reconcile.missed_guarantees import (
     Whose,
 )
 
-JOB = Whose("88e70ea0b425ce1e", called="job 103.0 of alice")
-CMS = Whose("00000000000000c0", "cms", "group cms")
-OTHER = Whose("00000000000000c0", "atlas", "group atlas")
+JOB = Whose("88e70ea0b425ce1e", called="job 103.0 of alice", place="uplink u of w")
+CMS = Whose("00000000000000c0", "cms", "group cms", "port wan")
+OTHER = Whose("00000000000000c0", "atlas", "group atlas", "port wan")
 TEXT = "job 103.0 of alice got 1.0 of 10 Mb/s at uplink u of w for 60 s, and had more to send"
 GROUP_TEXT = "group cms got 1.0 of 10 Mb/s at port wan for 60 s, and had more to send"
-PROMISED = "gets what it was promised, or has no more to send"
+PROMISED = "it gets what it was promised, or has no more to send"
 
 
 class Told(MissedGuarantees):
@@ -54,7 +54,7 @@ def test_the_beginning_and_the_end_are_told_once(whose: Whose, text: str) -> Non
     assert [told.sees(each, whose) for each in ("", text, "", "", "", "")] == [[], [], [], [OVER], [], []]
     assert told.lines == [
         Happening(whose.subject, MISSED, text),
-        Happening(whose.subject, OVER, f"{whose.called} {PROMISED}"),
+        Happening(whose.subject, OVER, f"{whose.called} at {whose.place}: {PROMISED}"),
     ]
     assert told.looks(lambda _job: False) == []
     assert told.sees(text, whose) == [MISSED]
@@ -71,7 +71,7 @@ def test_it_ends_with_the_job_once() -> None:
     told.sees(TEXT)
     assert told.looks() == []
     assert [told.looks(lambda _job: False) for _ in range(2)] == [[OVER], []]
-    assert told.lines[-1] == Happening(JOB.subject, OVER, "job 103.0 of alice is over")
+    assert told.lines[-1] == Happening(JOB.subject, OVER, "job 103.0 of alice at uplink u of w: it is over")
 
 
 def test_it_ends_where_the_policy_promises_nothing_any_more() -> None:
@@ -80,7 +80,7 @@ def test_it_ends_where_the_policy_promises_nothing_any_more() -> None:
     read = [told.read(0xC0, {}, promised) for promised in (None, [OTHER], None, [CMS], [OTHER], [OTHER])]
     # Where it is not known what is promised nothing is over; a queue may be made anew between two readings.
     assert [len(each) for each in read] == [0, 0, 0, 0, 1, 0]
-    assert read[4] == [Happening(CMS.subject, OVER, "group cms is promised nothing there any more")]
+    assert read[4] == [Happening(CMS.subject, OVER, "group cms at port wan: it is promised nothing there any more")]
 
 
 def test_of_one_that_nobody_reads_any_more_that_is_told() -> None:
@@ -91,7 +91,8 @@ def test_of_one_that_nobody_reads_any_more_that_is_told() -> None:
     told.now += 100.0
     assert [told.looks() for _ in range(2)] == [[UNREAD], []]
     assert told.lines[-1].detail == (
-        "job 103.0 of alice: its queue was not read for 300 s; whether it gets what it was promised is not known"
+        "job 103.0 of alice at uplink u of w: its queue was not read for 300 s; whether it gets what it was promised is"
+        " not known"
     )
 
 
@@ -100,9 +101,9 @@ def test_a_controller_that_takes_over_tells_the_ends_of_those_that_were_told_bef
         (MISSED, JOB.subject, TEXT),
         (MISSED, CMS.subject, GROUP_TEXT),
         (MISSED, CMS.subject, GROUP_TEXT.replace("cms", "atlas")),
-        (UNREAD, CMS.subject, "group atlas: its queue was not read for 300 s; whether it gets"),
+        (UNREAD, CMS.subject, "group atlas at port wan: its queue was not read for 300 s; whether it gets"),
         (MISSED, "1" * 16, TEXT),
-        (OVER, "1" * 16, f"job 104.0 of alice {PROMISED}"),
+        (OVER, "1" * 16, f"job 104.0 of alice at uplink u of w: {PROMISED}"),
         (MISSED, "2" * 16, TEXT),
     ]
     told = Told()
@@ -114,9 +115,9 @@ def test_a_controller_that_takes_over_tells_the_ends_of_those_that_were_told_bef
     assert [told.sees("", CMS, 0xC0), told.sees("", CMS, 0xC0)] == [[], [OVER]]
     assert [told.sees("", OTHER, 0xC0), told.sees("", OTHER, 0xC0)] == [[], []]
     assert [(each.subject, each.detail) for each in told.lines] == [
-        ("2" * 16, f"job {'2' * 16} is over"),
-        (JOB.subject, f"job 103.0 of alice {PROMISED}"),
-        (CMS.subject, f"group cms {PROMISED}"),
+        ("2" * 16, f"job {'2' * 16} at uplink u of w: it is over"),
+        (JOB.subject, f"job 103.0 of alice at uplink u of w: {PROMISED}"),
+        (CMS.subject, f"group cms at port wan: {PROMISED}"),
     ]
 
 
@@ -126,3 +127,42 @@ def test_one_that_comes_and_goes_does_not_fill_the_trail() -> None:
     # 10 hours: four at once, and one in a quarter of an hour; each has its end.
     assert found == [MISSED, OVER] * (len(found) // 2)
     assert 2 * 40 <= len(found) <= 2 * 46
+
+
+def test_each_port_has_its_own_beginning_and_end() -> None:
+    told = Told()
+    for one, sentence, source in ((JOB, TEXT, "w"), (CMS, GROUP_TEXT, 0xC0)):
+        more = one._replace(place=one.place.replace("u of", "v of").replace("wan", "wan-fast"))
+        other = sentence.replace(one.place, more.place)
+
+        def reads(*missed: str, which: tuple[Whose, Whose] = (one, more), at: object = source) -> list[Happening]:
+            told.now += 60.0
+            found = {whose: Reading(60.0, text) for whose, text in zip(which, missed, strict=True)}
+            return told.read(at, found, which)
+
+        assert [each.detail for each in reads(sentence, "")] == [sentence]
+        # The second begins within the hour of the first, and goes on when that has its end.
+        assert [each.detail for each in reads(sentence, other)] == [other]
+        assert reads("", other) == []
+        assert [each.detail for each in reads("", other)] == [f"{one.called} at {one.place}: {PROMISED}"]
+        assert reads("", "") == []
+        assert [each.detail for each in reads("", "")] == [f"{one.called} at {more.place}: {PROMISED}"]
+
+
+def test_the_next_controller_knows_the_ports() -> None:
+    more = JOB._replace(place="uplink v of w")
+    trail = [(MISSED, TEXT.replace("uplink u", "uplink u/7")), (MISSED, TEXT.replace("uplink u", "uplink v"))]
+    trail += [(OVER, f"{JOB.called} at {JOB.place}: {PROMISED}")]
+    told = Told()
+    entries = [
+        AuditEntry(number, 0.0, "controller", *(each[0], JOB.subject, each[1])) for number, each in enumerate(trail)
+    ]
+    told.load(entries, lambda job: f"job {job}")
+    assert [told.sees("", JOB), told.sees("", JOB)] == [[], []]
+    assert [told.sees("", more), told.sees("", more)] == [[], [OVER]]
+
+
+def test_a_worker_that_names_many_uplinks_does_not_fill_the_trail() -> None:
+    told = Told()
+    found = [told.sees(TEXT, JOB._replace(place=f"uplink u{number} of w")) for number in range(200)]
+    assert found.count([MISSED]) < 16 + 200 * 60 // 225 + 2

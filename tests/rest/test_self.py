@@ -212,6 +212,17 @@ def test_no_answer_has_a_word_of_anybody_else(api: Api) -> None:
     assert (entries[0]["action"], entries[0]["actor"], entries[0]["detail"]) == ("quarantine", "", "")
 
 
+def test_entries_on_a_jobs_own_external_address_are_shown_as_they_are(api: Api) -> None:
+    alice, _ = ids(api)
+    for action, detail in (("associate", "203.0.113.66 of pool public: tcp/80"), ("no external address", "of bob")):
+        api.controls.audit.note("carol", action, alice, detail)
+    entries = show(api, f"/v1/audit?subject={alice}").json["entries"][:2]
+    assert [(each["action"], each["actor"], each["detail"]) for each in entries] == [
+        ("no external address", "", ""),
+        ("associate", "", "203.0.113.66 of pool public: tcp/80"),
+    ]
+
+
 def test_cursors_of_others_lists_reveal_nothing(api: Api) -> None:
     for number in range(3, 6):
         api.register(number, "bob")

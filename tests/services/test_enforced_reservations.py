@@ -6,13 +6,20 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from fake_switch.switch import FakeNetwork
+from lark_common.errors import CapacityError
 from lark_common.worker_rules import WaysOut
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job, JobState
+from lark_controller.reconcile.queue_obstacles import NO_DATABASE
 from lark_controller.reconcile.workers import LATE
-from tests.fixtures.controllers import running, until
+from tests.fixtures.controllers import an_edge, connect, network, running, until
 from tests.services.test_reservations import POLICY, start
+
+__all__ = ["network"]
 
 OUT = WaysOut({"eth0": 1000.0})
 BRIDGED = 'LarkNetworkType = "bridge"\nAvailBandwidth = 1000'
@@ -87,3 +94,22 @@ def test_a_rate_that_its_worker_is_setting_is_under_way_and_not_pending(tmp_path
 async def _late(controller: Controller) -> None:
     for _ in controller._reconciler.workers.note_late(math.inf):
         pass
+
+
+def test_who_is_refused_hears_of_jobs_that_hold_the_link_without_a_queue(tmp_path: Path, network: FakeNetwork) -> None:
+    guaranteed = POLICY.replace("topology:", "  - bandwidth: {mode: guarantee}\ntopology:") + "edge: {speed: 1Gbit}\n"
+    with running(tmp_path, guaranteed) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        first = start(controller, 1, rate=800)
+        until(lambda: NO_DATABASE in controller.jobs.found(first.id).reason)
+        with pytest.raises(CapacityError, match="no room") as refused:
+            start(controller, 2, rate=800)
+        assert str(refused.value).endswith(
+            "has 200 of 1000 Mb/s left, and 800 are asked; of link access:worker1 1 pending job has a part reserved, "
+            f"and no queue: {NO_DATABASE}"
+        )
+        # It keeps its part: with the next start it has its queue, and nobody is there instead.
+        assert controller.jobs.live(first.id) is not None
+        controller.jobs.end(first.id, "test")
+        assert start(controller, 3, rate=800).live

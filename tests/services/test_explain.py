@@ -337,7 +337,10 @@ def test_a_call_is_explained_by_the_wan_port_where_its_pool_is(tmp_path: Path, n
         connect(network, controller, FakeSwitch(0xC2, {1: "l", 2: "w", 3: "f"}))
         controller.jobs.confirm(alice.id, 20)
         found = controller.switches.explain("192.0.2.1", "198.51.100.64", PATIENCE)
-        assert (found.verdict, found.reason) == ("forwarded", "fake 0000000000000001 hands it to job 1.0"), found.steps
+        by = "where it comes by wan-fast of core2: at wan of core1, wan-fast of core1, wan of core2 it is dropped"
+        assert (found.verdict, found.reason) == ("forwarded", f"fake 0000000000000001 hands it to job 1.0, {by}")
+        owners = controller.switches.explain("192.0.2.1", "198.51.100.64", PATIENCE, "alice").reason
+        assert owners.endswith(", where it comes by the WAN port where its pool is; at others it is dropped")
         assert any(step.where == "core2 classify" and "external address" in step.text for step in found.steps)
         assert not any(step.where.startswith("core1") for step in found.steps)
 

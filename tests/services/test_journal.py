@@ -172,8 +172,64 @@ def test_a_port_that_is_no_link_any_longer_has_neither_gone_nor_come(tmp_path: P
         until(lambda: len(lines(controller, CORE)) >= 2)
         assert [detail for _, detail in lines(controller, CORE)] == [
             "WAN port wan-fast of core1 is down; nothing takes its place",
+            "WAN port wan-fast of core1 is down, and no link of the policy any more",
             "WAN port wan of core1 is down; nothing takes its place",
         ]
+
+
+def test_a_link_that_a_policy_has_no_more_has_its_end_and_begins_anew(tmp_path: Path, network: FakeNetwork) -> None:
+    fewer = POLICY.replace("ports: {lan: 1, wan: 2, wan-fast: 3}", "ports: {lan: 1, wan: 2}")
+    with running(tmp_path, POLICY) as controller:
+        core = a_core()
+        connect(network, controller, core)
+
+        def becomes(up: bool) -> None:
+            network.run(partial(core.change_port, replace(core.ports[3], up=up)))
+
+        def told(*expected: str) -> None:
+            until(lambda: actions(controller, CORE) == [f"link {each}" for each in expected])
+
+        becomes(False)
+        told("down")
+        controller.policy.put(fewer, "test")
+        told("down", "not watched")
+        becomes(True)
+        controller.policy.put(POLICY, "test")
+        becomes(False)
+        told("down", "not watched", "down")
+        # It is down when it is watched again.
+        controller.policy.put(fewer, "test")
+        told("down", "not watched", "down", "not watched")
+        controller.policy.put(POLICY, "test")
+        told("down", "not watched", "down", "not watched", "down")
+        assert {each.problem for each in controller.switches.find(CORE).problems} == {
+            "WAN port wan-fast is down; nothing takes its place"
+        }
+        becomes(True)
+        told("down", "not watched", "down", "not watched", "down", "up")
+        # The next controller knows that it was told, and so it ends while the switch is away.
+        becomes(False)
+        told("down", "not watched", "down", "not watched", "down", "up", "down")
+    with running(tmp_path, POLICY) as controller:
+        connect(network, controller, core)
+        until(lambda: controller.switches.find(CORE).problems != ())
+        network.run(core.disconnect)
+        until(lambda: actions(controller, CORE)[7:] == ["switch gone"])
+        core.ports[3] = replace(core.ports[3], up=True)
+        connect(network, controller, core)
+        until(lambda: actions(controller, CORE)[7:] == ["switch gone", "switch returned", "link up"])
+
+
+def test_a_link_that_is_down_at_first_is_told_as_down(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY) as controller:
+        core = a_core()
+        for number in (1, 3):
+            core.ports[number] = replace(core.ports[number], up=False)
+        connect(network, controller, core)
+        until(lambda: actions(controller, CORE) == ["link down"] * 2)
+        for number in (1, 3):
+            network.run(partial(core.change_port, replace(core.ports[number], up=True)))
+        until(lambda: actions(controller, CORE) == ["link down"] * 2 + ["link up"] * 2)
 
 
 def test_what_another_policy_asked_in_vain_is_no_problem_any_longer(tmp_path: Path, network: FakeNetwork) -> None:

@@ -63,3 +63,24 @@ def test_a_missed_guarantee_has_an_end_in_the_trail_also_after_a_takeover(tmp_pa
     with ruling(tmp_path) as controller:
         controller._checks.note_late()
         assert [told(controller, name) for name in jobs] == [[MISSED, OVER]] * 2
+
+
+def test_each_uplink_of_a_job_has_its_own_beginning_and_end_in_the_trail(tmp_path: Path) -> None:
+    with ruling(tmp_path) as controller:
+        job = post(controller, 1).job.id
+
+        def report(at: float, *waited: float) -> list[tuple[str, str]]:
+            found = {
+                (job, f"eth{number}"): Delivered(1_000_000, Counters(at, 0, 0, None, each))
+                for number, each in enumerate(waited)
+            }
+            controller.workers.delivered(HOST, found)
+            entries = controller.audit.page(job, None, 100).entries[::-1]
+            told = [each for each in entries if each.action in (MISSED, OVER)]
+            return [(each.action, "eth0" if "eth0" in each.detail else "eth1") for each in told]
+
+        report(0.0, 0.0, 0.0)
+        report(10.0, 10.0, 0.0)
+        until(lambda: report(10.0, 10.0, 0.0) == [(MISSED, "eth0")])
+        report(20.0, 20.0, 10.0)
+        until(lambda: report(20.0, 20.0, 10.0) == [(MISSED, "eth0"), (MISSED, "eth1")])
