@@ -7,17 +7,18 @@ steers need none at all here, and addresses in blocks make the others a few pref
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lark_common.worker_rules import CT_ZONE_GROUPS
 from lark_controller.flows import access_point
 from lark_controller.flows import tables as t
-from lark_controller.flows.build import SWITCH, Fields, flow
+from lark_controller.flows.build import ICMPV6, NA, NS, SWITCH, Fields, flow
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.edge.delivery import learning_tables
 from lark_controller.flows.external import from_host, pool_flows
 from lark_controller.flows.model import (
     CT_TRK,
+    ETH_ARP,
     ETH_IPV4,
     ETH_IPV6,
     PORT_MAX,
@@ -49,6 +50,13 @@ from lark_controller.qos.groups import (
     treatments,
 )
 from lark_controller.qos.groups import shortcomings as qos_shortcomings
+
+# By which stations find each other: ARP (RFC 826), and IPv6's solicitations and advertisements (RFC 4861).
+_NEIGHBOURS: Final[tuple[Fields, ...]] = (
+    {"eth_type": ETH_ARP},
+    {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": NS},
+    {"eth_type": ETH_IPV6, "ip_proto": ICMPV6, "icmpv6_type": NA},
+)
 
 
 def frame(switch: Switch, policy: Policy, standing: frozenset[int] = frozenset()) -> Iterator[Flow]:
@@ -117,7 +125,14 @@ def _steering(switch: Switch, policy: Policy) -> Iterator[Flow]:
     # A gateway's MAC that is seen on several WAN ports would move about in what NORMAL learns.
     for mac, now in _next_hops(switch, policy).items():
         hop: tuple[Action, ...] = () if now.next_hop in (None, mac) else (SetField("eth_dst", now.next_hop),)
-        yield flow(Core.FORWARD, t.P_ALLOW, {"eth_dst": mac}, SWITCH, actions=(*hop, Output(now.number)))
+        there = (*hop, Output(now.number))
+        yield flow(Core.FORWARD, t.P_ALLOW, {"eth_dst": mac}, SWITCH, actions=there)
+        if switch.normal:
+            # It learns nothing of a packet that goes past it, and floods answers to a job that has sent nothing else
+            # for its ageing time. What a job says of its address to a gateway that asks goes by both ways.
+            for fields in _NEIGHBOURS:
+                both = (Output(PORT_NORMAL), *there)
+                yield flow(Core.FORWARD, t.P_ALLOW + 10, {"eth_dst": mac, **fields}, SWITCH, actions=both)
 
 
 def _next_hops(switch: Switch, policy: Policy) -> dict[int, WanPort]:

@@ -358,7 +358,8 @@ async def _at_rest(cluster: Cluster) -> tuple[Rest, dict[str, int]]:
         answered = await cluster.workload.renew()
         with contextlib.suppress(LarkError, OSError, psycopg.Error):
             seen = await asyncio.to_thread(gather, cluster.database.url, cluster.fleet, cluster.servers, cluster.log)
-            broken = check(cluster.log, replace(seen, running=answered), time.monotonic())
+            # After an hour it takes seconds, in which the played switches have to answer.
+            broken = await asyncio.to_thread(check, cluster.log, replace(seen, running=answered), time.monotonic())
             counts = judged(cluster.log, seen)
         if looked.over(broken):
             return looked, counts

