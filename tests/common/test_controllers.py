@@ -181,8 +181,8 @@ def test_the_time_that_a_controller_may_hold_a_request_is_for_all_together() -> 
     with controllers(OK, "hangs", "answers") as found:
         client(found, 2.0).register("ad", wait=1.0)
         waits = [float(parse_qs(urlsplit(each.asked[0].path).query)["wait"][0]) for each in found]
-    assert waits[0] == 1.0
-    assert waits[1] <= 0.5
+    # Of the two seconds and one more each has a part, the second one what is left.
+    assert waits[1] <= 0.5 < waits[0] <= 1.0
 
 
 @pytest.fixture
