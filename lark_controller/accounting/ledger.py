@@ -93,12 +93,12 @@ class Ledger:
         with self._lock:
             account = self._accounts.get(job.number)
             if account is not None:
-                if account.rate is not IDLE:
-                    # It is that of another port or group; the next reading has another one.
-                    self._shown.unread.add(job.number)
-                self._shown.rated(account, IDLE, treatment)
+                self._shown.change(account, treatment)
                 self._stay(account)
+                port = account.port
                 account.place(job)
+                if account.port != port:
+                    self._shown.leave(account)
                 return
             account = self._accounts[job.number] = Account(job, treatment)
             self._departed.resume(account)

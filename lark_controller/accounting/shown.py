@@ -146,6 +146,17 @@ class Shown:
             self.dropping.pop(account.number, None)
         return numbers
 
+    def change(self, account: Account, treatment: str) -> None:
+        """Show no rate of a job that is treated so from now on, or is at another port, until it is read."""
+        if account.rate is not IDLE:
+            self.unread.add(account.number)
+        self.rated(account, IDLE, treatment)
+
+    def leave(self, account: Account) -> None:
+        """Show no drops of a job at a port that it has left."""
+        if self.dropping.pop(account.number, None) is not None:
+            self.unread.add(account.number)
+
     def forget(self, number: int) -> None:
         """Forget a job that is over."""
         self.recent.forget(number)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
 from fake_switch.switch import FakeNetwork
 from lark_controller.accounting.readings import PortReading, WorkerCounts
 from tests.fixtures.controllers import an_edge, connect, post, running, until
+from tests.services.test_drops import sends
 
 POLICY = """
 version: 1
@@ -49,3 +52,35 @@ def test_after_a_start_jobs_are_unread_until_they_are_read_twice(tmp_path: Path,
         until(lambda: controller.drops.unread() == 2)
         connect(network, controller, edge)
         until(lambda: controller.drops.unread() == 0)
+
+
+def test_a_job_whose_port_is_gone_has_no_rate_of_now(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        job = post(controller, 1, "mallory").job
+        controller.jobs.confirm(job.id, 20)
+
+        def drops() -> bool:
+            sends(network, edge, job, "192.0.2.1")
+            return controller.drops.now(9).jobs == 1
+
+        until(drops)
+        network.run(lambda: edge.change_port(edge.ports[11], ofp.OFPPR_DELETE))
+        until(lambda: controller.drops.now(9).jobs == 0)
+        assert controller.drops.unread() == 1
+        assert controller.usage.flowing("job", 9) == ()
+
+
+def test_jobs_that_the_policy_does_not_count_are_not_waited_for(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, POLICY, counter_seconds=0.1) as controller:
+        edge = an_edge()
+        connect(network, controller, edge)
+        post(controller, 1, "bob")
+        controller.policy.put(POLICY + "accounting: requested\n", "test")
+        until(lambda: controller.drops.uncounted() == 1)
+        network.run(edge.disconnect)
+        until(lambda: controller.drops.away() == 1)
+        assert controller.drops.unread() == 0
+        connect(network, controller, edge)
+        assert controller.drops.unread() == 0
