@@ -6,8 +6,10 @@ They are noted on the event loop's thread, which waits for nothing, and written 
 from __future__ import annotations
 
 import queue
+import re
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -36,6 +38,13 @@ _RETRY: Final = 1.0
 # Lines of one subject: so many at once, then one a minute. A link that comes and goes must not fill the trail.
 _BURST: Final = 20
 _RATE: Final = 1 / 60
+# Seconds after which it is looked whether there is room.
+_ROOM: Final = 10.0
+# Of what is beyond that the last line on each port, queue or the like is written once there is room, so that the trail
+# ends with what is so; of so many subjects, and of one of so many: names of ports are a switch's own.
+_HELD: Final = 1_000
+_HELD_OF_ONE: Final = 16
+_SUBJECT_ENDS: Final = re.compile(r" is |: ")
 # Lines on the controller among which its last start or end is.
 _LOOKED_AT: Final = 100
 # Lines that wait for a database that is away; the oldest ones give way.
@@ -50,6 +59,8 @@ class Journal:
         self._noted: queue.SimpleQueue[tuple[float, Happening] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[float, Happening]] = deque(maxlen=_WAITING)
         self._limits = Buckets(_RATE, _BURST)
+        # By subject, and by what a line is about, with the number of lines that were left out.
+        self._held: dict[str, dict[str, tuple[float, Happening, int]]] = {}
         self._open = True
         self._attempts = Attempts("the audit trail is not written", "the audit trail is written again")
         self._thread = StoppableThread("lark-journal", self._run, wake=lambda: self._noted.put(None))
@@ -96,23 +107,60 @@ class Journal:
     def _run(self) -> None:
         while not self._thread.stopping:
             if not self._waiting:
-                self._take(self._noted.get())
+                self._wait()
             self._thread.pause(_GATHER)
             while not self._noted.empty():
                 self._take(self._noted.get())
+            self._give_back()
             if not self._attempts.succeed(self._write):
                 self._thread.pause(_RETRY)
+        self._give_back(all_=True)
         self._attempts.succeed(self._write)
 
+    def _wait(self) -> None:
+        """Wait for a line, or until there may be room for one that is held back."""
+        with suppress(queue.Empty):
+            self._take(self._noted.get(timeout=_ROOM if self._held else None))
+
     def _take(self, noted: tuple[float, Happening] | None) -> None:
-        if noted is not None and not self._limits.take(noted[1].subject):
-            self._waiting.append(noted)
+        if noted is None:
+            return
+        at, happening = noted
+        subject, about = happening.subject, _SUBJECT_ENDS.split(happening.detail, maxsplit=1)[0]
+        held = self._held.get(subject, {})
+        _, _, left_out = held.pop(about, (at, happening, 0))
+        if not self._limits.take(subject):
+            self._waiting.append((at, _after(happening, left_out)))
+            return
+        held[about] = at, happening, left_out + 1
+        if len(held) > _HELD_OF_ONE:
+            del held[next(iter(held))]
+        self._held[subject] = held
+        if len(self._held) > _HELD:
+            del self._held[next(iter(self._held))]
+
+    def _give_back(self, *, all_: bool = False) -> None:
+        """Have lines written that were held back, as far as there is room."""
+        for subject, held in list(self._held.items()):
+            while held and (all_ or not self._limits.take(subject)):
+                at, happening, left_out = held.pop(next(iter(held)))
+                self._waiting.append((at, _after(happening, left_out - 1)))
+            if not held:
+                del self._held[subject]
 
     def _write(self) -> None:
         while self._waiting:
             at, happening = self._waiting[0]
             self._record(happening, at)
             self._waiting.popleft()
+
+
+def _after(happening: Happening, left_out: int) -> Happening:
+    """A line, and how many before it were left out."""
+    if not left_out:
+        return happening
+    lines = "1 line before it was" if left_out == 1 else f"{left_out} lines before it were"
+    return happening._replace(detail=f"{happening.detail} ({lines} left out)")
 
 
 def _unsaid(last: AuditEntry, term: Term | None) -> Happening:

@@ -247,13 +247,44 @@ def test_a_link_that_comes_and_goes_does_not_fill_the_trail(tmp_path: Path) -> N
     store.migrate()
     journal = Journal(store.trail)
     journal.start()
-    for number in range(500):
-        journal.note(Happening(EDGE, "link down", str(number)))
+    for _ in range(250):
+        journal.note(Happening(EDGE, "link down", "uplink eth0 of worker1 is down"))
+        journal.note(Happening(EDGE, "link up", "uplink eth0 of worker1 is up again"))
     journal.note(Happening(CORE, "switch gone"))
+    for number in range(500):
+        journal.note(Happening("names", "link down", f"uplink {number} of worker1 is down"))
     journal.stop()
-    kept = store.trail.page(EDGE, None, 1000).entries
-    assert [each.detail for each in kept] == [str(number) for number in range(19, -1, -1)]
+    last, *kept = store.trail.page(EDGE, None, 1000).entries
+    assert [each.action for each in kept] == ["link up", "link down"] * 10
+    # The trail ends with what is so.
+    assert last.action == "link up"
+    assert last.detail == "uplink eth0 of worker1 is up again (479 lines before it were left out)"
     assert len(store.trail.page(CORE, None, 10).entries) == 1
+    names = store.trail.page("names", None, 1000).entries
+    assert len(names) == 20 + 16
+    assert names[0].detail == "uplink 499 of worker1 is down"
+    store.close()
+
+
+def test_a_line_that_was_held_back_is_written_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lark_controller.services.journal._RATE", 2.0)
+    monkeypatch.setattr("lark_controller.services.journal._ROOM", 0.1)
+    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
+    store.migrate()
+    journal = Journal(store.trail)
+    journal.start()
+    for _ in range(12):
+        journal.note(Happening(EDGE, "link down", "uplink eth0 of worker1 is down"))
+        journal.note(Happening(EDGE, "link up", "uplink eth0 of worker1 is up again"))
+
+    def ends() -> bool:
+        return store.trail.page(EDGE, None, 1).entries[0].detail.endswith("left out)")
+
+    until(ends)
+    journal.stop()
+    assert store.trail.page(EDGE, None, 1).entries[0].action == "link up"
     store.close()
 
 
