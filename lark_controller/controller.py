@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from lark_common.errors import SwitchError
 from lark_common.log import WARNING, event
@@ -29,7 +28,7 @@ from lark_controller.reconcile.deliveries import FlowDeliveries
 from lark_controller.reconcile.guarantees import Guarantees
 from lark_controller.reconcile.missed_guarantees import ACTIONS, TELL_SECONDS
 from lark_controller.reconcile.reconciler import Reconciler
-from lark_controller.reconcile.switch import dpid_text, links_told
+from lark_controller.reconcile.switch import LINK_ACTIONS, links_told_of
 from lark_controller.services.account_writer import KEPT, AccountWriter, Keeping
 from lark_controller.services.background import Upkeep
 from lark_controller.services.counter_orders import CounterOrders
@@ -63,9 +62,6 @@ from lark_controller.switches.openflow.connection import OpenFlowOptions
 from lark_controller.switches.openflow.loop_thread import KeptSwitches, OpenFlow
 from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions
 from lark_controller.switches.ovsdb.reports import LatestReports, Report
-
-# The newest lines on a switch among which those on its links are looked for.
-LINK_LINES: Final = 100
 
 
 class Controller:
@@ -250,10 +246,7 @@ class Controller:
         )
         self.usage.expect_reports()
         self._guarantees.load(self._store.trail.lately(ACTIONS, 2 * TELL_SECONDS))
-        # Each by itself, by the index of subjects. Of other switches the lines may stand twice.
-        for datapath in self.policy.policy.switches:
-            lines = self._store.trail.page(dpid_text(datapath), None, LINK_LINES).entries
-            self._reconciler.links_told[datapath] = links_told(reversed(lines))
+        self._reconciler.links_told = links_told_of(self._store.trail.lately(LINK_ACTIONS))
         event("directory loaded", jobs=len(jobs))
 
     def release(self) -> None:

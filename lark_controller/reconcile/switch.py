@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -62,6 +62,14 @@ def links_told(entries: Iterable[AuditEntry]) -> LinksTold:
             if entry.action == LINK_DOWN:
                 told[key] = found[1]
     return told
+
+
+def links_told_of(entries: Iterable[AuditEntry]) -> dict[int, LinksTold]:
+    """The same of all switches, by datapath."""
+    by_switch = defaultdict[str, list[AuditEntry]](list)
+    for entry in entries:
+        by_switch[entry.subject].append(entry)
+    return {int(subject, 16): links_told(lines) for subject, lines in by_switch.items()}
 
 
 class _Port(NamedTuple):

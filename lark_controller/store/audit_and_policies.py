@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from lark_controller.store.rows import read_by_portions
 from lark_controller.store.schema import audit, policy_files, policy_versions
 
 POLICY_SUBJECT: Final = "policy"
+# The newest lines among which a start looks for what was told of links and guarantees.
+LATELY: Final = 50_000
 
 _RECORD: Final = insert(audit).inline()
 
@@ -50,11 +53,15 @@ def page(connection: Connection, subject: str | None, cursor: str | None, limit:
     return AuditPage(entries, cursor_for(entries[-1].number) if len(rows) > limit else None)
 
 
-def lately(connection: Connection, actions: Sequence[str], seconds: float) -> list[AuditEntry]:
-    """The lines with these actions of the last seconds before the newest line of all, the oldest first."""
+def lately(connection: Connection, actions: Sequence[str], seconds: float = math.inf) -> list[AuditEntry]:
+    """The lines with these actions of the last seconds before the newest line of all, the oldest first. Of a trail that
+    is longer, those among the last :data:`LATELY`: no takeover waits for more."""
     columns = audit.c.number, audit.c.at, audit.c.actor, audit.c.action, audit.c.subject, audit.c.detail
-    newest = select(func.max(audit.c.at)).scalar_subquery()
-    query = select(*columns).where(audit.c.at >= newest - seconds, audit.c.action.in_(actions))
+    query = select(*columns).where(
+        audit.c.number > select(func.max(audit.c.number)).scalar_subquery() - LATELY, audit.c.action.in_(actions)
+    )
+    if seconds < math.inf:
+        query = query.where(audit.c.at >= select(func.max(audit.c.at)).scalar_subquery() - seconds)
     return [AuditEntry(*row) for row in connection.execute(query.order_by(audit.c.number))]
 
 

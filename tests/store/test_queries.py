@@ -171,6 +171,17 @@ def test_ads_and_ending_of_unknown_runs(store: Store, thirty: list[Job]) -> None
     assert store.runs.ads(thirty[0].id) == ("job 0", "machine 0")
 
 
+def test_what_was_told_lately_is_looked_for_among_the_newest_lines(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lark_controller.store.audit_and_policies.LATELY", 5)
+    for number in range(10):
+        store.trail.record(NOW + number, "controller", "link up" if number % 2 else "link down", f"s{number}", "")
+    assert [each.subject for each in store.trail.lately(["link up"])] == ["s5", "s7", "s9"]
+    assert [each.subject for each in store.trail.lately(["link up", "link down"], 1.5)] == ["s8", "s9"]
+    assert store.trail.lately(["quarantine"]) == []
+
+
 def test_the_audit_trail_is_newest_first_and_paged(store: Store) -> None:
     for number in range(7):
         store.trail.record(NOW + number, "alice", "drain", "worker1" if number % 2 else "worker2", f"{number}")
