@@ -10,7 +10,7 @@ from lark_controller.api.described import At, Dpid
 # The meaning of `unread`, wherever an answer has it.
 UNREAD: Final = (
     "Live jobs whose rates and drops are not known now: not read twice since a start or takeover, at a switch that is "
-    "away, or of a worker that has fallen silent"
+    "away, without a port, or of a worker that has fallen silent"
 )
 
 
