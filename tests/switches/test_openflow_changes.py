@@ -104,7 +104,8 @@ def test_a_full_table_refuses_what_is_beyond() -> None:
 def test_overlapping_changes_are_sent_in_order_and_a_large_one_lets_others_in_between() -> None:
     async def play() -> None:
         recorder = Recorder()
-        async with serving(recorder) as server:
+        # A busy machine takes its time over 20,000 flows, which the fake switch decodes one by one.
+        async with serving(recorder, apply_timeout=60.0) as server:
             large, small = FakeSwitch(1), FakeSwitch(2)
             first = await connected(server, recorder, large)
             second = await connected(server, recorder, small)
