@@ -253,8 +253,7 @@ class Ledger:
             return True
 
     def quiet(self, numbers: Iterable[int], *, transfers: bool = False) -> None:
-        """Notes that the reports of these jobs, or of their ``transfers``, have ceased: their rates are no longer
-        shown, and those that were not 0 are not known."""
+        """Notes that reports of these jobs, or of their ``transfers``, have ceased: no rate of them is known but 0."""
         with self._lock:
             self._shown.quiet(self._open(numbers), transfers)
 
@@ -300,11 +299,13 @@ class Ledger:
             unread = number in self._shown.unread
             return JobUsage(account.usage, account.rate, account.latest, account.final, account.peak, unread)
 
-    def unread(self) -> frozenset[int]:
-        """The numbers of the live jobs with a network whose rates are not known: those that were there before this
-        start and were not read since as often as a rate needs, or that nothing is read of now."""
+    def unread(self, wanted: Callable[[int], bool] | None = None) -> int:
+        """The number of live jobs with a network (of those whose numbers are ``wanted``) whose rates are not known."""
         with self._lock:
-            return frozenset(self._shown.unread)
+            if wanted is None:
+                return len(self._shown.unread)
+            found = list(self._shown.unread)
+        return sum(map(wanted, found))
 
     def latest(self) -> float:
         """The time of the last reading of any account; 0 where none was read."""
@@ -401,8 +402,7 @@ class Ledger:
 
     def _open(self, numbers: Iterable[int]) -> list[Account]:
         """Those of these accounts that are there and not closed."""
-        found = map(self._accounts.get, numbers)
-        return [account for account in found if account is not None and not account.final]
+        return [each for number in numbers if (each := self._accounts.get(number)) is not None and not each.final]
 
     def _read(
         self, number: int, at: float, port: PortCounts | None, flows: Sequence[FlowCounts], port_age: float | None

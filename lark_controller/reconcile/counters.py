@@ -107,7 +107,7 @@ class CounterReader:
         if not placed.decision.accounted:
             return
         self._ledger.begin(job, placed.decision.group)
-        if link is None and job.network_type is NetworkType.OVS_BRIDGE:
+        if job.network_type is NetworkType.OVS_BRIDGE and (link is None or placed.port is None):
             self._ledger.lost((job.number,))
         if link is not None and placed.port is not None and not self._ledger.started(job.number):
             asked = asyncio.get_running_loop().time()
@@ -182,7 +182,11 @@ class CounterReader:
         """Note that a switch is gone: its rates and its jobs' are not known."""
         self._core_ports.gone(datapath)
         self._drop_shares.gone(datapath)
-        self._ledger.lost([placed.job.number for placed in self._jobs_at(datapath) if placed.decision.accounted])
+        self.lost(self._jobs_at(datapath))
+
+    def lost(self, jobs: Iterable[Placed]) -> None:
+        """Note jobs whose switch or port is gone: nothing reads them."""
+        self._ledger.lost([placed.job.number for placed in jobs if placed.decision.accounted])
 
     # -- periodic reading
 
@@ -197,18 +201,12 @@ class CounterReader:
             began = asyncio.get_running_loop().time()
             datapaths = [datapath for datapath, state in self._switches.items() if state.compared]
             for datapath in datapaths:
-                self._note_unported(datapath)
                 if not self._offered(datapath):
                     await self._read_here(datapath)
                 spent, self._spent = self._spent, 0.0
                 await self._pause(max(interval / len(datapaths), (SHARE - 1) * spent))
             left = began + interval - asyncio.get_running_loop().time()
             await self._pause(max(left, 0.05))
-
-    def _note_unported(self, datapath: int) -> None:
-        """Note the jobs of a switch whose ports are not there: nothing reads them."""
-        jobs = self._jobs_at(datapath)
-        self._ledger.lost([each.job.number for each in jobs if each.port is None and each.decision.accounted])
 
     async def _pause(self, seconds: float) -> None:
         """Wait, and read what others were to read and have not read in time."""

@@ -277,6 +277,7 @@ class SwitchEvents:
         for number in (*waiting, *held):
             placed = loop.desired.placed.get(number)
             if placed is not None and placed.port is None:
+                self._counters.lost((placed,))
                 self._progress.expect(placed.job)
                 loop.dirty.job(number)
         loop.dirty.switch(link.datapath)

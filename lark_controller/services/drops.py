@@ -144,11 +144,15 @@ class Drops:
 
     def unread(self, owner: str | None = None) -> int:
         """The number of live jobs with a network, of all users or of one, whose rates and drops are not known now."""
-        unread = self._ledger.unread()
         if owner is None:
-            return len(unread)
+            return self._ledger.unread()
         placed = self._reconciler.desired.placed
-        return sum((known := placed.get(each)) is not None and known.job.owner == owner for each in unread)
+
+        def is_own(number: int) -> bool:
+            known = placed.get(number)
+            return known is not None and known.job.owner == owner
+
+        return self._ledger.unread(is_own)
 
     def _of_owner(self, limit: int, owner: str) -> DropList:
         placed = self._reconciler.desired.placed

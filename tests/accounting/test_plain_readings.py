@@ -66,7 +66,8 @@ def seen(ledger: Ledger) -> list[Any]:
         assert min(entry.new) >= 0
     return [
         [ledger.usage(number) for number in JOBS], [ledger.recent(number) for number in JOBS], ledger.states(JOBS),
-        dict(ledger.rates()), dict(ledger.sums()), dict(ledger.access_points()), ledger.dropping(9), ledger.unread(),
+        dict(ledger.rates()), dict(ledger.sums()), dict(ledger.access_points()), ledger.dropping(9),
+        [usage.unread for number in JOBS if (usage := ledger.usage(number))], ledger.unread(),
         *(ledger.flowing(by, 9) for by in ("group", "user", "host", "access_point", "job")),
         ledger.changed(), ledger.ended(), entries,
     ]  # fmt: skip

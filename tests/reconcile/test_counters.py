@@ -87,6 +87,14 @@ class Link:
             ports.set_result([found])
 
 
+def reading_of(ledger: Ledger, jobs: list[Placed]) -> tuple[Link, CounterReader]:
+    """A switch's connection, and what reads the counters of these jobs there."""
+    link = Link()
+    switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
+    cores = CorePorts(switches, lambda _datapath: None)
+    return link, CounterReader(ledger, switches, lambda _datapath: jobs, NO_DROPS, cores, NO_PAIRS)
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_change_of_policy_opens_no_account_of_a_job_that_is_over(closed: bool) -> None:
     ledger = Ledger()
@@ -94,10 +102,7 @@ def test_a_change_of_policy_opens_no_account_of_a_job_that_is_over(closed: bool)
     placed = Placed(job, Decider(load("version: 1\n")).decide(job.facts), 1, PORT)
 
     async def scenario() -> None:
-        link = Link()
-        switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
-        cores = CorePorts(switches, lambda _datapath: None)
-        reader = CounterReader(ledger, switches, lambda _datapath: [], NO_DROPS, cores, NO_PAIRS)
+        link, reader = reading_of(ledger, [])
         ledger.begin(job, "")
         # It was there when the change looked for the jobs that it is about.
         there = {1: placed}
@@ -123,16 +128,13 @@ def test_rates_end_where_a_switch_that_is_connected_does_not_answer() -> None:
     placed = Placed(job, Decider(load("version: 1\n")).decide(job.facts), 1, PORT)
 
     async def scenario() -> None:
-        link = Link()
-        switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
-        cores = CorePorts(switches, lambda _datapath: None)
-        reader = CounterReader(ledger, switches, lambda _datapath: [placed], NO_DROPS, cores, NO_PAIRS)
+        link, reader = reading_of(ledger, [placed])
         ledger.begin(job, "")
         reading = asyncio.create_task(reader.poll(1))
         await asyncio.sleep(0)
         link.answer()
         await reading
-        assert (len(ledger.flowing("job", 9)), ledger.unread()) == (1, frozenset())
+        assert (len(ledger.flowing("job", 9)), ledger.unread()) == (1, 0)
         reading = asyncio.create_task(reader.poll(1))
         await asyncio.sleep(0)
         for asked in (link.flows[-1], link.ports[-1][0]):
@@ -142,7 +144,7 @@ def test_rates_end_where_a_switch_that_is_connected_does_not_answer() -> None:
 
     asyncio.run(scenario())
     assert ledger.flowing("job", 9) == ()
-    assert ledger.unread() == {1}
+    assert ledger.unread() == 1
 
 
 async def until_closed(ledger: Ledger) -> None:
@@ -161,10 +163,7 @@ def test_a_flow_that_goes_while_its_answer_is_under_way_counts_once(reading: str
     placed = Placed(job, Decider(load("version: 1\n")).decide(job.facts), 1, PORT)
 
     async def scenario() -> None:
-        link = Link()
-        switches = {1: SwitchState(1, link=cast("Any", link), compared=True)}
-        cores = CorePorts(switches, lambda _datapath: None)
-        reader = CounterReader(ledger, switches, lambda _datapath: [placed], NO_DROPS, cores, NO_PAIRS)
+        link, reader = reading_of(ledger, [placed])
         ledger.begin(job, "")
         tasks = []
         if reading == "last":

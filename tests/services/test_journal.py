@@ -27,6 +27,15 @@ def lines(controller: Controller, subject: str) -> list[tuple[str, str]]:
     return [(each.action, each.detail) for each in controller.audit.page(subject, None, 100).entries][::-1]
 
 
+def a_journal(path: Path) -> tuple[Store, Journal]:
+    """A store of its own, and a journal that writes into it."""
+    store = Store.open(f"sqlite:///{path}/lark.db")
+    store.migrate()
+    journal = Journal(store.trail)
+    journal.start()
+    return store, journal
+
+
 def actions(controller: Controller, subject: str) -> list[str]:
     return [action for action, _ in lines(controller, subject)]
 
@@ -243,10 +252,7 @@ def test_what_another_policy_asked_in_vain_is_no_problem_any_longer(tmp_path: Pa
 
 
 def test_a_link_that_comes_and_goes_does_not_fill_the_trail(tmp_path: Path) -> None:
-    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
-    store.migrate()
-    journal = Journal(store.trail)
-    journal.start()
+    store, journal = a_journal(tmp_path)
     for _ in range(250):
         journal.note(Happening(EDGE, "link down", "uplink eth0 of worker1 is down"))
         journal.note(Happening(EDGE, "link up", "uplink eth0 of worker1 is up again"))
@@ -271,10 +277,7 @@ def test_a_line_that_was_held_back_is_written_once_there_is_room(
 ) -> None:
     monkeypatch.setattr("lark_controller.services.journal._RATE", 2.0)
     monkeypatch.setattr("lark_controller.services.journal._ROOM", 0.1)
-    store = Store.open(f"sqlite:///{tmp_path}/lark.db")
-    store.migrate()
-    journal = Journal(store.trail)
-    journal.start()
+    store, journal = a_journal(tmp_path)
     for _ in range(12):
         journal.note(Happening(EDGE, "link down", "uplink eth0 of worker1 is down"))
         journal.note(Happening(EDGE, "link up", "uplink eth0 of worker1 is up again"))
