@@ -28,6 +28,8 @@ REPEATED: Final = 2400
 SECONDS: Final = 5400
 # Background flows beside programs; these reserve a floor as well.
 NOISES: Final[Mapping[str, tuple[int, ...]]] = {"integer sort": (3,), "LAMMPS": (3,), "POV-Ray": (2, 3)}
+# Beside background flows a program does its work so many times: one of TCP's time-outs, 0.2 s at least, is a smaller part.
+TIMES: Final = 3
 # Programs at the same time with what each reserves for a flow, MB/s; 5 and 8 are the paper's. Ranks of LAMMPS ask for
 # messages without a pause, and would slow others down by the processor that all share.
 TOGETHER: Final = (
@@ -65,7 +67,8 @@ def runs(options: Options) -> Iterator[Run]:
             yield from _accompanied(name, noise, limit, unit)
             if noise:
                 given = (reserved(limit) * unit,)
-                yield _light(_beside(name, "reserved elsewhere", noise), (name,), given, most, noise, apart=True)
+                called = _beside(name, "reserved elsewhere", noise)
+                yield _light(called, (name,), given, most, noise, apart=True, times=TIMES)
     for together in at_once(options):
         for name, rate in together:
             yield _light(_alone(name, rate), (name,), (of_link(rate, limit) * unit,), most)
@@ -78,9 +81,9 @@ def runs(options: Options) -> Iterator[Run]:
 def _accompanied(name: str, noise: int, limit: float, unit: float) -> Iterator[Run]:
     """A program beside background flows: with nothing reserved, with most of the link, and with a floor."""
     most = limit * unit * 1e6 / MEGABITS
-    yield _light(_beside(name, "free", noise), (name,), (None,), most, noise)
-    yield _light(_beside(name, "reserved", noise), (name,), (reserved(limit) * unit,), most, noise)
-    yield _light(_beside(name, "floor", noise), (name,), (of_link(FLOOR, limit) * unit,), most, noise, floor=True)
+    for kind, rate in (("free", None), ("reserved", reserved(limit) * unit), ("floor", of_link(FLOOR, limit) * unit)):
+        called = _beside(name, kind, noise)
+        yield _light(called, (name,), (rate,), most, noise, floor=kind == "floor", times=TIMES)
 
 
 def _light(
@@ -92,9 +95,10 @@ def _light(
     *,
     floor: bool = False,
     apart: bool = False,
+    times: int = 1,
 ) -> Run:
     """A run of programs that compute little, since they share the processor with what is beside them."""
-    given = tuple(arguments(name, most, light=True) for name in names)
+    given = tuple(arguments(name, most, light=True, times=times) for name in names)
     return Run(called, rates, noise, names, given, floor=floor, frames=FRAMES, apart=apart)
 
 

@@ -129,27 +129,29 @@ def test_the_papers_table_does_not_stand_beside_other_allocations() -> None:
 
 
 def latency(**changed: Kept[list[float]]) -> Result:
-    names = ("plain", "worker", "job", "first", "decided", "sent", "received")
-    usual = dict(zip(names, (0.1, 0.15, 0.2, 1.5, 12.0, 0.5, 0.5), strict=True))
+    names = ("plain", "worker", "job", "first", "new", "decided", "decided_new", "sent", "received")
+    usual = dict(zip(names, (0.1, 0.15, 0.2, 1.5, 2.0, 12.0, 14.0, 0.5, 0.5), strict=True))
     places = {name: changed.get(name) or kept([usual[name]] * lark_latency.DESTINATIONS) for name in names}
     return lark_latency.latency(places, Options())
 
 
 def test_latency_is_held_to_a_baseline_without_open_vswitch_and_to_the_papers_reactive_case() -> None:
-    assert verdicts(latency()) == ["met"] * 6
+    assert verdicts(latency()) == ["met"] * 7
     assert verdicts(latency(worker=kept([0.5])))[:2] == ["missed", "met"]
     assert verdicts(latency(plain=kept([0.1], meanwhile=LATE)))[:2] == ["not judged", "met"]
     slow = latency(first=kept([7.0] * lark_latency.DESTINATIONS), decided=kept([60.0] * lark_latency.DESTINATIONS))
-    assert verdicts(slow)[2:5] == ["met", "missed", "missed"]
+    assert verdicts(slow)[2:6] == ["met", "missed", "met", "missed"]
+    slow = latency(new=kept([7.0] * lark_latency.DESTINATIONS), decided_new=kept([60.0] * lark_latency.DESTINATIONS))
+    assert verdicts(slow)[2:6] == ["met", "met", "missed", "missed"]
     (theirs,) = (each for each in latency().series if each.paper)
-    assert [(point.x, point.y) for point in theirs.points] == [(5, 50.0)]
+    assert [(point.x, point.y) for point in theirs.points] == [(6, 50.0), (7, 50.0)]
 
 
 def test_a_first_packet_that_is_lost_counts() -> None:
     lost = latency(first=kept([1.5] * (lark_latency.DESTINATIONS - 1)))
-    assert (lost.checks[2].found, lost.checks[2].met) == ("19 of 20", False)
+    assert (lost.checks[2].found, lost.checks[2].met) == ("39 of 40", False)
     late = kept([1.0] * 9, meanwhile=LATE)
-    assert verdicts(latency(first=late, decided=late))[2] == "not judged"
+    assert verdicts(latency(first=late, new=late, decided=late, decided_new=late))[2] == "not judged"
 
 
 @dataclass
@@ -169,11 +171,22 @@ class Asked:
 
 def test_a_first_packet_counts_as_decided_about_where_the_controller_was_asked_for_it() -> None:
     asked: Any = Asked([2, 1] * (lark_latency.DESTINATIONS // 2))
-    assert lark_latency.decided_about(asked, asked) == [12.5] * lark_latency.DESTINATIONS
+    addresses = [f"10.64.200.{number}" for number in range(1, 11)]
+    assert lark_latency.decided_about(asked, asked, addresses) == [12.5] * len(addresses)
     # Two questions for each of the others, an answer's among them, make up for none in the sum alone.
     asked = Asked([2] * 7 + [0, 2, 2])
     with pytest.raises(LabError, match=r"the first packet to 10\.64\.200\.8 did not come to the controller"):
-        lark_latency.decided_about(asked, asked)
+        lark_latency.decided_about(asked, asked, addresses)
+
+
+def test_every_measurement_of_new_addresses_has_its_own() -> None:
+    scripts: list[str] = []
+    pool: Any = SimpleNamespace(on=lambda _, script: scripts.append(script))
+    unknown = iter([("10.64.201.1",), ("10.64.201.2",)])
+    assert [lark_latency.added(pool, unknown) for _ in range(2)] == [("10.64.201.1",), ("10.64.201.2",)]
+    assert ["10.64.201.1/" in scripts[0], "10.64.201.2/" in scripts[1]] == [True, True]
+    with pytest.raises(LabError, match="no further addresses"):
+        lark_latency.added(pool, unknown)
 
 
 def took(batch: float, meanwhile: Meanwhile = FINE, asked: tuple[int, int] = (0, 0)) -> Kept[Mapping[str, float]]:

@@ -32,6 +32,19 @@ def test_what_is_sent_is_in_proportion_to_the_links(scale: float, light: bool) -
         assert scale > 1 or rays == pytest.approx(12 * sizes.QUARTER**2, rel=0.35)
 
 
+def test_a_light_program_does_its_work_several_times() -> None:
+    counts = {"integer sort": "rounds", "LAMMPS": "steps", "POV-Ray": "frames"}
+    for name, count in counts.items():
+        once, thrice = (
+            dict(zip(words[::2], words[1::2], strict=True))
+            for times in (1, 3)
+            for words in [[word for word in sizes.arguments(name, 3e5, light=True, times=times) if word != "-var"]]
+        )
+        several = [key for key in once if once[key] != thrice[key]]
+        assert [key.lstrip("-") for key in several] == [count]
+        assert int(thrice[several[0]]) == 3 * int(once[several[0]])
+
+
 def test_programs_with_a_file_of_settings_have_no_arguments() -> None:
     assert sizes.arguments("hpcc", sizes.MOST) == ()
     assert sizes.of_link(5.0, 35.0) == 5.0
