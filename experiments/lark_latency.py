@@ -215,7 +215,11 @@ def latency(places: Mapping[str, Kept[Times]], options: Options) -> Result:
         y_label="median round-trip time, ms",
         series=(
             Series("here", points),
-            Series("first packets, by a controller", tuple(Point(each.x, paper.FIRST_PACKET_MS) for each in (decided, decided_new)), paper=True),
+            Series(
+                "first packets, by a controller",
+                tuple(Point(each.x, paper.FIRST_PACKET_MS) for each in (decided, decided_new)),
+                paper=True,
+            ),
         ),
         checks=(
             _longer("Open vSwitch on the worker: at most 0.2 ms more than without one", plain, worker, 0.2),
@@ -240,15 +244,16 @@ def latency(places: Mapping[str, Kept[Times]], options: Options) -> Result:
         notes=(
             "The paper finds the difference that Open vSwitch makes negligible, and about 50 ms for the first packets "
             "of a flow, which its controller decides about.",
-            "A first packet here is an echo request to an address of the jobs' network. One to a new address goes where "
-            "nobody has sent to, so the job asks for the MAC address first, and that is in the time; the others' "
+            "A first packet here is an echo request to an address of the jobs' network. To a new address nobody has "
+            "sent anything, so the job asks for the MAC address first, and that is in the time; the others' "
             "addresses have been pinged before, so theirs are known. "
             "Lark's own flows stand before the job starts, and the kernel's flows of the worker's Open vSwitch are "
             "deleted before each packet.",
             "The controller decides as the paper's does where the policy does not name the jobs' networks. The "
             "answers that it has given about addresses pinged before are taken away, and the kernel's flows are "
-            f"deleted once, before all {DESTINATIONS}; the controller's count of questions rises with each. The paper's 50 ms are for "
-            "forwarding a packet, looking the job up and installing a rule; the time here is the whole round trip's.",
+            f"deleted once, before all {DESTINATIONS}; the controller's count of questions rises with each. The "
+            "paper's 50 ms are for forwarding a packet, looking the job up and installing a rule; the time here is "
+            "the whole round trip's.",
             "In User Mode Linux, system calls and the kernel's work take several times as long as natively.",
         ),
         places=tuple(places),

@@ -28,7 +28,8 @@ REPEATED: Final = 2400
 SECONDS: Final = 5400
 # Background flows beside programs; these reserve a floor as well.
 NOISES: Final[Mapping[str, tuple[int, ...]]] = {"integer sort": (3,), "LAMMPS": (3,), "POV-Ray": (2, 3)}
-# Beside background flows a program does its work so many times: one of TCP's time-outs, 0.2 s at least, is a smaller part.
+# Beside background flows a program does its work so many times: one of TCP's time-outs, 0.2 s at least, is a smaller
+# part of it.
 TIMES: Final = 3
 # Programs at the same time with what each reserves for a flow, MB/s; 5 and 8 are the paper's. Ranks of LAMMPS ask for
 # messages without a pause, and would slow others down by the processor that all share.

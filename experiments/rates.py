@@ -17,6 +17,9 @@ from lab.run import LabError
 
 # Limits of Fig. 11, Mb/s. The paper shows its own in a picture alone; these are ours.
 SWEEP: Final = (10.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0)
+# Of the numbers of other jobs in Fig. 12 and Table III, 1 to 15, these: five repetitions of each take half an hour, and
+# of all of them two hours.
+OTHERS: Final = (1, 5, 10, 15)
 # Jobs that the lab's two workers can run beside one.
 MOST_OTHERS: Final = 15
 MOST_NODES: Final = 16
@@ -38,7 +41,7 @@ class Rates:
     wan_link: float = paper.WAN_LINK
     wan_queues: Mapping[str, float] = field(default_factory=lambda: paper.WAN_QUEUES)
     priority: tuple[float, ...] = paper.PRIORITY_RATES
-    others: tuple[int, ...] = tuple(range(1, 16))
+    others: tuple[int, ...] = OTHERS
     link_mbytes: float = paper.LINK_MBYTES
     nodes: tuple[int, ...] = (4, 8)
 

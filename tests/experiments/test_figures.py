@@ -100,7 +100,7 @@ def test_table_3_stands_beside_the_papers_and_figure_12_leaves_out_what_is_not_s
     whole = {1: kept(*[Upload(4.4, 45.0, 4.2, 5.0)] * 5)}
     assert uploads.table_3(whole, whole, Options()).checks[-1].met
     assert not uploads.table_3(whole, {1: kept(*whole[1].values[:4])}, Options()).checks[-1].met
-    assert table.setting["MB of each upload"] == uploads.PART * 1000 / 20
+    assert table.setting["MB of each upload"] == 1000 / 20
     assert "(5.7 against 4.5; at 15: 25.2 against 14.4)" in " ".join(table.notes)
 
 
