@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
 
 from experiments import superfacility
+from experiments.beside import Processors
 from experiments.core_path import POOL, CorePath
 from experiments.core_traffic import OPENED, OWN, Jobs, Way
 from experiments.page import text
@@ -31,6 +33,24 @@ def test_every_transfer_passes_by_both_ways_in_both_directions() -> None:
         assert all(each > 0 for row in theirs for each in (*row.direct, *row.external))
     assert len({row.flows for row in rows}) == 2
     assert [row.mapped for row in rows if row.tool == ECHOED] == [20]
+
+
+def test_a_round_from_which_processors_were_taken_is_measured_again() -> None:
+    ways = (Way("direct", ("10.64.0.1",), OWN), Way("external", (str(POOL + 1),), 0))
+
+    def measured(*shares: float) -> superfacility.Rounds:
+        stats = iter([Processors(0, taken, 1000 * count) for count, taken in enumerate(summed(shares))])
+        # A reading before a round, and one after it.
+        looks = iter([each for pair in pairwise(list(stats)) for each in pair])
+        values = iter(range(100))
+        return superfacility.by_turns(lambda _: float(next(values)), ways, 2, lambda: next(looks))
+
+    def summed(shares: tuple[float, ...]) -> list[int]:
+        return list(accumulate((round(1000 * share) for share in shares), initial=0))
+
+    # By turns: the way that is first in one round is second in the next.
+    assert measured(0.0, 0.3, 0.01) == ((1.0, 5.0), (0.0, 4.0), (0.0, 0.01), 1)
+    assert measured(*[0.3] * 6) == ((1.0, 2.0, 5.0, 6.0, 9.0, 10.0), (0.0, 3.0, 4.0, 7.0, 8.0, 11.0), (0.3,) * 6, 0)
 
 
 @pytest.mark.ovs
