@@ -118,12 +118,16 @@ def _rows(
             # Neighbours are found, files are made, and the switch's caches are filled.
             for way in ways:
                 transfer(way, inwards, seconds)
-            taken = by_turns(partial(transfer, inwards=inwards, seconds=seconds), ways, rounds)
+            taken = by_turns(partial(_transferred, transfer, inwards, seconds), ways, rounds)
             found.append(Row(tool, mtu, inwards, count, mapped, flows, *taken))
     if count == 1:
         taken = by_turns(lambda way: path.measured("rtt", max(0.5, seconds / 2), way.ends(ECHO)), ways, rounds)
         found.append(Row(ECHOED, mtu, True, count, mapped, flows, *taken))
     return found
+
+
+def _transferred(transfer: Transfer, inwards: bool, seconds: float, way: Way) -> float:
+    return transfer(way, inwards, seconds)
 
 
 Rounds = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], int]
@@ -148,7 +152,7 @@ def by_turns(
             found[way.name] = measure(way)
         _, steal = before.shares(processors())
         sound += steal <= MOST_STEAL
-        taken.append((*(found[way.name] for way in ways), steal))
+        taken.append((found[ways[0].name], found[ways[1].name], steal))
     kept = [each for each in taken if each[2] <= MOST_STEAL] or taken
     direct, external, steals = zip(*kept, strict=True)
     return direct, external, steals, len(taken) - len(kept)
@@ -156,14 +160,13 @@ def by_turns(
 
 def results(rows: Sequence[Row], load: float) -> tuple[Result, ...]:
     """The figures of these rows; ``load`` is the machine's before the run."""
+    steal = max((share for row in rows for share in row.steal), default=0.0)
     setting: Values = {
         "rounds": len(rows[0].direct),
         "processors": len(os.sched_getaffinity(0)),
         "load average before": load,
         "most flows of the core": max(row.flows for row in rows),
-        "processors taken away, at most, in %": round(
-            100 * max((share for row in rows for share in row.steal), default=0.0), 1
-        ),
+        "processors taken away, at most, in %": round(100 * steal, 1),
         "rounds measured again for that": sum(row.again for row in rows),
     }
     return (*(_table(tool, rows, setting) for tool in TOOLS), _ratios(rows, setting))
@@ -236,7 +239,8 @@ def _ratios(rows: Sequence[Row], setting: Values) -> Result:
             "The core is Open vSwitch's userspace datapath, which shares this machine's processors with both ends of "
             "every connection: only the ratios show what the translation costs.",
             "Both ways pass the same core and the same flows, by turns in each round, so the one is the other's "
-            f"reference. A round in which more than {MOST_STEAL:.0%} of the processors was taken away is measured again.",
+            f"reference. A round in which more than {MOST_STEAL:.0%} of the processors was taken away is measured "
+            "again.",
         ),
         places=tuple(places),
     )
