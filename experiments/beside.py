@@ -120,6 +120,16 @@ def repeat(measure: Callable[[], Taken[Value]], wanted: int) -> Kept[Value]:
     return keep(taken)
 
 
+def by_turns(measures: Mapping[str, Callable[[], Taken[Value]]], wanted: int) -> dict[str, Kept[Value]]:
+    """Measure several kinds, by turns, so that what the machine does meanwhile falls on all alike, as :func:`repeat`
+    does one."""
+    taken: dict[str, list[Taken[Value]]] = {name: [] for name in measures}
+    while more := [name for name, found in taken.items() if wants_more(found, wanted)]:
+        for name in more:
+            taken[name].append(measures[name]())
+    return {name: keep(found) for name, found in taken.items()}
+
+
 def is_carried(references: Sequence[float]) -> bool:
     """True if a calibration's references had their rate within half of the tolerance: more than half of them, which
     one late moment does not change."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from experiments import paper, reference
-from experiments.beside import Kept, Taken, repeat
+from experiments.beside import Kept, Taken, by_turns
 from experiments.options import Options
 from experiments.pool import READY, SITE, Pool
 from experiments.result import Beside, Check, Point, Result, Series
@@ -26,7 +26,7 @@ LEASES: Final = "/var/lib/lark-worker/leases"
 SERVER_LOG: Final = "/var/log/dnsmasq.log"
 MESSAGES: Final = ("discover", "request")
 # Starts of each kind, and seconds that one takes about.
-STARTS: Final = 5
+STARTS: Final = 10
 SECONDS: Final = 6.0
 KINDS: Final = ("without Lark", "address by the controller", "DHCP, new lease", "DHCP, cached lease")
 
@@ -49,28 +49,28 @@ def run(options: Options) -> tuple[Result, ...]:
         for worker, more in ((starts.WITH, ""), (starts.WITHOUT, starts.PLAIN)):
             lab.write(worker, starts.CONFIG, starts.DEBUG + more)
             lab.on(worker, "condor_reconfig")
-        found = {kind: _of_kind(lab, pool, kind, 2 if options.quick else STARTS) for kind in KINDS}
+        number = 2 if options.quick else STARTS
+        found: dict[str, Kept[Mapping[str, float]]] = {}
+        for wanted, kinds in (("controller", KINDS[:2]), ("dhcp", KINDS[2:])):
+            pool.configure(starts.WITH, f'AddressType = "{wanted}"\n')
+            pool.advertises(starts.WITH, "AddressType", wanted)
+            for worker in (starts.WITHOUT, starts.WITH):
+                # Work that is done once is no job's cost, and leaves a lease.
+                starts.one(lab, worker)
+            found |= by_turns({kind: partial(_measured, lab, pool, kind) for kind in kinds}, number)
         return (overhead(found, lab.choice.kind),)
 
 
-def _of_kind(lab: Lab, pool: Pool, kind: str, number: int) -> Kept[Mapping[str, float]]:
+def _measured(lab: Lab, pool: Pool, kind: str) -> Taken[Mapping[str, float]]:
+    """One start of a kind: milliseconds of its stages, and the messages to the DHCP server."""
     worker = starts.WITHOUT if kind == KINDS[0] else starts.WITH
-    wanted = "dhcp" if "DHCP" in kind else "controller"
-    pool.configure(starts.WITH, f'AddressType = "{wanted}"\n')
-    pool.advertises(starts.WITH, "AddressType", wanted)
-    # Work that is done once is no job's cost, and leaves a lease.
-    starts.one(lab, worker)
-
-    def measure() -> Taken[Mapping[str, float]]:
-        if kind == KINDS[2]:
-            lab.on(worker, "sh", "-c", f"rm -f {LEASES}/*")
-        before = _asked(pool)
-        with pool.watched(pool.now() + READY, SECONDS) as watched:
-            stages = starts.stages(starts.one(lab, worker))
-        asked = {name: number - before[name] for name, number in _asked(pool).items()}
-        return Taken({**stages, **asked}, replace(watched(), programs=True))
-
-    return repeat(measure, number)
+    if kind == KINDS[2]:
+        lab.on(worker, "sh", "-c", f"rm -f {LEASES}/*")
+    before = _asked(pool)
+    with pool.watched(pool.now() + READY, SECONDS) as watched:
+        stages = starts.stages(starts.one(lab, worker))
+    asked = {name: number - before[name] for name, number in _asked(pool).items()}
+    return Taken({**stages, **asked}, replace(watched(), programs=True))
 
 
 def _asked(pool: Pool) -> dict[str, float]:

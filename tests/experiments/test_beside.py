@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_of_two_references_the_worse_one_judges() -> None:
     near, far = Meanwhile(0.995), Meanwhile(1.02)
     assert beside.worse(near, far) is far
     assert beside.worse(far, near) is far
+
+
+def test_kinds_are_measured_by_turns_until_enough_of_each_is_sound() -> None:
+    made: list[str] = []
+    of = {"one": iter([1.0, 0.9, 1.0]), "other": iter([1.0, 1.0])}
+
+    def measure(kind: str) -> Taken[str]:
+        made.append(kind)
+        return Taken(f"{kind} {len(made)}", Meanwhile(next(of[kind])))
+
+    found = beside.by_turns({kind: partial(measure, kind) for kind in of}, 2)
+    assert made == ["one", "other", "one", "other", "one"]
+    assert [kept.values for kept in found.values()] == [("one 1", "one 5"), ("other 2", "other 4")]
 
 
 @given(measurements)
