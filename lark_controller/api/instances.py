@@ -168,6 +168,10 @@ class Instances:
     since: Annotated[At | None, "Time of the last takeover"]
     why: Annotated[str, "Its reason: first, released, drained, restarted, ended or silent; empty before the first"]
     instances: Annotated[tuple[Instance, ...], "The instances, the active one first"]
+    age: Annotated[
+        float,
+        "Seconds since all this was read; more than 0 where the database does not answer, and it is the last known",
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +197,7 @@ class InstanceControls(Protocol):
         """The place of this instance in the term; asks no database."""
 
     def all(self) -> Instances:
-        """All instances. Raises StoreError."""
+        """All instances, as they were read last where the database does not answer. Raises StoreError."""
 
     def drain(self, instance: str, actor: str) -> Instances:
         """Let the active instance, by id or name, let go, so that another takes over; then it ends, and stands by once

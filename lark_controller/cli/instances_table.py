@@ -31,6 +31,9 @@ def show(found: Answer) -> None:
     printing.table(
         ("NAME", "URL", "VERSION", "STATE", "SINCE", "GENERATION", "BEAT", "COPY", "SWITCHES", "COUNTERS"), rows
     )
+    if found.get("age"):
+        words = f"this was read {found['age']:.0f} s ago, and whoever is active may be another by now."
+        print(f"The database does not answer: {words}", file=sys.stderr)
     if apart := _different_tokens(found):
         words = "differ: a token may be refused after a takeover. Copy the file to each."
         print(f"The tokens files (LARK_TOKENS_FILE) of {' and '.join(apart)} {words}", file=sys.stderr)

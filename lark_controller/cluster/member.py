@@ -45,6 +45,9 @@ AGAIN_SECONDS: Final = 0.2
 # And the least between any two: a lying switch, or its database, could otherwise have the term read all the time.
 LEAST_SECONDS: Final = 0.05
 
+# Seconds between two readings of all instances, which are shown while the database does not answer.
+KNOWN_SECONDS: Final = 10.0
+
 DRAIN: Final = "drain"
 HAND_OVER: Final = "hand over"
 _SUBJECT: Final = "controller"
@@ -98,6 +101,8 @@ class Member:
         self._look = Look(0)
         # All instances as they were read last: replaced as a whole, since any thread reads it.
         self._peers: Mapping[str, Peer] = {}
+        # All instances as they were listed last, and when: replaced as a whole, too.
+        self._listed: tuple[Instances, float] | None = None
         self._key = ""
         self._knows = store.newest_schema()
         self._lock = Lock()
@@ -192,9 +197,24 @@ class Member:
         return Standing(False, look.generation, look.since, look.name, look.url, sentence, key, successor)
 
     def all(self) -> Instances:
-        """All instances. Raises StoreError."""
+        """All instances, as they were read last where the database does not answer. Raises StoreError where they have
+        not been."""
+        try:
+            return self._read()
+        except StoreError:
+            if self._listed is None:
+                raise
+            found, at = self._listed
+            age = self._clock() - at
+            known = tuple(replace(each, beat_age=each.beat_age + age) for each in found.instances)
+            return replace(found, instances=known, age=age)
+
+    def _read(self) -> Instances:
+        at = self._clock()
         found = self._place.all()
-        return replace(found, instances=tuple(self._judged(each, found.active) for each in found.instances))
+        found = replace(found, instances=tuple(self._judged(each, found.active) for each in found.instances))
+        self._listed = found, at
+        return found
 
     def _judged(self, instance: Instance, active: str | None) -> Instance:
         # An active one whose place another has taken has not found that yet, or is gone.
@@ -210,7 +230,7 @@ class Member:
     def drain(self, instance: str, actor: str) -> Instances:
         """Have this instance let go, if it is the one that is meant and another stands by. Raises NotFoundError,
         StateError, StoreError."""
-        found = self.all()
+        found = self._read()
         meant = [each for each in found.instances if instance in (each.id, each.name)]
         if not meant:
             names = ", ".join(sorted({each.name for each in found.instances}))
@@ -282,6 +302,8 @@ class Member:
         else:
             self._stand_by()
         self._trouble = ""
+        if self._listed is None or self._clock() - self._listed[1] > KNOWN_SECONDS:
+            self._read()
 
     def _keep(self, term: Term) -> None:
         self._place.hold(term.generation)

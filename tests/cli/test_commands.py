@@ -282,6 +282,10 @@ def test_instances(served: Api, capsys: pytest.CaptureFixture[str], monkeypatch:
     assert capsys.readouterr().out.splitlines()[2].split()[-2:] == ["0.4", "none"]
     assert cli.main(["instances", "--json"]) == cli.OK
     assert json.loads(capsys.readouterr().out)["generation"] == 8
+    instances = served.controls.instances
+    instances.listed = replace(instances.listed, age=42.3)
+    assert cli.main(["instances"]) == cli.OK
+    assert "The database does not answer: this was read 42 s ago" in capsys.readouterr().err
     # None becomes active here, however long is waited for it.
     monkeypatch.setattr(controllers, "PAUSE", 3600.0)
     assert cli.main(["jobs"]) == cli.NO

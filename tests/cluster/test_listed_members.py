@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from sqlalchemy import text
 
-from lark_common.errors import FencedError, StateError
+from lark_common.errors import FencedError, StateError, StoreError
 from lark_controller.api.instances import Why
 from lark_controller.cluster import silence
 from lark_controller.store import Store
@@ -66,6 +66,29 @@ def test_whoever_gives_no_sign_of_life_is_shown_as_lost(url: str, monkeypatch: p
         # It was paused for so long, and goes on.
         b.member._stand_by()
         until(lambda: ("b", "standby") in states(a))
+
+
+def test_while_the_database_does_not_answer_the_last_list_is_shown_with_its_age(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> NoReturn:
+        raise StoreError("the database is away")
+
+    with joined(url, "a", "b") as (a, b):
+        assert a.generation
+        listed = a.member.all()
+        assert listed.age == 0.0
+        # One that nobody has asked has read the list itself.
+        for each in (a, b):
+            monkeypatch.setattr(each.member._place, "all", away)
+        for each in (a, b):
+            found = each.member.all()
+            assert {one.name for one in found.instances} <= {"a", "b"}
+            assert found.age > 0.0
+            assert all(one.beat_age >= found.age for one in found.instances)
+        # A term is not let go by a list that may be out of date.
+        with pytest.raises(StoreError, match="is away"):
+            a.member.drain("a", "somebody")
 
 
 def test_sqlite_takes_the_same_path_with_one_instance(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
           { head: "Switches", number: true, narrow: false, cell: (one) => one.kept === null ? "" : count(one.kept) },
           { head: "Counters read", number: true, narrow: false, cell: (one) => one.counters_read === null ? "" : count(one.counters_read) },
         ], instances, { key: (one) => one.id }),
+        controllers.age > 0 && h("p", { class: "poor-text" }, `The database does not answer: controllers as they were ${duration(controllers.age)} ago`),
         controllers.since && h("p", { class: "reason" }, "Last takeover: ", moment(controllers.since), `, ${controllers.why}`)),
         headed("Events", link("All events", "events"), eventList(events)))),
   ];
