@@ -161,7 +161,11 @@ def test_a_takeover_waits_for_what_is_being_written(url: str) -> None:
         assert other._database.read(lambda connection: connection.execute(count).scalar_one()) == 1
 
 
-def test_a_writer_that_is_paused_holds_up_a_takeover_for_seconds_alone(url: str) -> None:
+def test_a_writer_that_is_paused_holds_up_a_takeover_for_seconds_alone(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By the database itself, and not by the one that takes over.
+    monkeypatch.setattr(instances, "_STALLED_MS", 3_600_000)
     with stores(url, 2) as (mine, other):
         take(mine, A)
         writing, go_on, errors = Event(), Event(), []
