@@ -170,7 +170,9 @@ class AuditQuery(PageQuery):
 
 
 class DropQuery(PageQuery):
-    """The number of drops."""
+    """The number of drops, and whose they are."""
+
+    job = fields.String(validate=WORD, metadata=meta("Any name of a job; those of its packets alone"))
 
     class Meta:
         """Drops change while they are read: there is no next page."""
