@@ -9,7 +9,7 @@ from typing import cast
 
 from lark_controller.api.switches import PortLoad
 from lark_controller.flows.placement import Switch, WanPort
-from lark_controller.policies.model import SwitchRole
+from lark_controller.policies.model import PortSpec, SwitchRole, SwitchSpec
 from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.switch import SwitchState
 from lark_controller.switches.openflow.link import SwitchLink
@@ -31,7 +31,9 @@ class Played:
         self.switch = SWITCH
         self.states = {CORE: SwitchState(CORE), EDGE: SwitchState(EDGE)}
         self.connect()
-        self.ports = CorePorts(self.states, self._switch, lambda: self.now)
+        names = {"lan1": PortSpec("eth1"), "wan": PortSpec(2), "wan-fast": PortSpec(3)}
+        spec = SwitchSpec("core1", CORE, SwitchRole.CORE, names)
+        self.ports = CorePorts(self.states, self._switch, lambda _datapath: spec, lambda: self.now)
 
     def _switch(self, datapath: int) -> Switch:
         return self.switch if datapath == CORE else replace(SWITCH, datapath=EDGE, role=SwitchRole.EDGE)
