@@ -127,12 +127,13 @@ def jobs(arguments: Arguments) -> int:
         return _show(arguments, client.job(word), printing.job)
     except ProblemError as error:
         several = _cluster(client, word, chosen) if error.status == 409 else []
-        if not several:
+        # A cluster of one whose number begins an id, too, is not what alone may be meant.
+        if len(several) < 2 and not any(chosen.values()):
             raise
     return _show(arguments, several, printing.jobs)
 
 
-def _cluster(client: Client, word: str, chosen: dict[str, str | None]) -> list[printing.Answer]:
+def _cluster(client: Client, word: str, chosen: dict[str, str | None]) -> list[dict[str, Any]]:
     """The jobs of the cluster that a word is, the live ones where some live and no state is chosen."""
     number = number_in_word(word)
     if number is None or number.proc is not None:

@@ -34,8 +34,9 @@ class CorePorts:
         self,
         switches: Mapping[int, SwitchState],
         switch_of: Callable[[int], Switch | None],
-        spec_of: Callable[[int], SwitchSpec | None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        spec_of: Callable[[int], SwitchSpec | None] = lambda _datapath: None,
     ) -> None:
         self._switches = switches
         self._switch_of = switch_of

@@ -85,7 +85,7 @@ class Reconciler(LoopState):
         self.core_ports = CorePorts(
             self.switches,
             lambda datapath: self.desired_of(datapath).switches.get(datapath),
-            lambda datapath: self.desired_of(datapath).policy.switches.get(datapath),
+            spec_of=lambda datapath: self.desired_of(datapath).policy.switches.get(datapath),
         )
         self.pair_counters = PairCounters(pairs, self, self.queues)
         self.counters = CounterReader(

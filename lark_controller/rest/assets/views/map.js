@@ -11,13 +11,19 @@ const NARROW = { width: 356, row: 2, box: 168, core: 340, height: 119, gap: 16, 
 // Letters that fit into a line of a core's box.
 const CORE_LINE = { wide: 64, narrow: 42 };
 const UNKNOWN = "capacity not known";
+// The width of a letter, nearly: of a line and of a name.
+const LETTER = 6.8;
+const NAME_LETTER = 8.6;
 const LINE = 17;
 // Ports of a core that have a line each.
 const PORTS = 6;
 const MARKS = { all: ["✓", "all"], some: ["◐", "some"], none: ["✕", "none"] };
 
-// A worker's state and jobs in words.
-const workers = (one) => (one.state === "jobs wait" ? `${count(one.waiting)} of ${several(one.jobs, "job")} ${one.waiting === 1 ? "waits" : "wait"}` : `${one.state}, ${several(one.jobs, "job")}`);
+// A worker's state and jobs in words; on a phone in few.
+function workers(one, narrow) {
+  const jobs = narrow && one.jobs > 99 ? count(one.jobs) : several(one.jobs, "job");
+  return one.state === "jobs wait" ? `${count(one.waiting)} of ${jobs} ${one.waiting === 1 ? "waits" : "wait"}` : `${one.state}, ${several(one.jobs, "job")}`;
+}
 const kindOf = (one) => (one.state === "in sync" ? "good" : one.connected ? "poor" : "bad");
 
 // How much of a link is used, in the direction that has more, or in both where they share it; null where its capacity is not known.
@@ -35,11 +41,16 @@ function portLoad(port) {
   return port.outward === null ? null : load(port, port.capacity);
 }
 
+// A line that may be longer than its box is as long.
+function fitted(line, width, letter = LETTER) {
+  return line.length * letter > width ? { textLength: width, lengthAdjust: "spacingAndGlyphs" } : { textLength: null, lengthAdjust: null };
+}
+
 function box(x, y, { key, kind, title, lines, part, href, width, height }) {
   const content = [
     h("rect", { class: `box ${kind}`, x, y, width, height, rx: 6 }),
-    h("text", { class: "name", x: x + 12, y: y + 22 }, title),
-    lines.map((line, at) => h("text", { key: at, class: "line", x: x + 12, y: y + 42 + LINE * at }, line)),
+    h("text", { class: "name", x: x + 12, y: y + 22, ...fitted(title, width - 24, NAME_LETTER) }, title),
+    lines.map((line, at) => h("text", { key: at, class: "line", x: x + 12, y: y + 42 + LINE * at, ...fitted(line, width - 24) }, line)),
     part !== null && part !== undefined && [
       h("rect", { class: "track", x: x + 12, y: y + height - 10, width: width - 24, height: 5, rx: 1 }),
       h("rect", { class: part >= 0.9 ? "fill full" : "fill", x: x + 12, y: y + height - 10, width: (width - 24) * Math.min(1, part), height: 5, rx: 1 })],
@@ -48,10 +59,10 @@ function box(x, y, { key, kind, title, lines, part, href, width, height }) {
 }
 
 // A worker's link: how much of it is used.
-function linkUse({ capacity, shared }, part) {
+function linkUse({ capacity, shared }, part, narrow) {
   if (!capacity) return UNKNOWN;
   const used = part === null ? "" : part > 0 && part < 0.01 ? "under 1 % " : `${Math.round(100 * part)} % `;
-  return `${used}of ${rate(capacity)}${shared ? ", both ways" : ""}`;
+  return `${used}of ${rate(capacity)}${shared && !narrow ? ", both ways" : ""}`;
 }
 
 const ways = (one) => `↑ ${rate(one.outward)}  ↓ ${rate(one.inward)}`;
@@ -101,7 +112,7 @@ function picture(found, shape) {
     ...found.edges.map((each) => {
       const part = each.state === "away" ? null : load(each.rate, each.capacity, each.shared);
       return { key: each.datapath || each.name, kind: kindOf(each), title: short(each.name || each.datapath, shape.names),
-        href: each.datapath ? to("switches", each.datapath) : to("jobs", { host: each.name }), lines: [workers(each), ...rates(each), linkUse(each, part)], part };
+        href: each.datapath ? to("switches", each.datapath) : to("jobs", { host: each.name }), lines: [workers(each, narrow), ...rates(each), linkUse(each, part, narrow)], part };
     }),
     ...found.rest.map((each) => ({ key: each.state, kind: `${kindOf(each)} many`, title: `${several(each.switches, "worker")} more`, href: "#/switches",
       lines: [`${each.state}, ${several(each.jobs, "job")}`, ...rates(each)], part: null })),
