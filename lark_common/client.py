@@ -78,7 +78,7 @@ class Client(RestRequests):
         return self._json("GET", f"/v1/jobs/{_part(job_id)}", {"fresh": "true"} if fresh else None)
 
     def jobs(self, **chosen: str | None) -> Iterator[Answer]:
-        """All jobs that are chosen (owner, group, host, state, global_job_id), page by page."""
+        """All jobs that are chosen (owner, group, host, cluster, state, global_job_id), page by page."""
         return self._pages("/v1/jobs", "jobs", chosen)
 
     def advice(self, job_id: str, fresh: bool = False) -> Answer:

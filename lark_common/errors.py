@@ -175,7 +175,7 @@ class AmbiguousError(LarkError):
         listed = "; ".join(map(str, candidates)) + ("; and more" if more else "")
         super().__init__(
             f"{word} may mean several jobs: {listed}. "
-            "Say which by its access point (submit1#103.0), its GlobalJobId or its id"
+            "Say which by CLUSTER.PROC, with its access point (submit1#103.0), by its GlobalJobId or its id"
         )
         self.candidates = candidates
 

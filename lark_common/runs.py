@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
+
+# At most 18 digits: the largest number that the controller's tables hold has 19.
+_NUMBER: Final = re.compile(
+    r"(?:(?P<before>[^#]+)#)?(?P<cluster>[0-9]{1,18})(?:\.(?P<proc>[0-9]{1,18}))?(?:@(?P<after>[^#]+))?"
+)
 
 Address = IPv4Address | IPv6Address
 
@@ -46,6 +52,24 @@ def names(jobs: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     return {
         job_id: f"{point}#{called}" if point and len(points[called]) > 1 else called for job_id, called, point in found
     }
+
+
+class JobNumber(NamedTuple):
+    """A cluster of jobs, or one of them: ``proc`` None is all. ``access_point`` is the whole name of where it was
+    submitted or the first part of that, None where it is not said."""
+
+    cluster: int
+    proc: int | None = None
+    access_point: str | None = None
+
+
+def number_in_word(word: str) -> JobNumber | None:
+    """The number that a word is: ``103``, ``103.0``, ``submit1#103.0`` or ``103.0@submit1``; None of another word."""
+    found = _NUMBER.fullmatch(word) if word.isprintable() else None
+    if found is None or (found["before"] and found["after"]):
+        return None
+    proc = found["proc"]
+    return JobNumber(int(found["cluster"]), None if proc is None else int(proc), found["before"] or found["after"])
 
 
 class RunKey(NamedTuple):

@@ -45,9 +45,9 @@ class Drop:
 @dataclass(frozen=True, slots=True)
 class DropList:
     """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not.
-    ``away`` are the switches that cannot be asked now, None of one user's jobs, ``uncounted`` the live jobs that the
-    policy in force does not count, or those of the user, and ``unread`` those whose rates and drops are not
-    known now."""
+    ``away`` are the switches that cannot be asked now, None of one user's jobs or of one job, ``uncounted`` the live
+    jobs that the policy in force does not count, or those of the user, and ``unread`` those whose rates and drops are
+    not known now."""
 
     drops: tuple[Drop, ...]
     jobs: int
@@ -62,6 +62,9 @@ class DropControls(Protocol):
 
     def now(self, limit: int, owner: str | None = None) -> DropList:
         """The drops of now: the ``limit`` most, of all jobs or of one user's."""
+
+    def of_job(self, limit: int, job_id: str) -> DropList:
+        """The drops of now of one job, by rule; nothing of one that is over."""
 
     def away(self) -> int:
         """The number of switches that cannot be asked now."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from lark_common.classads.ads import JobAd, MachineAd
-from lark_common.runs import EndedBy
+from lark_common.runs import EndedBy, JobNumber
 from lark_controller.accounting.usage import JobUsage
 from lark_controller.api.described import Dpid
 from lark_controller.jobs.job import Job, JobState, Standing
@@ -90,7 +90,7 @@ class JobDetail:
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """The jobs that a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default), and
-    ``group`` is a group in any case, with its subgroups.
+    ``group`` is a group in any case, with its subgroups. ``numbered`` is a cluster.
 
     ``newest`` puts the job that was registered last first.
     """
@@ -102,6 +102,7 @@ class JobFilter:
     global_job_id: str | None = None
     newest: bool = False
     user: str | None = None
+    numbered: JobNumber | None = None
 
 
 @dataclass(frozen=True, slots=True)

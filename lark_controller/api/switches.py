@@ -98,6 +98,8 @@ class PortLoad(NamedTuple):
     outward: Annotated[float | None, "Present rate in the direction of the WAN, Mb/s; null until it was read twice"]
     inward: Annotated[float | None, "Present rate in the direction of the site, Mb/s; null until it was read twice"]
     capacity: Annotated[float | None, "Its speed, Mb/s, as declared or reported; null where neither is known"]
+    declared: Annotated[str | None, "Its name in the policy"] = None
+    interface: Annotated[str | None, "Its interface's name at the switch"] = None
 
 
 @dataclass(frozen=True, slots=True)

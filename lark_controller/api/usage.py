@@ -60,7 +60,8 @@ class UsageRow:
 class UsagePage:
     """One page of use, the stretch that it covers (whole buckets), their width, and the cursor of the next page.
 
-    All use until ``counted`` (seconds since 1970) is in it; of later use there may be more to come.
+    All use until ``counted`` (seconds since 1970) is in it; of later use there may be more to come. ``known_since`` is
+    when the installation began, before which nothing was counted: a bucket in which it lies is known from then on.
     """
 
     rows: tuple[UsageRow, ...]
@@ -69,6 +70,7 @@ class UsagePage:
     seconds: int | None = None
     next_cursor: str | None = None
     counted: float = 0.0
+    known_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from lark_common import log
 from lark_common.client import Client, ProblemError
 from lark_common.endpoint import read_token
 from lark_common.errors import PolicyError, SettingError
+from lark_common.runs import number_in_word
 from lark_controller.cli import instances_table, network_map, own_name, pairs_table, printing, traffic_tables
 from lark_controller.cli.text_files import read_text
 from lark_controller.settings import load, table
@@ -116,12 +117,29 @@ def explain(arguments: Arguments) -> int:
 
 def jobs(arguments: Arguments) -> int:
     """List jobs, or show one."""
-    client = connected(arguments)
-    if arguments.job is not None:
-        found = client.job_at(arguments.job) if _is_address(arguments.job) else client.job(arguments.job)
-        return _show(arguments, found, printing.job)
+    client, word = connected(arguments), arguments.job
     chosen = {name: getattr(arguments, name) for name in ("owner", "group", "host", "state")}
-    return _show(arguments, list(client.jobs(**chosen)), printing.jobs)
+    if word is None:
+        return _show(arguments, list(client.jobs(**chosen)), printing.jobs)
+    if _is_address(word):
+        return _show(arguments, client.job_at(word), printing.job)
+    try:
+        return _show(arguments, client.job(word), printing.job)
+    except ProblemError as error:
+        several = _cluster(client, word, chosen) if error.status == 409 else []
+        # A cluster of one whose number begins an id, too, is not what alone may be meant.
+        if len(several) < 2 and not any(chosen.values()):
+            raise
+    return _show(arguments, several, printing.jobs)
+
+
+def _cluster(client: Client, word: str, chosen: dict[str, str | None]) -> list[dict[str, Any]]:
+    """The jobs of the cluster that a word is, the live ones where some live and no state is chosen."""
+    number = number_in_word(word)
+    if number is None or number.proc is not None:
+        return []
+    found = list(client.jobs(cluster=word, **chosen))
+    return found or ([] if chosen["state"] else list(client.jobs(cluster=word, **{**chosen, "state": "any"})))
 
 
 def _is_address(text: str) -> bool:

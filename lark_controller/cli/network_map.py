@@ -18,7 +18,9 @@ def show(found: Answer) -> None:
     for each in found["cores"]:
         name = each["name"] or each["datapath"]
         rows.append((name, each["state"], "", "", "", ""))
-        rows += [(f"{name} {port['name']}", _link(port), "", *_load(port), _capacity(port)) for port in each["ports"]]
+        rows += [
+            (f"{name} {port_names(port)}", _link(port), "", *_load(port), _capacity(port)) for port in each["ports"]
+        ]
     for each in found["edges"]:
         name = each["name"] or each["datapath"]
         rows.append((name, each["state"], each["jobs"], *_rate(each), _capacity(each)))
@@ -50,6 +52,13 @@ def show(found: Answer) -> None:
             printing.several(found[f"other_{each}"], word) for each, word in (("jobs", "job"), ("owners", "other user"))
         )
         print(f"… and {jobs} of {users}")
+
+
+def port_names(port: Answer) -> str:
+    """A port by its name in the policy, and by that of its interface where it is another."""
+    # A controller of an earlier release tells one of them.
+    declared, interface = port.get("declared") or port["name"], port.get("interface") or port["name"]
+    return declared if declared == interface else f"{declared} ({interface})"
 
 
 def _link(port: Answer) -> str:

@@ -18,7 +18,10 @@ DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 Run = Callable[[argparse.Namespace], int]
 
-_JOB: Final = "a job: 103.0, submit1#103.0 where two access points have it, a GlobalJobId, an id or its first 4 digits"
+_JOB: Final = (
+    "a job: 103.0, or 103 where the cluster has one, submit1#103.0 where two access points have it, a GlobalJobId, "
+    "an id or its first 4 digits"
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("dst", help=f"an address, or {_JOB}")
 
     jobs = _remote(subparsers, "jobs", commands.jobs, watched=True)
-    jobs.add_argument("job", nargs="?", help=f"an address, or {_JOB}")
+    jobs.add_argument("job", nargs="?", help=f"an address, a cluster (103), or {_JOB}")
     for name in ("owner", "group", "host"):
         short = "; its name without the domain will do" if name == "host" else ""
         jobs.add_argument(f"--{name}", help=f"only jobs of this {name}{short}")

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from lark_controller.api.switches import PortLoad
 from lark_controller.flows.placement import Switch
+from lark_controller.policies.model import SwitchSpec
 from lark_controller.reconcile.switch import SwitchState
 
 # Megabits in a byte.
@@ -26,16 +27,20 @@ class _Reading(NamedTuple):
 
 
 class CorePorts:
-    """The last two readings of each core's ports. ``switch_of`` is a connected switch as the policy places it."""
+    """The last two readings of each core's ports. ``switch_of`` is a connected switch as the policy places it,
+    ``spec_of`` as the policy names it."""
 
     def __init__(
         self,
         switches: Mapping[int, SwitchState],
         switch_of: Callable[[int], Switch | None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        spec_of: Callable[[int], SwitchSpec | None] = lambda _datapath: None,
     ) -> None:
         self._switches = switches
         self._switch_of = switch_of
+        self._spec_of = spec_of
         self._clock = clock
         self._last: dict[int, dict[int, _Reading]] = {}
         # Mb/s received and sent, by port.
@@ -67,15 +72,26 @@ class CorePorts:
         if state is None or state.link is None or switch is None or switch.is_edge:
             return ()
         ports, rates = state.link.features.ports, self._rates.get(datapath, {})
+        declared = self._declared(datapath, {port.name: number for number, port in ports.items()})
         found = []
         for wan in switch.wan:
             received, sent = rates.get(wan.number, (None, None))
-            found.append(PortLoad(wan.name, True, wan.up, sent, received, switch.speeds.get(wan.number)))
+            port = ports.get(wan.number)
+            interface, speed = None if port is None else port.name, switch.speeds.get(wan.number)
+            found.append(PortLoad(wan.name, True, wan.up, sent, received, speed, wan.name, interface))
         for number in switch.lan:
             if (port := ports.get(number)) is not None:
                 received, sent = rates.get(number, (None, None))
-                found.append(PortLoad(port.name, False, port.up, received, sent, switch.speeds.get(number)))
+                speed, name = switch.speeds.get(number), declared.get(number)
+                found.append(PortLoad(port.name, False, port.up, received, sent, speed, name, port.name))
         return tuple(found)
+
+    def _declared(self, datapath: int, numbers: Mapping[str, int]) -> dict[int, str]:
+        """The policy's names of a switch's ports, by number; ``numbers`` are those of its interfaces."""
+        spec = self._spec_of(datapath)
+        found = {} if spec is None else {name: each.port for name, each in spec.ports.items()}
+        by_number = {name: numbers.get(port) if isinstance(port, str) else port for name, port in found.items()}
+        return {number: name for name, number in by_number.items() if number is not None}
 
     def gone(self, datapath: int) -> None:
         """Forget the readings of a switch that is gone."""

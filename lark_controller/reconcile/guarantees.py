@@ -6,7 +6,7 @@ For the reconcile loop's thread; what is for the audit trail is returned to the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from lark_common.errors import SwitchError
@@ -18,6 +18,8 @@ from lark_controller.api.switches import SwitchProblem
 from lark_controller.api.workers import Delivered
 from lark_controller.flows.cookies import Category, cookie
 from lark_controller.flows.model import SetQueue
+from lark_controller.flows.placement import Placed
+from lark_controller.policies.model import GroupControl
 from lark_controller.qos.delivery import (
     Counters,
     Delivery,
@@ -28,6 +30,7 @@ from lark_controller.reconcile.missed_guarantees import (
     MissedGuarantees,
     Reading,
     Whose,
+    host_of_uplink,
     port_of_switch,
     uplink_of_worker,
 )
@@ -73,11 +76,12 @@ class Guarantees:
 
     def load(self, entries: Iterable[AuditEntry]) -> None:
         """Go on with the missed guarantees that a controller before has told, by its lines, the oldest first."""
-        self._missed_now.load(entries, self._called)
+        self._missed_now.load(entries, self._called, self._source_of)
 
     def ended(self) -> list[Happening]:
-        """The ends of those missed guarantees whose jobs are over, and those that nobody reads any more."""
-        return self._missed_now.look(self._loop.directory.by_id.__contains__)
+        """The ends of those missed guarantees whose jobs are over, that the policy has no more since the controller
+        before, and that nobody reads any more."""
+        return self._missed_now.look(self._loop.directory.by_id.__contains__, self._is_promised)
 
     async def look(self, datapath: int) -> list[Happening]:
         """Compare what a switch's queues have sent since the last reading with their guarantees.
@@ -134,6 +138,30 @@ class Guarantees:
             _add(found, self._whose_at(host, job, queue), delivery, text)
         standing = [self._whose_at(host, *key) for key in now.counted]
         return count, self._missed_now.read(host, found, standing)
+
+    def _source_of(self, whose: Whose) -> Hashable | None:
+        if whose.group:
+            return int(whose.subject, 16)
+        placed = self._placed(whose.subject)
+        return host_of_uplink(whose.place) or (None if placed is None else placed.datapath)
+
+    def _is_promised(self, whose: Whose) -> bool:
+        """True where the policy promises something to a job or group at all; at which ports is for readings to say."""
+        if whose.group:
+            policy = self._loop.desired.policy
+            spec = policy.switches.get(int(whose.subject, 16))
+            has_queues = spec is not None and spec.group_control is GroupControl.QUEUES
+            return has_queues and any(each.name == whose.group and each.guarantee for each in policy.groups)
+        placed = self._placed(whose.subject)
+        if placed is None or placed.decision.isolated:
+            return False
+        share, job = placed.decision.bandwidth, placed.job
+        limited = share is not None and share.rate(job.bandwidth) is not None
+        return limited or any(not each.incoming for each in job.reserved)
+
+    def _placed(self, job_id: str) -> Placed | None:
+        job = self._loop.directory.by_id.get(job_id)
+        return None if job is None else self._loop.desired.placed.get(job.number)
 
     def _called(self, job_id: str) -> str:
         job = self._loop.directory.by_id.get(job_id)

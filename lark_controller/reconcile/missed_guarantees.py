@@ -69,6 +69,11 @@ def port_of_switch(port: str) -> str:
     return f"port {port}"
 
 
+def host_of_uplink(place: str) -> str | None:
+    """The worker whose uplink a place is, None of a place at a switch."""
+    return place.rpartition(" of ")[2] if place.startswith("uplink ") else None
+
+
 def uplink_of_worker(queue: str, host: str) -> str:
     """The place of a worker's queue, in a sentence: its uplink, behind whose name there may be a reservation's."""
     return _RESERVATION.sub(r"\1", f"uplink {queue} of {host}")
@@ -84,8 +89,9 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class _Miss:
-    """A missed guarantee that was told, by monotonic time: ``source`` is where it was read last, None of one that
-    another controller has told; ``kept`` are its readings in a row without a miss."""
+    """A missed guarantee that was told, by monotonic time: ``source`` is where it was read last, None where that is not
+    known; ``kept`` are its readings in a row without a miss. ``was_read`` is False of one that another controller has
+    told, until it is read here."""
 
     whose: Whose
     source: Hashable | None
@@ -93,6 +99,7 @@ class _Miss:
     read: float
     interval: float
     kept: int = 0
+    was_read: bool = True
 
 
 class MissedGuarantees:
@@ -105,9 +112,14 @@ class MissedGuarantees:
         self._limits = Buckets(_RATE, _BURST, clock=clock)
         self._limits_of_all = Buckets(_RATE_OF_ALL, _BURST_OF_ALL, clock=clock)
 
-    def load(self, entries: Iterable[AuditEntry], called: Callable[[str], str]) -> None:
+    def load(
+        self,
+        entries: Iterable[AuditEntry],
+        called: Callable[[str], str],
+        source_of: Callable[[Whose], Hashable | None],
+    ) -> None:
         """Go on with those that a controller before has told, from its lines, the oldest first; ``called`` is the name
-        of a job in a sentence."""
+        of a job in a sentence, ``source_of`` where one is read."""
         now = self._clock()
         for entry in entries:
             found = _GROUP.match(entry.detail)
@@ -118,7 +130,7 @@ class MissedGuarantees:
             whose = Whose(entry.subject, group, name, place)
             self._forget(whose.key)
             if entry.action == MISSED:
-                self._remember(_Miss(whose, None, now, now, _INTERVAL))
+                self._remember(_Miss(whose, source_of(whose), now, now, _INTERVAL, was_read=False))
 
     def read(
         self, source: Hashable, found: Mapping[Whose, Reading], promised: Collection[Whose] | None
@@ -140,13 +152,17 @@ class MissedGuarantees:
                 lines.append(self._over(miss, "it is promised nothing there any more"))
         return lines
 
-    def look(self, is_live: Callable[[str], bool]) -> list[Happening]:
-        """Find those of jobs that are over, and those that nobody reads any more."""
+    def look(self, is_live: Callable[[str], bool], is_promised: Callable[[Whose], bool]) -> list[Happening]:
+        """Find those of jobs that are over, those that the policy does not promise any more (``is_promised``) since the
+        controller that has told them, and those that nobody reads any more."""
         lines, now = [], self._clock()
         for miss in list(self._of.values()):
             unread = now - miss.read
             if not miss.whose.group and not is_live(miss.whose.subject):
                 lines.append(self._over(miss, "it is over"))
+            elif not miss.was_read and not is_promised(miss.whose):
+                # Its queue goes as its switch connects, or never: no reading would say so.
+                lines.append(self._over(miss, "the policy promises it nothing any more"))
             elif unread > _UNREAD_INTERVALS * miss.interval + _UNREAD_SECONDS:
                 self._forget(miss.whose.key)
                 words = f"{_where(miss.whose)}: its queue was not read for {unread:.0f} s; whether it gets what it was"
@@ -161,6 +177,7 @@ class MissedGuarantees:
             self._remember(_Miss(whose, source, now, now, reading.seconds))
             return [Happening(whose.subject, MISSED, reading.missed)]
         self._move(miss, source)
+        miss.was_read = True
         miss.whose, miss.read, miss.interval = whose, now, reading.seconds
         if not reading.missed:
             miss.kept += 1

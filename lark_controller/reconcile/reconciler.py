@@ -82,7 +82,11 @@ class Reconciler(LoopState):
         self._sending = Sending(self, self.workers, self._reactions, metrics)
         self.queues = Queues(self, self._sending, driver, ovsdb)
         self.drop_shares = DropShares(self)
-        self.core_ports = CorePorts(self.switches, lambda datapath: self.desired_of(datapath).switches.get(datapath))
+        self.core_ports = CorePorts(
+            self.switches,
+            lambda datapath: self.desired_of(datapath).switches.get(datapath),
+            spec_of=lambda datapath: self.desired_of(datapath).policy.switches.get(datapath),
+        )
         self.pair_counters = PairCounters(pairs, self, self.queues)
         self.counters = CounterReader(
             ledger,

@@ -15,8 +15,8 @@ from lark_controller.policies.switches import RESERVED
 from lark_controller.rest.bodies import valid_job_id
 from lark_controller.rest.context import current
 
-# CLUSTER.PROC and GlobalJobId, which nothing but a job is called: a host may be called as an id begins.
-_ONLY_A_JOB: Final = re.compile(r"[^#]+#.+|[0-9]+\.[0-9]+(@.+)?")
+# CLUSTER, CLUSTER.PROC and GlobalJobId, which nothing but a job is called: a host may be called as an id begins.
+_ONLY_A_JOB: Final = re.compile(r"[^#]+#.+|[0-9]+(\.[0-9]+)?(@.+)?")
 
 # The ids of jobs and datapaths, as the audit trail has them.
 _ID: Final = re.compile(r"[0-9a-f]{16}")

@@ -101,6 +101,19 @@ class Drops:
         packets = whole.packets + sum(each.packets for each in cores)
         return DropList(tuple(found), whole.jobs, packets, self.away(), self.uncounted(), self.unread())
 
+    def of_job(self, limit: int, job_id: str) -> DropList:
+        """The drops of now of one job, by rule; nothing of one that is over."""
+        job = self._reconciler.directory.by_id.get(job_id)
+        placed = None if job is None else self._reconciler.desired.placed.get(job.number)
+        if placed is None:
+            return DropList((), 0, 0.0)
+        number = placed.job.number
+        chosen = self._ledger.dropping(1, lambda each: each.number == number)
+        found = _first(self._listed(chosen), limit)
+        packets = sum(sum(each.rate) for each in chosen)
+        unread = self._ledger.unread(lambda each: each == number)
+        return DropList(tuple(found), len(chosen), packets, uncounted=int(is_uncounted(placed)), unread=unread)
+
     def _first_of_jobs(self, limit: int, groups: list[Drop]) -> list[Drop]:
         """The ``limit`` most of the drops of all jobs and of these."""
         looked_at = min(limit, _LOOKED_AT)

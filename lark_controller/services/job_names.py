@@ -1,8 +1,8 @@
 """The names of jobs that HTCondor's users have, and the one job that such a name means.
 
-A word is CLUSTER.PROC (``103.0``), the same with the access point where two have it (``submit1#103.0``,
-``103.0@submit1``), a GlobalJobId, a job's id, or the first digits of one. A live job comes before those that have
-ended.
+A word is CLUSTER.PROC (``103.0``), CLUSTER alone of a cluster of one job, both with the access point where two have it
+(``submit1#103.0``, ``103.0@submit1``), a GlobalJobId, a job's id, or the first digits of one. A live job comes before
+those that have ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from lark_common.errors import AmbiguousError, Candidate, NotFoundError
-from lark_common.runs import access_point, names
+from lark_common.runs import access_point, names, number_in_word
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.progress import as_now
 from lark_controller.services.node_patterns import node_of
@@ -20,8 +20,8 @@ from lark_controller.store.queries import Called
 from lark_controller.store.store import Runs
 
 ACCEPTED: Final = (
-    "accepted: CLUSTER.PROC (103.0), with the access point (submit1#103.0 or 103.0@submit1), a GlobalJobId, "
-    "a job's id, or at least its first 4 digits"
+    "accepted: CLUSTER.PROC (103.0), CLUSTER (103) of one job, with the access point (submit1#103.0 or 103.0@submit1), "
+    "a GlobalJobId, a job's id, or at least its first 4 digits"
 )
 # A name has no more runs looked at than these; what has more is answered from the newest.
 _LOOKED_AT: Final = 200
@@ -29,10 +29,6 @@ _LISTED: Final = 10
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _PREFIX: Final = re.compile(r"[0-9a-fA-F]{4,16}")
-# At most 18 digits: the largest number that the store's columns hold has 19.
-_NUMBER: Final = re.compile(
-    r"(?:(?P<before>[^#]+)#)?(?P<cluster>[0-9]{1,18})\.(?P<proc>[0-9]{1,18})(?:@(?P<after>[^#]+))?"
-)
 
 
 class JobNames:
@@ -67,12 +63,15 @@ class JobNames:
     def _candidates(self, word: str, owner: str | None) -> list[Job]:
         if not word.isprintable():
             return []
+        number = number_in_word(word)
+        found = [] if number is None else self._runs.with_number(number, _LOOKED_AT, owner)
         if _PREFIX.fullmatch(word):
-            return self._runs.with_prefix(word.lower(), _LOOKED_AT, owner)
-        number = _NUMBER.fullmatch(word)
-        if number is not None and not (number["before"] and number["after"]):
-            access_point = number["before"] or number["after"]
-            return self._runs.with_number(int(number["cluster"]), int(number["proc"]), access_point, _LOOKED_AT, owner)
+            # A number may be both: neither is taken for the other, since a word ends a quarantine, too.
+            ids = {job.id for job in found}
+            begun = self._runs.with_prefix(word.lower(), _LOOKED_AT, owner)
+            return found + [job for job in begun if job.id not in ids]
+        if found or (number is not None and number.proc is not None):
+            return found
         return self._runs.with_global_id(word, _LOOKED_AT, owner) if "#" in word else []
 
 

@@ -86,6 +86,7 @@ class Accounts:
         self._scitags = scitags
         self._deliveries = deliveries
         self._pairs = pairs
+        self._began = 0.0
 
     @property
     def written(self) -> float:
@@ -190,7 +191,14 @@ class Accounts:
         """A page of the history. Raises NotFoundError for a cursor that is none, StoreError."""
         counted = self._account_writer.counted
         found = self._store.usage.page(chosen, cursor, limit)
-        return replace(found, rows=tuple(map(_bounded, found.rows)), counted=counted)
+        rows = tuple(map(_bounded, found.rows))
+        return replace(found, rows=rows, counted=counted, known_since=self._known_since())
+
+    def _known_since(self) -> float:
+        """The time of the first policy, without which no controller counts."""
+        if not self._began:
+            self._began = self._store.trail.began()
+        return self._began
 
     def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
         """The present rates of live jobs by group, user, host or job, the most first."""

@@ -132,6 +132,11 @@ def policy_at(connection: Connection, moment: float) -> int | None:
     return found
 
 
+def began(connection: Connection) -> float:
+    """The time of the first policy, which is never removed; 0 where there is none."""
+    return connection.execute(select(func.min(policy_versions.c.at))).scalar_one() or 0.0
+
+
 def policy_history(connection: Connection, cursor: str | None, limit: int) -> PolicyHistory:
     """A page of the policy versions without their texts, newest first. Raises NotFoundError for a cursor that is
     none."""

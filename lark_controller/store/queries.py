@@ -19,6 +19,7 @@ from sqlalchemy import (
     text,
 )
 
+from lark_common.runs import JobNumber
 from lark_common.turns import by_portions
 from lark_controller.api.jobs import JobFilter, JobPage
 from lark_controller.jobs.job import Job, Standing
@@ -115,19 +116,12 @@ def with_ids(connection: Connection, ids: Collection[str], owner: str) -> list[J
     return [job_from(row) for row in connection.execute(query)]
 
 
-def with_number(
-    connection: Connection, cluster: int, proc: int, access_point: str | None, limit: int, owner: str | None = None
-) -> list[Job]:
-    """The live runs (of an owner) of CLUSTER.PROC, or where none lives those that have ended; the newest first.
-
-    ``access_point`` is the name in front of the GlobalJobId, or its first part, whatever the case.
-    """
-    chosen = [runs.c.cluster == cluster, runs.c.proc == proc, *_of(owner)]
-    if access_point is not None:
-        name = access_point.lower()
-        starts = func.substr(func.lower(runs.c.global_job_id), 1, len(name) + 1)
-        chosen.append(or_(*(starts == name + mark for mark in "#.@")))
-    query = select(*JOB_COLUMNS).where(*chosen).order_by(runs.c.number.desc()).limit(limit)
+def with_number(connection: Connection, number: JobNumber, limit: int, owner: str | None = None) -> list[Job]:
+    """The live runs (of an owner) of CLUSTER.PROC or of a cluster, or where none lives those that have ended; the
+    newest first, and the last jobs of a cluster."""
+    query = select(*JOB_COLUMNS).where(*_numbered(number), *_of(owner))
+    # In the order of the index, so that of a large cluster no more is read than is asked for.
+    query = query.order_by(runs.c.proc.desc(), runs.c.number.desc()).limit(limit)
     for each in (query.where(LIVE), query):
         if rows := connection.execute(each).all():
             return [job_from(row) for row in rows]
@@ -146,6 +140,19 @@ def with_prefix(connection: Connection, prefix: str, limit: int, owner: str | No
     # "g" comes after every hexadecimal digit, in every collation.
     query = select(*JOB_COLUMNS).where(runs.c.id >= prefix, runs.c.id < prefix + "g", *_of(owner))
     return [job_from(row) for row in connection.execute(query.order_by(runs.c.id).limit(limit))]
+
+
+def _numbered(number: JobNumber) -> list[ColumnElement[bool]]:
+    """The conditions of a number; its access point is the name in front of the GlobalJobId, or its first part, whatever
+    the case."""
+    chosen = [runs.c.cluster == number.cluster]
+    if number.proc is not None:
+        chosen.append(runs.c.proc == number.proc)
+    if number.access_point is not None:
+        name = number.access_point.lower()
+        starts = func.substr(func.lower(runs.c.global_job_id), 1, len(name) + 1)
+        chosen.append(or_(*(starts == name + mark for mark in "#.@")))
+    return chosen
 
 
 def _of(owner: str | None) -> list[ColumnElement[bool]]:
@@ -206,6 +213,8 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
     if chosen.host is not None:
         hosts = hosts_meant(connection, chosen.host)
         query = query.where(runs.c.host == hosts[0] if len(hosts) == 1 else runs.c.host.in_(hosts))
+    if chosen.numbered is not None:
+        query = query.where(*_numbered(chosen.numbered))
     if chosen.state == "live":
         query = query.where(LIVE)
     elif chosen.state is not None:

@@ -168,6 +168,7 @@ class Trail(Subject):
     note_file = Writes(trail.note_file)
     policy = Reads(trail.policy)
     policy_at = Reads(trail.policy_at)
+    began = Reads(trail.began)
     policy_history = Reads(trail.policy_history)
 
 

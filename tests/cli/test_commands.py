@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -22,7 +23,7 @@ from lark_controller.cli import main as cli
 from lark_controller.cli import printing, traffic_tables
 from lark_controller.policies.model import TransferTerms
 from lark_controller.qos.pair_advice import pair_advice
-from tests.fixtures.fake_controls import DPID, TOKENS, post_body
+from tests.fixtures.fake_controls import DPID, TOKENS, bearer, post_body
 from tests.fixtures.fake_usage import a_pair
 from tests.fixtures.rest_app import Api
 
@@ -51,6 +52,35 @@ def test_jobs(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
         assert job["id"] in shown
     assert cli.main(["jobs", "10.99.0.1"]) == cli.NO
     assert capsys.readouterr().err == "lark: No live job has the address 10.99.0.1.\n"
+
+
+def test_the_jobs_of_a_cluster(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    found = [served.register(8, "bob")]
+    for proc in range(3):
+        body = post_body(7, "alice" if proc else "bob").replace("#7.0#", f"#7.{proc}#").replace("slot1_7", f"s{proc}")
+        found.append(served.post(body.replace("ProcId = 0", f"ProcId = {proc}")).json)
+
+    def listed(*words: str) -> list[str]:
+        assert cli.main(["jobs", *words]) == cli.OK
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+
+    assert listed("7") == ["7.0", "7.1", "7.2"]
+    assert listed("7", "--owner", "alice") == ["7.1", "7.2"]
+    # One of them has this number, and others have none.
+    assert cli.main(["jobs", "8"]) == cli.OK
+    assert found[0]["id"] in capsys.readouterr().out
+    assert cli.main(["jobs", "9"]) == cli.NO
+    # What is for one job says which there are.
+    assert cli.main(["advice", "7"]) == cli.NO
+    assert "7 may mean several jobs: " in capsys.readouterr().err
+    for each in found[1:]:
+        served.client.delete(f"/v1/jobs/{each['id']}", headers=bearer("hook"))
+    assert listed("7") == ["7.0", "7.1", "7.2"]
+
+
+@pytest.mark.parametrize("word", ["7.0", "a#7.0", "a#7@b", "seven", ""])
+def test_a_cluster_is_a_number(served: Api, word: str) -> None:
+    assert served.get("/v1/jobs?cluster=" + quote(word)).status_code == 422
 
 
 def test_a_job_shows_its_vlan(served: Api, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,20 @@ def test_what_is_dropped_now_and_by_which_rule(reader: Reader, site: Site) -> No
         row = panel(page, "Dropped now").get_by_role("row", name=re.compile("101|102"))
         row.get_by_role("link").first.click()
         expect(page.get_by_role("heading", name=re.compile(r"Job \d+\.0 of bob"))).to_be_visible()
+        # At the head of the job's page, above all else.
+        note = page.locator(".note")
+        fast = r"Dropped now: (about )?\d+(\.\d)? packets a second"
+        expect(note).to_contain_text(re.compile(fast + r" to the WAN, by wan drop when .*\(policy line 15\)"))
+        others = r' to jobs outside the slice "bob", by slice .*\(policy line 14\)'
+        expect(note).to_contain_text(re.compile(fast + others))
+        expect(page.locator(".note, .panel").first).to_contain_text("Dropped now")
+        page.goto(f"{site.url}/pages/#/jobs/{alice['id']}")
+        expect(page.get_by_role("heading", name=re.compile(r"Job \d+\.0 of alice"))).to_be_visible()
+        expect(page.get_by_role("heading", name="Decision")).to_be_visible()
+        expect(note).to_have_count(0)
+    reader.go(f"#/jobs/{bob['id']}")
+    expect(page.get_by_role("heading", name="Decision")).to_be_visible()
+    expect(note).to_have_count(0)
     reader.go("#/drops")
     expect(page.get_by_text("Nothing is dropped now.")).to_be_visible()
 

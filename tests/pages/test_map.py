@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from lark_controller.cli import main as cli
 from tests.fixtures.browser import CORE, POLICY, WORKER1, WORKER2, Reader, Site, panel
@@ -222,8 +222,8 @@ def test_a_core_shows_the_load_of_its_links_against_their_capacity(reader: Reade
     site.lark.put_policy(POLICY.replace("wan: 2,", "wan: {port: 2, speed: 1Gbit},"))
     page = reader.log_in(site.reader, "#/map")
     core = page.get_by_role("img", name="The WAN, 1 core switch, 3 workers").locator("a", has_text="core1")
-    expect(core).to_contain_text("wan: ↑ 0 b/s ↓ 0 b/s of 1.00 Gb/s")
-    carries = re.compile(r"wan: ↑ [1-9][0-9.]* .b/s\s+↓ [1-9][0-9.]* .b/s of 1.00 Gb/s")
+    expect(core).to_contain_text("wan (wan0): ↑ 0 b/s ↓ 0 b/s of 1.00 Gb/s")
+    carries = re.compile(r"wan \(wan0\): ↑ [1-9][0-9.]* .b/s\s+↓ [1-9][0-9.]* .b/s of 1.00 Gb/s")
     classes = "() => [...document.querySelectorAll('svg.map line.wire')].map(each => each.className.baseVal)"
     # A rate is that of the last moments: the port goes on until the page has asked again and has drawn both. Nobody
     # has told the speed of the second port, so its load has no part of it.
@@ -239,7 +239,7 @@ def test_a_core_shows_the_load_of_its_links_against_their_capacity(reader: Reade
         ("wan", True, True, 1000.0), ("wan-fast", True, True, None), ("lan0", False, True, None),
     ]  # fmt: skip
     site.goes_down(CORE, 2)
-    expect(core).to_contain_text("wan: down")
+    expect(core).to_contain_text("wan (wan0): down")
 
 
 def test_on_a_phone_the_picture_is_as_wide_as_the_window(reader: Reader, site: Site) -> None:
@@ -257,3 +257,54 @@ def test_on_a_phone_the_picture_is_as_wide_as_the_window(reader: Reader, site: S
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     size = picture.locator("text.line").first.evaluate("text => text.getBoundingClientRect().height")
     assert size >= 11
+
+
+# What of each box's texts is outside of it.
+OUTSIDE = """picture => [...picture.querySelectorAll("a, g")].flatMap(one => {
+  const box = one.querySelector(".box").getBoundingClientRect();
+  return [...one.querySelectorAll("text")].filter(text => {
+    const { left, right, top, bottom } = text.getBoundingClientRect();
+    return left < box.left || right > box.right || top < box.top || bottom > box.bottom;
+  }).map(text => text.textContent);
+})"""
+
+
+def test_ports_and_links_have_their_names_and_capacities_and_every_text_is_whole(reader: Reader, site: Site) -> None:
+    hosts = "  hosts:\n    worker1.example: {switch: rack1, capacity: 10Gbit, duplex: half}\n"
+    site.lark.put_policy(POLICY.replace("  hosts:\n", hosts))
+    site.run("alice")
+    rate = {f"{part}{way}": 999.4 for part in ("", "wan_", "transfer_") for way in ("inward", "outward")}
+
+    def busy(route: Route) -> None:
+        found = route.fetch().json()
+        found["wan"] |= {"rate": rate, "shared": True, "reserved": 999.4}
+        for port in found["cores"][0]["ports"]:
+            port |= {"interface": f"enp3s0f1np{len(port['name'])}", "outward": 999.4, "inward": 999.4}
+            port |= {"capacity": None if port["declared"] == "wan" else 10_000.0}
+        for edge in found["edges"]:
+            edge |= {"jobs": 1234, "waiting": 1034, "rate": rate}
+        edges = {each["name"]: each for each in found["edges"]}
+        edges["worker1"]["state"] = "jobs wait"
+        edges["worker2"]["state"] = "out of sync"
+        found["rest"] = [edges["worker2"] | {"switches": 9876, "jobs": 98765}]
+        route.fulfill(json=found)
+
+    page = reader.log_in(site.reader, "#/map")
+    picture = page.get_by_role("img", name="The WAN, 1 core switch")
+    # By the names of the policy, and of the switch.
+    expect(picture.locator("a", has_text="core1")).to_contain_text("wan (wan0)")
+    expect(picture.locator("a", has_text="core1")).to_contain_text("lan (lan0)")
+    page.route("**/v1/map", busy)
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.reload()
+        core, worker = picture.locator("a", has_text="core1"), picture.locator("a", has_text="worker1")
+        expect(core).to_contain_text(re.compile(r"wan-fast \(enp3s0f1np8\).*999 Mb/s.*999 Mb/s"))
+        expect(core).to_contain_text("capacity not known")
+        expect(core).to_contain_text("10.0 Gb/s")
+        expect(worker).to_contain_text("20 % of 10.0 Gb/s")
+        expect(picture.locator("a", has_text="worker2")).to_contain_text("capacity not known")
+        expect(picture.locator("g", has_text="WAN")).to_contain_text("of 1.00 Gb/s together")
+        assert picture.evaluate(OUTSIDE) == []
+        assert "…" not in (picture.text_content() or "")
+    page.unroute_all(behavior="ignoreErrors")

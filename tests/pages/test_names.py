@@ -60,6 +60,24 @@ def is_connected(site: Site) -> bool:
     return bool(found and found[0]["connected"])
 
 
+def test_a_cluster_leads_to_its_jobs(reader: Reader, site: Site) -> None:
+    for number in (56, 57):
+        ads = site.ads("erin", number=number).replace(f"#{100 + number}.0#", f"#9007.{number}#")
+        ads = ads.replace(f"ClusterId = {100 + number}\nProcId = 0", f"ClusterId = 9007\nProcId = {number}")
+        assert site.lark.post(ads, 5.0).status == 201
+    page = reader.log_in(site.reader, "#/")
+    reader.expected = ("404", "409")
+    for word in ("9007", "submit#9007"):
+        page.get_by_role("searchbox").fill(word)
+        page.get_by_role("searchbox").press("Enter")
+        expect(page.get_by_role("heading", name="Jobs", exact=True, level=1)).to_be_visible()
+        expect(page.locator("tbody").get_by_role("link", name=re.compile(r"^9007\."))).to_have_text(
+            ["9007.57", "9007.56"]
+        )
+        expect(page.get_by_label("Cluster")).to_have_value(word)
+        page.goto(f"{site.url}/pages/#/")
+
+
 def test_an_owner_of_two_domains_has_the_rates_of_both(reader: Reader, site: Site) -> None:
     jobs = []
     for domain in ("a.example", "b.example"):

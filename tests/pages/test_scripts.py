@@ -179,6 +179,25 @@ def test_the_bucket_that_is_not_over_is_shown_by_narrower_ones(reader: Reader, s
     assert fresh == [[121, 2], [122, 2]]
 
 
+def test_the_bucket_in_which_the_installation_began_is_drawn_from_then_on(reader: Reader, site: Site) -> None:
+    """Of the time before nothing is known: it is no part of the mean, and has no line."""
+    reader.go("")
+    hour, day, minute, before = reader.page.evaluate(
+        "async () => { const { pointsOf } = await import('/pages/history.js');"
+        " const row = (minute, bytes) => ({start: new Date(minute * 60000).toISOString(), bytes_in: bytes,"
+        "   bytes_out: 0, wan_bytes_in: 0, wan_bytes_out: 0});"
+        " const show = (bucket, step, since, counted) =>"
+        "   pointsOf([{rows: [bucket], step}], 0, counted * 60000, since * 60000)"
+        "     .map((each) => [each.at / 60000, (each.until ?? 0) / 60000, each.inward]);"
+        " return [show(row(60, 37500000), 3600, 115, 120), show(row(1440, 1350000000), 86400, 2520, 2880),"
+        "   show(row(60, 7500000), 60, 60.5, 61), show(row(60, 450000000), 3600, 30, 120)] }"
+    )
+    assert hour == [[115, 120, 1], [120, 0, 1]]
+    assert day == [[2520, 2880, 0.5], [2880, 0, 0.5]]
+    assert minute == [[60.5, 61, 2], [61, 0, 2]]
+    assert before == [[60, 120, 1], [120, 0, 1]]
+
+
 def test_no_line_is_drawn_through_a_minute_of_which_nothing_is_known(reader: Reader, site: Site) -> None:
     """A page that is opened in the midst of a burst has no sample of the running minute from before."""
     reader.go("")

@@ -389,6 +389,8 @@ def test_the_one_field_finds_jobs_addresses_users_hosts_and_switches(reader: Rea
         ("submit.example#101.0#1790000000", "Job 101.0 of alice"),
         ("101.0", "Job 101.0 of alice"),
         ("submit#101.0", "Job 101.0 of alice"),
+        ("101", "Job 101.0 of alice"),
+        ("101@submit", "Job 101.0 of alice"),
         ("101.0@submit.example", "Job 101.0 of alice"),
         (job["id"][:6], "Job 101.0 of alice"),
         ("worker1", "Switch worker1"),

@@ -9,7 +9,7 @@ from typing import cast
 
 from lark_controller.api.switches import PortLoad
 from lark_controller.flows.placement import Switch, WanPort
-from lark_controller.policies.model import SwitchRole
+from lark_controller.policies.model import PortSpec, SwitchRole, SwitchSpec
 from lark_controller.reconcile.core_ports import CorePorts
 from lark_controller.reconcile.switch import SwitchState
 from lark_controller.switches.openflow.link import SwitchLink
@@ -31,7 +31,9 @@ class Played:
         self.switch = SWITCH
         self.states = {CORE: SwitchState(CORE), EDGE: SwitchState(EDGE)}
         self.connect()
-        self.ports = CorePorts(self.states, self._switch, lambda: self.now)
+        names = {"lan1": PortSpec("eth1"), "wan": PortSpec(2), "wan-fast": PortSpec(3)}
+        spec = SwitchSpec("core1", CORE, SwitchRole.CORE, names)
+        self.ports = CorePorts(self.states, self._switch, lambda: self.now, spec_of=lambda _datapath: spec)
 
     def _switch(self, datapath: int) -> Switch:
         return self.switch if datapath == CORE else replace(SWITCH, datapath=EDGE, role=SwitchRole.EDGE)
@@ -59,9 +61,9 @@ class Played:
 def test_the_rate_of_each_port_in_the_direction_of_the_wan_and_of_the_site() -> None:
     played = Played()
     assert played.read() == {
-        "wan": PortLoad("wan", True, True, None, None, None),
-        "wan-fast": PortLoad("wan-fast", True, True, None, None, 10_000.0),
-        "eth1": PortLoad("eth1", False, True, None, None, None),
+        "wan": PortLoad("wan", True, True, None, None, None, "wan", "eth2"),
+        "wan-fast": PortLoad("wan-fast", True, True, None, None, 10_000.0, "wan-fast", "eth3"),
+        "eth1": PortLoad("eth1", False, True, None, None, None, "lan1", "eth1"),
     }
     # A port that receives from the site sends towards the WAN, and one of the WAN the other way round.
     played.count(1, received=10_000_000, sent=5_000_000)

@@ -15,6 +15,7 @@ from lark_controller.reconcile.missed_guarantees import (
     MissedGuarantees,
     Reading,
     Whose,
+    host_of_uplink,
 )
 
 JOB = Whose("88e70ea0b425ce1e", called="job 103.0 of alice", place="uplink u of w")
@@ -37,8 +38,16 @@ class Told(MissedGuarantees):
         self.now += 60.0
         return self._tell(self.read(source, {whose: Reading(60.0, missed)}, [whose]))
 
-    def looks(self, is_live: Callable[[str], bool] = lambda _job: True) -> list[str]:
-        return self._tell(self.look(is_live))
+    def goes_on(self, *lines: tuple[str, str, str]) -> None:
+        entries = [AuditEntry(number, 0.0, "controller", *each) for number, each in enumerate(lines)]
+        self.load(entries, lambda job: f"job {job}", lambda whose: 0xC0 if whose.group else host_of_uplink(whose.place))
+
+    def looks(
+        self,
+        is_live: Callable[[str], bool] = lambda _job: True,
+        is_promised: Callable[[Whose], bool] = lambda _whose: True,
+    ) -> list[str]:
+        return self._tell(self.look(is_live, is_promised))
 
     def _tell(self, lines: list[Happening]) -> list[str]:
         self.lines += lines
@@ -107,8 +116,7 @@ def test_a_controller_that_takes_over_tells_the_ends_of_those_that_were_told_bef
         (MISSED, "2" * 16, TEXT),
     ]
     told = Told()
-    entries = [AuditEntry(number, 0.0, "controller", *each) for number, each in enumerate(trail)]
-    told.load(entries, lambda job: f"job {job}")
+    told.goes_on(*trail)
     # One has ended meanwhile, one goes on, one is over.
     assert told.looks(lambda job: job != "2" * 16) == [OVER]
     assert [told.sees(TEXT), told.sees(), told.sees()] == [[], [], [OVER]]
@@ -119,6 +127,29 @@ def test_a_controller_that_takes_over_tells_the_ends_of_those_that_were_told_bef
         (JOB.subject, f"job 103.0 of alice at uplink u of w: {PROMISED}"),
         (CMS.subject, f"group cms at port wan: {PROMISED}"),
     ]
+
+
+@pytest.mark.parametrize(("whose", "text"), [(JOB, TEXT), (CMS, GROUP_TEXT)])
+def test_one_that_the_policy_has_no_more_since_the_controller_before_ends_at_the_first_look(
+    whose: Whose, text: str
+) -> None:
+    told = Told()
+    told.goes_on((MISSED, whose.subject, text))
+    assert told.looks(is_promised=lambda each: each.key != whose.key) == [OVER]
+    assert told.lines[-1].detail.endswith(f" at {whose.place}: the policy promises it nothing any more")
+    # Of one that was read here the readings say when its queue has gone.
+    told.sees(text, whose)
+    assert told.looks(is_promised=lambda _whose: False) == []
+
+
+@pytest.mark.parametrize(("whose", "text", "source"), [(JOB, TEXT, "w"), (CMS, GROUP_TEXT, 0xC0)])
+def test_readings_after_a_takeover_say_that_a_port_has_no_such_queue_any_more(
+    whose: Whose, text: str, source: object
+) -> None:
+    told = Told()
+    told.goes_on((MISSED, whose.subject, text))
+    read = [told.read(source, {}, promised) for promised in (None, (), ())]
+    assert [[each.action for each in lines] for lines in read] == [[], [], [OVER]]
 
 
 def test_one_that_comes_and_goes_does_not_fill_the_trail() -> None:
@@ -154,12 +185,9 @@ def test_the_next_controller_knows_the_ports() -> None:
     trail = [(MISSED, TEXT.replace("uplink u", "uplink u/7")), (MISSED, TEXT.replace("uplink u", "uplink v"))]
     trail += [(OVER, f"{JOB.called} at {JOB.place}: {PROMISED}")]
     told = Told()
-    entries = [
-        AuditEntry(number, 0.0, "controller", *(each[0], JOB.subject, each[1])) for number, each in enumerate(trail)
-    ]
-    told.load(entries, lambda job: f"job {job}")
-    assert [told.sees("", JOB), told.sees("", JOB)] == [[], []]
-    assert [told.sees("", more), told.sees("", more)] == [[], [OVER]]
+    told.goes_on(*((action, JOB.subject, detail) for action, detail in trail))
+    found = [told.read("w", {JOB: Reading(60.0), more: Reading(60.0)}, [JOB, more]) for _ in range(2)]
+    assert [[each.detail for each in lines] for lines in found] == [[], [f"{more.called} at {more.place}: {PROMISED}"]]
 
 
 def test_a_worker_that_names_many_uplinks_does_not_fill_the_trail() -> None:

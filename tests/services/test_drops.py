@@ -37,6 +37,11 @@ def sends(network: FakeNetwork, edge: FakeSwitch, source: Job, address: str, pac
 def dropped(controller: Controller) -> Found:
     """The drops of the moment: owner, kind and direction, rate, and whether that is an estimate."""
     found = controller.drops.now(100).drops
+    # The same by job.
+    for job in {each.job for each in found if each.job}:
+        alone = controller.drops.of_job(100, job)
+        assert {each.job for each in alone.drops} <= {job}
+        assert alone.jobs == bool(alone.drops)
     return {(each.owner, each.kind, each.direction): (each.packets_per_second, each.estimated) for each in found}
 
 

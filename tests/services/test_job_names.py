@@ -50,6 +50,9 @@ def test_every_name_of_a_job_leads_to_it(store: Store) -> None:
     registered(store, "submit1.example", number=104)
     for word in (
         "103.0",
+        "103",
+        "submit1#103",
+        "103@submit1",
         "submit1#103.0",
         "103.0@submit1",
         "SUBMIT1.example#103.0",
@@ -65,7 +68,9 @@ def test_every_name_of_a_job_leads_to_it(store: Store) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        "103",
+        "104",
+        "submit2#103",
+        "1034",
         "103.1",
         "submit#103.0",
         "submit1#103.0@submit1",
@@ -101,6 +106,37 @@ def test_two_access_points_with_one_number_are_both_listed(store: Store) -> None
     assert names(store).id_of("submit1#103.0") == one.id
     assert names(store).id_of("103.0@schedd2") == two.id
     assert names(store).id_of("schedd2@submit2.example#103.0") == two.id
+
+
+def test_the_jobs_of_a_cluster_are_listed_up_to_a_limit(store: Store) -> None:
+    jobs = [of_cluster(store, proc) for proc in range(12)]
+    with pytest.raises(AmbiguousError) as caught:
+        names(store).id_of("103")
+    listed = [each.name for each in caught.value.candidates]
+    assert listed == [f"submit1#103.{proc}" for proc in range(11, 1, -1)]
+    assert "; and more. Say which by CLUSTER.PROC" in str(caught.value)
+    assert names(store).id_of("103.11") == jobs[11].id
+    # One alone lives.
+    for job in jobs[1:]:
+        ended(store, job)
+    assert names(store).id_of("103") == jobs[0].id
+
+
+def test_a_number_that_is_a_cluster_and_begins_an_id_is_neither_alone(store: Store) -> None:
+    job = next(each for each in (registered(store, "submit1") for _ in count()) if each.id[:4].isdecimal())
+    word = job.id[:4]
+    assert names(store).id_of(word) == job.id
+    other = registered(store, "submit2", number=int(word))
+    if int(word) >= 1000:
+        with pytest.raises(AmbiguousError):
+            names(store).id_of(word)
+    assert names(store).id_of(f"submit2#{word}") == other.id
+
+
+def of_cluster(store: Store, proc: int) -> Job:
+    serial = next(_SERIAL)
+    run = RunKey(f"submit1#103.{proc}#500", 1000, f"slot1@worker{serial}")
+    return store.runs.register(a_run(serial, run=run, id=run.id, cluster=103, proc=proc), "", "", "hook", NOW).job
 
 
 def test_a_live_job_comes_before_those_that_have_ended(store: Store) -> None:

@@ -78,6 +78,9 @@ def test_ports_are_read_and_a_last_time_when_the_job_ends(tmp_path: Path, networ
         until(lambda: controller.usage.page(chosen, None, 10).rows != ())
         (row,) = controller.usage.page(chosen, None, 10).rows
         assert row.usage == used(controller, job.id).usage
+        first = controller.policy.version.at
+        controller.policy.put(POLICY + "# another\n", "test")
+        assert controller.usage.page(chosen, None, 10).known_since == first < controller.policy.version.at
 
 
 def test_transfers_are_in_the_use_of_group_user_host_and_job_and_in_the_metrics(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lark_common.errors import NotFoundError
+from lark_common.runs import JobNumber
 from lark_controller.api.jobs import JobFilter
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.jobs.job import Facts, Job, JobState
@@ -45,6 +46,9 @@ def thirty(store: Store) -> list[Job]:
         JobFilter(owner="user2", group="group0", host="worker0"),
         JobFilter(global_job_id="schedd.example#7.0#1000"),
         JobFilter(owner="nobody"),
+        JobFilter(numbered=JobNumber(7), state=None),
+        JobFilter(numbered=JobNumber(7, access_point="schedd")),
+        JobFilter(numbered=JobNumber(7, access_point="other")),
         JobFilter(host="worker"),
     ],
 )
@@ -57,6 +61,8 @@ def test_pages_hold_what_the_filter_chooses_once_and_in_order(
             and chosen.group in (None, job.group)
             and chosen.host in (None, job.host)
             and chosen.global_job_id in (None, job.run.global_job_id)
+            and (chosen.numbered is None or chosen.numbered.cluster == job.cluster)
+            and (chosen.numbered is None or chosen.numbered.access_point in (None, "schedd"))
             and (chosen.state in (None, job.state) or (chosen.state == "live" and job.live))
         )
 

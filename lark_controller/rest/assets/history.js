@@ -27,8 +27,9 @@ export function added(rows) {
 // Rows of buckets as points of a line {at, …the members of NONE} in Mb/s, two for each bucket: where it begins (with
 // `until`, the end) and where it ends. `parts` are {rows, step}, the widest first; each goes to the end of its last whole bucket, and
 // the next goes on from there. `counted` is until when everything is in the rows: a bucket that ends later would seem low. Those
-// without a row were idle; what lies before the first row is not known, and may be older than what is kept.
-export function pointsOf(parts, from, counted) {
+// without a row were idle; what lies before the first row is not known, and may be older than what is kept. A bucket in which the
+// installation began (`since`) has its value from then on.
+export function pointsOf(parts, from, counted, since = 0) {
   const points = [];
   let begin = from;
   for (const { rows, step } of parts) {
@@ -39,8 +40,10 @@ export function pointsOf(parts, from, counted) {
     for (let start = Math.ceil(begin / width) * width; start < end; start += width) {
       if (!(start >= first)) continue;
       const value = { ...NONE };
-      for (const [name, bytes] of Object.entries(buckets.get(start) || NONE)) value[name] = (bytes * 8) / step / 1e6;
-      points.push({ at: start, until: start + width, ...value }, { at: start + width, ...value });
+      const at = start < since && since < start + width ? since : start;
+      const seconds = (start + width - at) / 1000;
+      for (const [name, bytes] of Object.entries(buckets.get(start) || NONE)) value[name] = (bytes * 8) / seconds / 1e6;
+      points.push({ at, until: start + width, ...value }, { at: start + width, ...value });
     }
     begin = Math.max(begin, end);
   }
@@ -111,7 +114,7 @@ export function history({ live, draw, signal, by, choose, subject, label, limits
         // Of all subgroups together: one row a bucket is never more than the limit.
         return get(["usage"], { by, ...choose(), bucket, from, together: true, limit: 2000 }, stop);
       }));
-      return { parts: pages.map(({ rows }, at) => ({ rows, step: STEPS[asked.buckets[at]] })), counted: Date.parse(pages[0].counted) };
+      return { parts: pages.map(({ rows }, at) => ({ rows, step: STEPS[asked.buckets[at]] })), counted: Date.parse(pages[0].counted), since: Date.parse(pages[0].known_since) };
     }, (found) => {
       past = found;
       draw();
@@ -129,7 +132,7 @@ export function history({ live, draw, signal, by, choose, subject, label, limits
       if (!past) return h("p", { class: "empty" }, "Loading…");
       const until = Date.now();
       const from = until - range.seconds * 1000;
-      const points = joined(pointsOf(past.parts, from, past.counted), samplesOf(subject), from);
+      const points = joined(pointsOf(past.parts, from, past.counted, past.since), samplesOf(subject), from);
       return [
         h("div", { class: "ranges", role: "group", "aria-label": "Range" }, RANGES.map((each) => h("button", { type: "button", key: each.name,
           class: "quiet", "aria-pressed": String(each === range), on: { click: () => {

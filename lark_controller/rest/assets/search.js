@@ -4,8 +4,10 @@ import { get } from "./api.js";
 import { to } from "./parts.js";
 
 const HEX16 = /^[0-9a-f]{16}$/i;
+// CLUSTER alone, with or without its access point.
+const CLUSTER = /^([^#]+#)?\d{1,18}$|^\d{1,18}@[^#]+$/;
 // CLUSTER.PROC with or without its access point, GlobalJobId: nothing but a job is called so.
-const JOB = /^[^#]+#.+$|^\d+\.\d+(@.+)?$/;
+const JOB = /^[^#]+#.+$|^\d+(\.\d+)?@.+$|^\d+\.\d+$/;
 const PREFIX = /^[0-9a-f]{4,15}$/i;
 const ADDRESS = /^(\d{1,3}(\.\d{1,3}){3}|[0-9a-f:]*:[0-9a-f:.]*)$/i;
 
@@ -18,6 +20,17 @@ async function known(parts, query) {
   }
 }
 
+// Where a job's name leads: a cluster of several to the list of them.
+async function called(text) {
+  try {
+    return to("jobs", (await get(["jobs", text])).id);
+  } catch (error) {
+    if (error.status !== 409 || !CLUSTER.test(text)) throw error;
+    const live = await get(["jobs"], { cluster: text, limit: 1 });
+    return to("jobs", { cluster: text, state: live.jobs.length ? "live" : "any" });
+  }
+}
+
 // Where a text leads. Throws a Problem where nothing has that name.
 export async function find(text) {
   if (ADDRESS.test(text)) {
@@ -25,7 +38,7 @@ export async function find(text) {
     return to("jobs", job.id);
   }
   if (HEX16.test(text) && (await known(["jobs", text.toLowerCase()]))) return to("jobs", text.toLowerCase());
-  if (JOB.test(text)) return to("jobs", (await get(["jobs", text])).id);
+  if (JOB.test(text)) return called(text);
   const one = await known(["switches", text]);
   // A host's name means its jobs where it has had any: they are more than what is at its switch now.
   const byHost = one && one.name !== text && one.host.split(".")[0].toLowerCase() === text.split(".")[0].toLowerCase();
@@ -42,8 +55,13 @@ export async function find(text) {
   const groups = await get(["groups"]);
   if (groups.groups.some((group) => group.name === text)) return to("groups", text);
   // Last, for users, hosts and groups may be called as an id begins.
-  const begun = PREFIX.test(text) && (await known(["jobs", text]));
-  if (begun) return to("jobs", begun.id);
+  if (PREFIX.test(text) || CLUSTER.test(text)) {
+    try {
+      return await called(text);
+    } catch (error) {
+      if (error.status !== 404 && error.status !== 422) throw error;
+    }
+  }
   const error = new Error(`Nothing is called ${text}.`);
   error.status = 404;
   throw error;

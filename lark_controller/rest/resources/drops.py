@@ -8,6 +8,7 @@ from typing import Any
 from lark_controller.api.drops import DropList
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
+from lark_controller.rest.job_words import job_among
 from lark_controller.rest.own_jobs import own_user, shown_drop
 from lark_controller.rest.schemas.answers import DropListSchema
 from lark_controller.rest.schemas.queries import DropQuery
@@ -24,9 +25,10 @@ blueprint = resource("drops", "The packets that are dropped now.")
     scopes=(Scope.READ, Scope.SELF),
     query=DropQuery,
     answers={200: DropListSchema},
-    problems=(422,),
+    problems=(404, 409, 422),
 )
 def index(query: dict[str, Any]) -> DropList:
     """List what is dropped now, the most first: from whom, to where, by which rule, how fast."""
-    found = current().controls.drops.now(query["limit"], own_user())
+    drops, job = current().controls.drops, job_among(query)
+    found = drops.now(query["limit"], own_user()) if job is None else drops.of_job(query["limit"], job)
     return replace(found, drops=tuple(map(shown_drop, found.drops)))

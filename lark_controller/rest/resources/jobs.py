@@ -12,7 +12,7 @@ from marshmallow import Schema
 
 from lark_common.classads import ads
 from lark_common.errors import NotFoundError
-from lark_common.runs import EndedBy, RunKey
+from lark_common.runs import EndedBy, RunKey, number_in_word
 from lark_common.turns import by_portions
 from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
 from lark_controller.jobs.job import Job
@@ -132,6 +132,7 @@ def index(query: dict[str, Any]) -> Response:
     """List jobs."""
     require_own(query.get("owner"), "owner")
     state = None if query["state"] == "any" else query["state"]
+    cluster = query.get("cluster")
     chosen = JobFilter(
         query.get("owner") if own_user() is None else own_user(),
         query.get("group"),
@@ -140,6 +141,7 @@ def index(query: dict[str, Any]) -> Response:
         query.get("global_job_id"),
         newest=query["order"] == "newest",
         user=query.get("user"),
+        numbered=None if cluster is None else number_in_word(cluster),
     )
     page = current().controls.jobs.page(chosen, query.get("cursor"), query["limit"])
     usages = current().controls.usage.of_jobs(page.jobs)
@@ -163,8 +165,8 @@ def index(query: dict[str, Any]) -> Response:
 def show(query: dict[str, Any], job_id: str) -> Joined:
     """Show a job, live or ended.
 
-    Besides its id, CLUSTER.PROC names it, with the access point where two have it, GlobalJobId, or the first digits of
-    its id; 409 lists the jobs that have that name.
+    Besides its id, CLUSTER.PROC names it, or CLUSTER where that has one job, with the access point where two have it,
+    GlobalJobId, or the first digits of its id; 409 lists the jobs that have that name.
     """
     context = current()
     known = named_job(job_id)

@@ -127,6 +127,7 @@ def usage(query: dict[str, Any]) -> Any:
         "end": page.end,
         "bucket_seconds": page.seconds,
         "counted": page.counted,
+        "known_since": page.known_since,
         "rows": page.rows,
         "next": following,
         "next_cursor": page.next_cursor,

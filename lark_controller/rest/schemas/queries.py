@@ -6,7 +6,7 @@ import re
 
 from marshmallow import Schema, ValidationError, fields, validate
 
-from lark_common.runs import EndedBy
+from lark_common.runs import EndedBy, number_in_word
 from lark_controller.jobs.job import JobState
 from lark_controller.rest.schemas.members import meta
 
@@ -31,6 +31,12 @@ WORD = [
     validate.Length(1, 1024),
     Whole(r"^[^\x00-\x1f\x7f]*$", error="control characters are not accepted"),
 ]
+
+
+def _a_cluster(text: str) -> None:
+    number = number_in_word(text)
+    if number is None or number.proc is not None:
+        raise ValidationError("not a cluster's number; accepted: 103, submit1#103, 103@submit1")
 
 
 class WaitQuery(Schema):
@@ -118,6 +124,10 @@ class JobQuery(PageQuery):
     group = fields.String(validate=WORD, metadata=meta("AcctGroup in any case, with its subgroups"))
     host = fields.String(validate=WORD, metadata=meta("Machine; its first part will do"))
     global_job_id = fields.String(validate=WORD, metadata=meta("GlobalJobId"))
+    cluster = fields.String(
+        validate=[*WORD, _a_cluster],
+        metadata=meta("A cluster: 103, or with its access point submit1#103 or 103@submit1"),
+    )
     state = fields.String(
         load_default="live",
         validate=validate.OneOf([*(str(state) for state in JobState), "live", "any"]),
@@ -160,7 +170,9 @@ class AuditQuery(PageQuery):
 
 
 class DropQuery(PageQuery):
-    """The number of drops."""
+    """The number of drops, and whose they are."""
+
+    job = fields.String(validate=WORD, metadata=meta("Any name of a job; those of its packets alone"))
 
     class Meta:
         """Drops change while they are read: there is no next page."""

@@ -184,6 +184,7 @@ class UsagePageSchema(Written):
     end = Time("Its end")
     bucket_seconds = maybe_number("Width of the buckets that were added up, null by job")
     counted = Time("All use until then is in the rows; of later use there may be more to come")
+    known_since = Time("Beginning of the installation: nothing was counted before, also in a bucket in which it lies")
     rows = Rows(UsageRowSchema, "The rows")
     next = maybe_text("The next page's URL, null on the last")
     next_cursor = maybe_text("The cursor of the next page")

@@ -17,7 +17,7 @@ function ends(drop) {
   return drop.direction === "out" ? [own, drop.destination] : [drop.source, own];
 }
 
-function rule(drop) {
+export function rule(drop) {
   const [before, after] = drop.line === null ? [drop.rule, ""] : drop.rule.split(`(policy line ${drop.line})`);
   return [before, after !== undefined && drop.line !== null && h("a", { href: to("policy", { line: drop.line }) }, `(policy line ${drop.line})`)];
 }
@@ -33,6 +33,12 @@ export function dropTable(drops, { whole = true, empty = "Nothing is dropped now
       { head: "Read", narrow: false, cell: (drop) => moment(drop.at) },
     ] : []),
   ], drops, { key: (drop) => `${drop.job} ${drop.group} ${drop.datapath} ${drop.direction} ${drop.kind} ${drop.rule}`, empty });
+}
+
+// What is dropped of one job, for the head of its page: how fast, to or from where, and by which rule.
+export function jobDrops(drops) {
+  return drops.map((drop) => h("span", { class: "dropped", key: `${drop.direction} ${drop.kind} ${drop.rule}` },
+    `Dropped now: ${drop.estimated ? "about " : ""}${fast(drop.packets_per_second)} packets a second ${drop.direction === "out" ? `to ${drop.destination}` : `from ${drop.source}`}, by `, rule(drop)));
 }
 
 export function dropSum({ jobs, packets_per_second: packets }) {

@@ -5,18 +5,21 @@ import { h } from "../dom.js";
 import { count, moment, rate, several, since } from "../format.js";
 import { recent } from "../history.js";
 import { closed, facts, folded, groupLink, headed, jobState, link, note, problem, section, state, switchLink, to, userLink } from "../parts.js";
+import { jobDrops } from "./drops.js";
 import { eventList } from "./events.js";
 import { remember } from "../samples.js";
 import { reservationTable } from "./reservations.js";
 import { flowTable } from "./switch.js";
 import { used } from "./usage.js";
 
+// Rules that drop packets of one job, at the head of its page.
+const MOST_DROPS = 4;
 const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Connectivity", bandwidth: "Bandwidth", transfers: "Transfers", scitags: "SciTags", group: "Group" };
 
 export function open({ one, who, paint, say, live, signal }) {
   let pointed = null;
   let wanted = false;
-  let [job, flows, failed, events, names, reserved, advice] = [null, null, null, null, new Map(), [], null];
+  let [job, flows, failed, events, names, reserved, advice, drops] = [null, null, null, null, new Map(), [], null, []];
   const title = () => {
     if (!job) return `Job ${one}`;
     return { text: `Job ${job.cluster}.${job.proc} of ${job.owner}`, aside: state(jobState(job)) };
@@ -24,6 +27,7 @@ export function open({ one, who, paint, say, live, signal }) {
   const draw = () => paint(title(), job ? content() : h("p", { class: "empty" }, "Loading…"));
   const content = () => [
     job.reason && note(job.state === "refused" || job.state === "quarantined" ? "bad" : job.state === "pending" ? "poor" : "plain", job.reason),
+    drops.length > 0 && note("poor", jobDrops(drops)),
     job.state === "quarantined" && lift(),
     h("div", { class: "columns" },
       h("div", {},
@@ -81,10 +85,12 @@ export function open({ one, who, paint, say, live, signal }) {
   // What was before these pages saw the job is asked for once, and comes before what they see.
   let past = true;
   const shown = live(3, async (stop) => {
-    const [found, before] = await Promise.all([get(["jobs", one], {}, stop), past ? get(["jobs", one, "rates"], {}, stop) : null]);
-    return { found, before };
-  }, ({ found, before }) => {
+    const [found, before, dropped] = await Promise.all([get(["jobs", one], {}, stop), past ? get(["jobs", one, "rates"], {}, stop) : null,
+      get(["drops"], { job: one, limit: MOST_DROPS }, stop)]);
+    return { found, before, dropped };
+  }, ({ found, before, dropped }) => {
     job = found;
+    drops = dropped.drops;
     past = false;
     for (const each of before?.rates || []) remember(`job ${one}`, Date.parse(each.at), each.rate);
     if (job.usage?.at && !job.usage.unread) remember(`job ${one}`, Date.parse(job.usage.at), job.usage.rate);

@@ -30,7 +30,7 @@ export function jobTable(jobs, { label = "Jobs", columns = Object.keys(COLUMNS),
 }
 
 export function open({ query, paint, live }) {
-  const chosen = { owner: query.owner, group: query.group, host: query.host, state: query.state || "live", order: query.order || "newest" };
+  const chosen = { owner: query.owner, group: query.group, host: query.host, cluster: query.cluster, state: query.state || "live", order: query.order || "newest" };
   paint("Jobs", filters(chosen), h("p", { class: "empty" }, "Loading…"));
   live(4, (signal) => get(["jobs"], { ...chosen, cursor: query.cursor, limit: PAGE }, signal), (page) => {
     paint("Jobs", filters(chosen),
@@ -57,7 +57,7 @@ function filters(chosen) {
     location.hash = to("jobs", wanted);
   };
   return h("form", { class: "filters", key: "filters", on: { submit, change: (event) => event.target.localName === "select" && event.currentTarget.requestSubmit() } },
-    field("owner", "User"), field("group", "Group"), field("host", "Host"),
+    field("owner", "User"), field("group", "Group"), field("host", "Host"), field("cluster", "Cluster"),
     choice("state", "State", STATES), choice("order", "Order", [["newest", "Newest first"], ["oldest", "Oldest first"]]),
     h("button", { type: "submit" }, "Show"));
 }
