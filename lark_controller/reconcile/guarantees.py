@@ -153,7 +153,10 @@ class Guarantees:
             has_queues = spec is not None and spec.group_control is GroupControl.QUEUES
             return has_queues and any(each.name == whose.group and each.guarantee for each in policy.groups)
         placed = self._placed(whose.subject)
-        if placed is None or placed.decision.isolated:
+        if placed is None:
+            # Not decided about yet: a reading will say so.
+            return True
+        if placed.decision.isolated:
             return False
         share, job = placed.decision.bandwidth, placed.job
         limited = share is not None and share.rate(job.bandwidth) is not None
