@@ -8,7 +8,6 @@ from typing import Final
 
 from lark_common.errors import SettingError
 
-
 # Characters; more than any of these files may have. A controller closes the connection on which much more comes.
 MOST: Final = 1 << 20
 

@@ -153,7 +153,7 @@ class Progress:
         return Standing(*state_of(job, own, moving=moving, label=self._label))
 
     def _why_not_cut_off(self, placed: Placed, waiting: Mapping[Awaited, str]) -> str:
-        """The end of a sentence about a quarantine that is not in force where the job is: its packets pass as before."""
+        """The end of a sentence on a quarantine that is not in force where the job is: its packets pass as before."""
         for what, why in waiting.items():
             under_way = why == RULES_NOT_YET or self._moves(what, why)
             if not isinstance(what, QueuesAt) and not self._is_elsewhere(what, placed) and not under_way:
