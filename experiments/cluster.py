@@ -65,6 +65,8 @@ REFERENCE_SETTLED = 1.0
 # Bytes of IPv4 and TCP with timestamps before the payload: an internal port of Open vSwitch counts what it receives
 # without the 14 of Ethernet.
 HEADERS = 52
+# Bytes of a full frame, and of its payload.
+FRAME, PAYLOAD = 1514, 1448
 
 
 def exchange(application: int, request: Request, nodes: Sequence[int]) -> list[subprocess.Popen[str]]:
@@ -93,8 +95,8 @@ def seconds(started: Sequence[subprocess.Popen[str]]) -> float:
 
 @contextlib.contextmanager
 def background(sender: Member, targets: Sequence[Member], rate: float | None) -> Iterator[None]:
-    """TCP streams from a job to others, each at this rate, Mb/s, at most."""
-    bound = [] if rate is None else ["--bitrate", f"{rate:g}M"]
+    """TCP streams from a job to others, each at this rate, Mb/s of L2 bytes, at most."""
+    bound = [] if rate is None else ["--bitrate", f"{rate * PAYLOAD / FRAME:g}M"]
     processes = []
     try:
         for target in targets:
@@ -141,7 +143,7 @@ def play(request: Request, one: Run, noise: int) -> Played:
     sender, *others = (Member(noise, node) for node in request.nodes_of(noise, one))
     targets = others[: one.background]
     try:
-        with background(sender, targets, left(request, one)):
+        with background(sender, targets, one.pace):
             missed = _losses(request, one)
             began, before = time.monotonic(), _background_bytes(targets)
             found = _programs(request, one) if one.programs else _exchanges(request, one)
@@ -151,14 +153,6 @@ def play(request: Request, one: Run, noise: int) -> Played:
         release(made)
     came = ((last - first) * 8 / 1e6 / (ended - began) for first, last in zip(before, after, strict=True))
     return replace(found, background=tuple(came), losses=missed)
-
-
-def left(request: Request, one: Run) -> float | None:
-    """The Mb/s that reservations would leave each background flow which shares no link; None for those that do."""
-    if not one.apart or not one.background:
-        return None
-    promised = sum(rate or 0.0 for rate in one.rates) * (request.nodes - 1) * (2 if request.half_duplex else 1)
-    return (request.link - promised) / one.background
 
 
 def _losses(request: Request, one: Run) -> Losses:
@@ -312,13 +306,24 @@ def repeated(request: Request, take: Callable[[Run], dict[str, Any]]) -> Iterato
             # Where the time is over, it is shown which run was under way.
             print(f"{time.strftime('%H:%M:%S')} {each.name}", file=sys.stderr, flush=True)
             try:
-                found[each.name].append(take(each))
+                found[each.name].append(take(paced(each, found.get(each.like, ()))))
             except (LabError, OSError, subprocess.SubprocessError) as error:
                 failures[each.name] += 1
                 print(f"{each.name}: {error}", file=sys.stderr, flush=True)
                 yield {"run": each.name, "failed": str(error)}
             else:
                 yield {"run": each.name, "taken": found[each.name][-1]}
+
+
+def paced(one: Run, like: Sequence[dict[str, Any]]) -> Run:
+    """The run with background flows as fast as one was the last time in the run that it is ``like``.
+
+    So the processor has as much to do for them in both, of which the one shares links with them and the other none.
+    """
+    if not like:
+        return one
+    rates = like[-1]["played"]["background"]
+    return replace(one, pace=sum(rates) / len(rates)) if rates else one
 
 
 def of_json(found: dict[str, Any], steal: float = 0.0, outside: float = 0.0) -> Taken[Played]:

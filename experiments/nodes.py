@@ -53,7 +53,8 @@ class Run:
     ``late`` alone, where they are given, and reserve flows to the first of these. ``background`` flows send all the
     time from the first node, unreserved. Cables carry ``wider`` times their rate meanwhile, and hold back ``frames``
     for each flow of a link at least. ``apart``: each application has nodes of its own, and so have the background
-    flows, each of which sends what reservations would have left to it: they share the processor, and no link.
+    flows: they share the processor, and no link. Each flow sends ``pace`` Mb/s of L2 bytes then, which is what one has
+    got in the run ``like`` where that was measured.
     """
 
     name: str
@@ -67,6 +68,8 @@ class Run:
     wider: float = 1.0
     frames: int = 0
     apart: bool = False
+    like: str = ""
+    pace: float | None = None
 
     @property
     def sets(self) -> int:

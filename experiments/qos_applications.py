@@ -68,8 +68,8 @@ def runs(options: Options) -> Iterator[Run]:
             yield from _accompanied(name, noise, limit, unit)
             if noise:
                 given = (reserved(limit) * unit,)
-                called = _beside(name, "reserved elsewhere", noise)
-                yield _light(called, (name,), given, most, noise, apart=True, times=TIMES)
+                called, like = _beside(name, "reserved elsewhere", noise), _beside(name, "reserved", noise)
+                yield replace(_light(called, (name,), given, most, noise, apart=True, times=TIMES), like=like)
     for together in at_once(options):
         for name, rate in together:
             yield _light(_alone(name, rate), (name,), (of_link(rate, limit) * unit,), most)
@@ -215,7 +215,7 @@ def with_background(times: Measured, limit: float, options: Options) -> Result:
         notes=(
             "The background flows are TCP streams from the first node, one to each of the next nodes. The paper's "
             "nodes have four processors each, and it supposes that the flows have others than the "
-            f"application. {LITTLE} {ELSEWHERE} Each flow sends there what the reservations leave it here. "
+            f"application. {LITTLE} {ELSEWHERE} Each flow sends there what one has got here. "
             f"{_against(kept, alone)}",
             f"The paper does not say what was reserved; {reserved(limit):g} MB/s, four fifths of the most, is ours.",
             *times.missing(*names),

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -238,7 +238,7 @@ def test_ranks_that_begin_later_are_on_their_own_nodes_and_reserve_to_the_first_
     assert asked == [(f"10.64.1.{source}", "10.64.1.3") for source in (2, 4)]
 
 
-def test_what_runs_apart_shares_no_node_and_sends_what_it_would_have_beside_the_others() -> None:
+def test_what_runs_apart_shares_no_node_and_its_background_sends_as_much_as_beside_it() -> None:
     beside, alone = Run("beside", (2.0, 3.0), 2, ("x", "y")), Run("alone", (1.0,), programs=("x",))
     apart = Run("apart", (2.0, 3.0), 2, ("x", "y"), apart=True)
     request = Request(4, 40.0, True, 1, 1, 1, (beside, alone, apart), 1.0)
@@ -248,9 +248,11 @@ def test_what_runs_apart_shares_no_node_and_sends_what_it_would_have_beside_the_
     assert [request.nodes_of(each, apart) for each in (0, 1, 2)] == [range(4), range(4, 8), range(8, 12)]
     assert {request.nodes_of(each, one) for each in (0, 1, 2) for one in (beside, alone)} == {range(4)}
     # At each link three flows of each application come and three go.
-    assert cluster.left(request, apart) == (40.0 - 6 * (2.0 + 3.0)) / 2
-    assert cluster.left(replace(request, half_duplex=False), apart) == (40.0 - 3 * (2.0 + 3.0)) / 2
-    assert cluster.left(request, beside) is cluster.left(request, alone) is None
+    # As much as one has got where they share links.
+    like = [{"played": {"background": each}} for each in ([9.0, 9.0], [2.0, 4.0])]
+    assert cluster.paced(apart, like).pace == 3.0
+    assert cluster.paced(apart, ()) == apart
+    assert cluster.paced(alone, [{"played": {"background": []}}]) == alone
     assert Request(4, 1.0, True, 1, 1, 1, (beside, alone), 1.0).every_node == range(4)
 
 
