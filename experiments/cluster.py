@@ -15,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,6 +67,8 @@ REFERENCE_SETTLED = 1.0
 # Bytes of IPv4 and TCP with timestamps before the payload: an internal port of Open vSwitch counts what it receives
 # without the 14 of Ethernet.
 HEADERS = 52
+# Mb/s that is reserved for flows that send nothing, so that there are queues.
+LITTLE = 0.02
 # Bytes of a full frame, and of its payload.
 FRAME, PAYLOAD = 1514, 1448
 
@@ -124,7 +128,8 @@ class Played:
     """One run: the ``seconds`` of each application, and the Mb/s of L2 bytes that came of each background flow.
 
     ``parts`` are the seconds of each application's parts, by name; ``shown`` are the frames that each has
-    shown; ``losses`` are those of all meanwhile.
+    shown; ``losses`` are those of all meanwhile, and ``round_trip`` the mean of pings between two nodes of the first
+    application, ms.
     """
 
     seconds: tuple[float, ...]
@@ -132,6 +137,7 @@ class Played:
     parts: tuple[Mapping[str, float], ...] = ()
     shown: tuple[Shown, ...] = ()
     losses: Losses = NOTHING
+    round_trip: float = 0.0
 
 
 def play(request: Request, one: Run, noise: int) -> Played:
@@ -140,19 +146,49 @@ def play(request: Request, one: Run, noise: int) -> Played:
     for application, rate in enumerate(one.rates):
         if rate is not None and not one.delay(application):
             made += reserve(application, request.nodes_of(application, one), rate, floor=one.floor)
+    if one.queued:
+        # The last application sends nothing.
+        for application in range(one.sets):
+            nodes = request.nodes_of(application, one)
+            made += reserve(applications(request) - 1, nodes, LITTLE, floor=True)
     sender, *others = (Member(noise, node) for node in request.nodes_of(noise, one))
     targets = others[: one.background]
     try:
         with background(sender, targets, one.pace):
             missed = _losses(request, one)
             began, before = time.monotonic(), _background_bytes(targets)
-            found = _programs(request, one) if one.programs else _exchanges(request, one)
+            with pinged(request, one) as round_trip:
+                found = _programs(request, one) if one.programs else _exchanges(request, one)
             ended, after = time.monotonic(), _background_bytes(targets)
             missed = _losses(request, one).since(missed)
     finally:
         release(made)
     came = ((last - first) * 8 / 1e6 / (ended - began) for first, last in zip(before, after, strict=True))
-    return replace(found, background=tuple(came), losses=missed)
+    return replace(found, background=tuple(came), losses=missed, round_trip=round_trip())
+
+
+@contextlib.contextmanager
+def pinged(request: Request, one: Run) -> Iterator[Callable[[], float]]:
+    """Ping from the first application's second node to its first during the block; gives a function that returns, after
+    it, the mean round trip in ms, 0 where none came back."""
+    first, second, *_ = (Member(0, node) for node in request.nodes_of(0, one))
+    with tempfile.TemporaryFile("w+") as printed:
+        command = [*second.inside, "ping", "-q", "-i", "0.2", first.address]
+        process = subprocess.Popen(command, stdout=printed, stderr=subprocess.DEVNULL)
+        try:
+            yield lambda: mean_round_trip(text)
+        finally:
+            # On this signal it prints what it has measured.
+            process.send_signal(signal.SIGINT)
+            process.wait(10)
+            printed.seek(0)
+            text = printed.read()
+
+
+def mean_round_trip(printed: str) -> float:
+    """The mean of what ``ping`` prints at its end, ms; 0 where there is none."""
+    found = re.search(r"^rtt min/avg/max/mdev = [0-9.]+/([0-9.]+)/", printed, flags=re.MULTILINE)
+    return float(found[1]) if found else 0.0
 
 
 def _losses(request: Request, one: Run) -> Losses:

@@ -404,3 +404,20 @@ def test_an_aim_on_the_page_is_held_to_every_point_that_counts_there(name: str, 
     parts = [(one.y / other.y, one.marked or other.marked) for one, other in points]
     again = Check.of(shown.checks[0].aim, parts, lambda _: True, "{} to {} of")
     assert shown.checks[0].found.startswith(again.found)
+
+
+def test_links_that_are_to_have_queues_have_jobs_for_that() -> None:
+    plain, queued = Run("plain", (1.0,), 2, ("x",)), Run("queued", (None,), 2, ("x",), queued=True)
+
+    def request(*runs: Run) -> Request:
+        return Request(4, 40.0, True, 1, 1, 1, runs, 1.0)
+
+    assert cluster_nodes.applications(request(plain)) == 2
+    assert cluster_nodes.applications(request(plain, queued)) == 3
+
+
+def test_pings_are_read_as_they_are_printed() -> None:
+    printed = "\n5 packets transmitted, 5 received, 0% packet loss, time 803ms\n"
+    assert cluster.mean_round_trip(f"{printed}rtt min/avg/max/mdev = 0.052/1.275/3.501/0.9 ms\n") == 1.275
+    assert cluster.mean_round_trip(f"{printed}rtt min/avg/max/mdev = 0.052/1.275/3.501/0.9 ms, pipe 2\n") == 1.275
+    assert cluster.mean_round_trip("5 packets transmitted, 0 received, 100% packet loss\n") == 0.0
