@@ -12,6 +12,7 @@ from experiments.result import Check, Result, Series
 
 BEGIN: Final = "<!-- results: written by `python -m experiments` -->"
 END: Final = "<!-- end of results -->"
+CALIBRATION: Final = "calibration"
 # Behind a value of which no measurement was sound.
 MARK: Final = "†"
 # Seconds of a stream that do not count where its rate over time is put into a few numbers.
@@ -48,7 +49,8 @@ def _made(results: Sequence[Result]) -> Iterator[str]:
     yield ""
     days = sorted({result.made for result in results if result.made})
     told = f"On {', '.join(days)}. " if days else ""
-    beside = [result.beside for result in results if result.beside is not None]
+    # What several results show of the same measurements is counted once; calibration looks for the scale that is lost.
+    beside = {result.beside for result in results if result.beside is not None and result.name != CALIBRATION}
     taken, sound = sum(each.taken for each in beside), sum(each.sound for each in beside)
     yield f"{told}{sound} of {taken} measurements beside a reference stream are sound."
     for said, names in (
@@ -127,7 +129,7 @@ def _beside(result: Result) -> str:
 
 def _table(result: Result) -> Iterator[str]:
     judged = any(point.reference is not None for each in result.series for point in each.points)
-    beside = ["reference stream, of its rate", "processors taken away"] if judged else []
+    beside = ["reference stream at its worst, of its rate", "processors taken away at most"] if judged else []
     yield f"| {result.x_label} | {' | '.join([*map(_named, result.series), *beside])} |"
     yield f"| {':---' if result.places else '---:'} |" + " ---: |" * (len(result.series) + len(beside))
     for x in sorted({point.x for each in result.series for point in each.points}):

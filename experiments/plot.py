@@ -22,19 +22,25 @@ COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E
 MOST_COUNT: Final = 16
 # Seconds between two points over time that are not one stream's.
 PAUSE: Final = 2.0
+# Inches of a plot, and of a letter below it; the number of bars from which on their values stand upright.
+SIZE: Final = (7.2, 4.2)
+LETTER: Final = 0.072
+UPRIGHT: Final = 18
 # How many times as much as the least the most is where bars of one scale would show nothing of the least.
 APART: Final = 50
 
 
 def plot(result: Result, directory: Path) -> tuple[Path, Path]:
     """Draw a result as ``NAME.png`` and ``NAME.svg``; answers their paths."""
-    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    longest = max((len(line) for place in result.places for line in place.split("\n")), default=0)
+    width = max(SIZE[0], LETTER * longest * len(result.places))
+    figure, axes = pyplot.subplots(figsize=(width, SIZE[1]), layout="constrained")
     try:
         ordered = sorted(result.series, key=lambda series: not series.measured)
         for number, series in enumerate(ordered):
             colour = COLOURS[number % len(COLOURS)]
             if result.places:
-                _bars(axes, series, colour, number, len(ordered))
+                _bars(axes, series, colour, (number, len(ordered)), upright=_is_crowded(result))
             else:
                 _line(axes, series, colour, result.over_time)
         if result.places:
@@ -50,7 +56,8 @@ def plot(result: Result, directory: Path) -> tuple[Path, Path]:
         axes.set_axisbelow(True)
         axes.grid(axis="y" if result.places else "both", alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=8, frameon=False, ncols=2, loc="upper center")
+        # Below the plot, where it lies over no value.
+        figure.legend(fontsize=8, frameon=False, ncols=2, loc="outside lower center")
         directory.mkdir(parents=True, exist_ok=True)
         paths = (directory / f"{result.name}.png", directory / f"{result.name}.svg")
         figure.savefig(paths[0], dpi=130)
@@ -62,14 +69,18 @@ def plot(result: Result, directory: Path) -> tuple[Path, Path]:
 
 
 def _height(axes: Axes, result: Result) -> None:
-    """From 0, or where what is shown is orders of magnitude apart from below the least; with room for the legend."""
+    """From 0, or where what is shown is orders of magnitude apart from below the least; with room for values."""
     ys = [point.y for series in result.series for point in series.points]
-    room = 1.05 + 0.07 * ((len(result.series) + 1) // 2)
+    room = 1.15 if _is_crowded(result) else 1.05
     if result.places and max(ys) > APART * min(ys):
         axes.set_yscale("log")
         axes.set_ylim(min(ys) / 3, max(ys) * (max(ys) / min(ys)) ** (room - 1))
     else:
         axes.set_ylim(0, axes.get_ylim()[1] * room)
+
+
+def _is_crowded(result: Result) -> bool:
+    return bool(result.places) and sum(len(series.points) for series in result.series) > UPRIGHT
 
 
 def _line(axes: Axes, series: Series, colour: str, over_time: bool) -> None:
@@ -94,8 +105,9 @@ def _line(axes: Axes, series: Series, colour: str, over_time: bool) -> None:
         axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _bars(axes: Axes, series: Series, colour: str, number: int, of: int) -> None:
-    """One of ``of`` series as bars beside those of the others."""
+def _bars(axes: Axes, series: Series, colour: str, place: tuple[int, int], *, upright: bool) -> None:
+    """A series as bars beside those of the others; ``place`` is its number, from 0, and how many there are."""
+    number, of = place
     width = 0.8 / of
     xs = [point.x + (number - (of - 1) / 2) * width for point in series.points]
     ys = [point.y for point in series.points]
@@ -104,7 +116,10 @@ def _bars(axes: Axes, series: Series, colour: str, number: int, of: int) -> None
     axes.bar(xs, ys, width * 0.9, color=colour, label=_named(series), alpha=0.9 if series.measured else 0.45)
     axes.errorbar(xs, ys, ends, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
     for x, y, top in zip(xs, ys, high, strict=True):
-        axes.annotate(f"{y:.3g}", (x, top), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+        axes.annotate(
+            f"{y:.0f}" if y >= 100 else f"{y:.3g}", (x, top), (0, 5 if upright else 2),
+            textcoords="offset points", ha="center", va="bottom", fontsize=7, rotation=90 if upright else 0,
+        )  # fmt: skip
 
 
 def _ends(point: Point) -> tuple[float, float]:
