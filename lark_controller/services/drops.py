@@ -99,7 +99,8 @@ class Drops:
         groups = _first([_of_group(each, policy) for each in cores], limit)
         found = self._first_of_jobs(limit, groups) if limit else []
         packets = whole.packets + sum(each.packets for each in cores)
-        return DropList(tuple(found), whole.jobs, packets, self.away(), self.uncounted(), self.unread())
+        unknown = self.away(), self.uncounted(), self.unread(), self.cores_unread()
+        return DropList(tuple(found), whole.jobs, packets, *unknown)
 
     def of_job(self, limit: int, job_id: str) -> DropList:
         """The drops of now of one job, by rule; nothing of one that is over."""
@@ -166,6 +167,10 @@ class Drops:
             return known is not None and known.job.owner == owner
 
         return self._ledger.unread(is_own)
+
+    def cores_unread(self) -> int:
+        """The number of connected cores of which it is not known what they drop of groups now."""
+        return self._core_drops.unread()
 
     def _of_owner(self, limit: int, owner: str) -> DropList:
         placed = self._reconciler.desired.placed
