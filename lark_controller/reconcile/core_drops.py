@@ -248,7 +248,7 @@ def _since(place: _Place, count: _Count, before: _Look | None, look: _Look) -> t
         return 0, False
     group, packets = old
     if group != count.group:
-        # What came while another group had the place is nobody's.
+        # Those that came while another group had the place are nobody's.
         return 0, False
     # One that was made anew counts from 0. One that the last look has not seen has dropped an unknown part before that.
     more = count.packets if count.packets < packets else count.packets - packets
