@@ -246,13 +246,20 @@ def _missed_event(where: Mapping[str, object], delivery: Delivery) -> None:
         level=WARNING,
         **where,
         promised=f"{delivery.promised / 1e6:g}",
-        delivered=f"{delivery.delivered / 1e6:.1f}",
+        delivered=_told_apart(delivery),
         seconds=f"{delivery.seconds:.0f}",
     )
 
 
 def _sentence(whose: str, where: str, delivery: Delivery) -> str:
     return (
-        f"{whose} got {delivery.delivered / 1e6:.1f} of {delivery.promised / 1e6:g} Mb/s at {where} for"
+        f"{whose} got {_told_apart(delivery)} of {delivery.promised / 1e6:g} Mb/s at {where} for"
         f" {delivery.seconds:.0f} s, and had more to send"
     )
+
+
+def _told_apart(delivery: Delivery) -> str:
+    """The rate that was delivered (Mb/s), with as many digits as tell it apart from more that was promised."""
+    delivered, promised = delivery.delivered / 1e6, delivery.promised / 1e6
+    rounded = (f"{delivered:.{digits}f}" for digits in range(1, 6))
+    return next((text for text in rounded if delivered >= promised or float(text) < promised), f"{delivered:.6f}")

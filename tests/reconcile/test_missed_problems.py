@@ -76,6 +76,16 @@ def test_a_missed_guarantee_is_one_problem_until_it_is_kept(monkeypatch: pytest.
     assert core.gets(0.2, drops=9) == []
 
 
+@pytest.mark.parametrize(("megabits", "said"), [(0.18, "0.18"), (0.02, "0.0"), (0.1234, "0.1")])
+def test_what_was_delivered_is_told_apart_from_what_was_promised(
+    monkeypatch: pytest.MonkeyPatch, megabits: float, said: str
+) -> None:
+    core = Core(monkeypatch)
+    core.gets(0)
+    ((_, text),) = core.gets(megabits, drops=9)
+    assert f"got {said} of 0.2 Mb/s" in text
+
+
 @pytest.mark.parametrize("other", [{}, {("wan", 5): Promise(200_000, group="atlas")}])
 def test_one_that_is_not_promised_any_more_is_none(
     monkeypatch: pytest.MonkeyPatch, other: dict[tuple[str, int], Promise]
