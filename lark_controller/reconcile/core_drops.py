@@ -46,12 +46,14 @@ class _Count(NamedTuple):
 
 
 class CoreDrop(NamedTuple):
-    """A group whose packets a core drops: packets a second, as of ``at`` (seconds since 1970)."""
+    """A group whose packets a core drops: packets a second, as of ``at`` (seconds since 1970). ``inward``: on the way
+    to its jobs, None at an access point, whose transfers leave by one port whatever way they go."""
 
     datapath: int
     group: str
     packets: float
     at: float
+    inward: bool | None = False
 
 
 class _Rules(NamedTuple):
@@ -184,17 +186,22 @@ class CoreDrops:
         places = {**known, **{place: (each.group, each.packets) for place, each in counts.items()}}
         look = _Look(state.link, rules, now, asked, places, absent)
         # Of those of the time between the two looks, and of all.
-        new: Counter[str] = Counter()
+        new: Counter[tuple[str, bool | None]] = Counter()
+        site = _to_site(state.link, switch)
         every: Counter[str] = Counter()
         for place, each in counts.items():
             more, is_new = _since(place, each, before, look)
             every[each.group] += more
-            new[each.group] += more if is_new else 0
+            new[each.group, place.port in site if switch.is_core else None] += more if is_new else 0
         self._sums = Counter(self._sums) + every
         if before is not None and alike:
             # Otherwise it dropped an unknown part of them while it was away, or by the rules before.
             seconds = max(0.001, asked - before.asked)
-            rates = (CoreDrop(datapath, group, packets / seconds, now) for group, packets in new.items() if packets)
+            rates = (
+                CoreDrop(datapath, group, packets / seconds, now, inward)
+                for (group, inward), packets in new.items()
+                if packets
+            )
             look = look._replace(drops=tuple(rates))
         self._seen[datapath] = look
 
@@ -230,6 +237,12 @@ class CoreDrops:
                 if number in meters:
                     found[_Place("", number)] = _Count(meters[number], meter.band_packets, meter.age)
         return found
+
+
+def _to_site(link: SwitchLink, switch: Switch) -> frozenset[str]:
+    """The names of a core's ports to the site, by which packets go in. A meter is for those that leave."""
+    ports = (link.features.ports.get(number) for number in switch.lan)
+    return frozenset(port.name for port in ports if port is not None)
 
 
 def _since(place: _Place, count: _Count, before: _Look | None, look: _Look) -> tuple[int, bool]:

@@ -335,13 +335,15 @@ def _drop(
 
 def _of_group(drop: CoreDrop, policy: Policy) -> Drop:
     line = next((group.line for group in policy.groups if group.name == drop.group), None)
+    jobs = f"jobs of the group {drop.group}"
+    outward = "the WAN, or from there to them" if drop.inward is None else "the WAN"
     return Drop(
         packets_per_second=round(drop.packets, 2),
-        source=f"jobs of the group {drop.group}",
-        destination="the WAN, or from there to them",
+        source="the WAN" if drop.inward else jobs,
+        destination=jobs if drop.inward else outward,
         rule=f"the group's queue or meter is full (policy line {line})",
         kind="group",
-        direction="out",
+        direction="in" if drop.inward else "out",
         at=drop.at,
         line=line,
         group=drop.group,

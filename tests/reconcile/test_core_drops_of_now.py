@@ -11,7 +11,8 @@ import pytest
 from lark_common.errors import SwitchError
 from lark_controller.policies.model import GroupControl, GroupSpec, SwitchRole, WanAction, WanRule
 from lark_controller.reconcile import core_drops
-from lark_controller.reconcile.core_drops import CoreDrops, _Count, _Place
+from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops, _Count, _Place
+from lark_controller.services.drops import _of_group
 
 CORE = 7
 Counted = dict[int, tuple[str, int]]
@@ -25,6 +26,11 @@ def policy(line: int = 1, ceiling: float = 1, port: str | None = None) -> Any:
     return SimpleNamespace(groups=(group,), wans=(rule,), switches=switches)
 
 
+def a_link(began: float) -> Any:
+    ports = {1: SimpleNamespace(name="lan1"), 2: SimpleNamespace(name="wan")}
+    return SimpleNamespace(datapath=CORE, began=began, features=SimpleNamespace(ports=ports))
+
+
 class Cores(CoreDrops):
     """The drops at one core, whose meters' counts are given; looks are ten seconds apart."""
 
@@ -35,9 +41,11 @@ class Cores(CoreDrops):
         self.ages: dict[str, float] = {}
         clock = SimpleNamespace(time=lambda: self.time, monotonic=lambda: self.time)
         monkeypatch.setattr(core_drops, "time", clock)
-        self.state = SimpleNamespace(link=SimpleNamespace(datapath=CORE, began=500.0))
-        switch = SimpleNamespace(is_edge=False, group_control=GroupControl.METERS, max_meter=64)
-        self.desired = SimpleNamespace(policy=policy(), switches={CORE: switch})
+        self.state = SimpleNamespace(link=a_link(500.0))
+        self.switch = SimpleNamespace(
+            is_edge=False, is_core=True, lan=(1,), group_control=GroupControl.METERS, max_meter=64
+        )
+        self.desired = SimpleNamespace(policy=policy(), switches={CORE: self.switch})
         loop: Any = SimpleNamespace(
             switches={CORE: self.state}, desired_of=lambda _datapath: self.desired, desired=self.desired
         )
@@ -59,7 +67,7 @@ class Cores(CoreDrops):
         return {each.group: each.packets for each in self.now()}
 
     def connects(self) -> None:
-        self.state.link = SimpleNamespace(datapath=CORE, began=self.time)
+        self.state.link = a_link(self.time)
 
 
 def test_a_core_that_is_away_drops_nothing_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +231,35 @@ def test_a_core_whose_drops_are_not_known_is_looked_at_every_few_seconds(monkeyp
     first, second = looks
     assert core_drops.SOON <= second - first <= core_drops.SOON + 2
     assert cores.shown() == {"cms": 1.0}
+
+
+def test_packets_to_the_site_are_dropped_on_their_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(monkeypatch)
+    counts = {_Place("lan1", 10): 0, _Place("wan", 10): 0, _Place("", 10): 0}
+
+    async def count(_link: Any, _switch: Any) -> Any:
+        return {place: _Count("cms", packets) for place, packets in counts.items()}
+
+    monkeypatch.setattr(cores, "_count", count)
+    cores.sees()
+    counts |= {_Place("lan1", 10): 50, _Place("wan", 10): 20, _Place("", 10): 10}
+    cores.sees()
+    assert sorted((each.inward, each.packets) for each in cores.now()) == [(False, 3.0), (True, 5.0)]
+    # Which way an access point's transfers go is not seen at its port.
+    cores.switch.is_core = False
+    counts[_Place("lan1", 10)] += 10
+    cores.sees()
+    assert [(each.inward, each.packets) for each in cores.now()] == [(None, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("inward", "direction", "source", "destination"),
+    [
+        (True, "in", "the WAN", "jobs of the group cms"),
+        (False, "out", "jobs of the group cms", "the WAN"),
+        (None, "out", "jobs of the group cms", "the WAN, or from there to them"),
+    ],
+)
+def test_the_direction_of_a_groups_drops(inward: bool | None, direction: str, source: str, destination: str) -> None:
+    drop = _of_group(CoreDrop(CORE, "cms", 5.0, 0.0, inward), policy(line=3))
+    assert (drop.direction, drop.source, drop.destination, drop.line) == (direction, source, destination, 3)

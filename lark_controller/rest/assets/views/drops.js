@@ -13,7 +13,8 @@ export function fast(packets) {
 }
 
 function ends(drop) {
-  const own = drop.job ? [jobLink(drop.job, drop.name), ` of ${drop.owner}`] : drop.source;
+  if (!drop.job) return [drop.source, drop.destination];
+  const own = [jobLink(drop.job, drop.name), ` of ${drop.owner}`];
   return drop.direction === "out" ? [own, drop.destination] : [drop.source, own];
 }
 
