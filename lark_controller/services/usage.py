@@ -263,6 +263,8 @@ class Accounts:
                 yield from ((f"{spec.name} ", GroupRemark(group.name, text)) for group in limited)
             elif switch is not None and not switch.is_edge:
                 yield from ((f"{switch.name}: ", remark) for remark in core.unkept(switch, desired.policy))
+                steered = core.steered_past(switch, desired.policy, desired.wan_ruled)
+                yield from ((f"{switch.name}: ", remark) for remark in steered)
                 lacking = queues.group_obstacles(datapath)
                 for group in limited:
                     if why := lacking.get(group.dscp):

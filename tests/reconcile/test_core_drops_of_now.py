@@ -214,12 +214,12 @@ def test_a_core_whose_drops_are_not_known_is_looked_at_every_few_seconds(monkeyp
 
         sleep = asyncio.sleep
         monkeypatch.setattr(cores, "_count", count)
-        monkeypatch.setattr(core_drops.asyncio, "sleep", turn)
+        monkeypatch.setattr(asyncio, "sleep", turn)
         until = cores.time + seconds
         await cores.start()
         while cores.time < until:
             await sleep(0)
-        monkeypatch.setattr(core_drops.asyncio, "sleep", sleep)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
 
     asyncio.run(follow(60))
     first, second = looks
