@@ -87,9 +87,9 @@ class CoreDrops:
         self._sums: Mapping[str, int] = {}
         # The rules of the policy that was asked for last, by core.
         self._rules: dict[int, tuple[Policy, _Rules]] = {}
-        # Cores that are asked now, and when each was asked last.
+        # Cores that are asked now; and over which connection, by which rules and when each was asked last.
         self._under_way: set[int] = set()
-        self._asked: dict[int, float] = {}
+        self._asked: dict[int, tuple[SwitchLink, _Rules, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def by_group(self) -> Mapping[str, int]:
@@ -114,7 +114,9 @@ class CoreDrops:
             await asyncio.sleep(_TURN)
             now = time.monotonic()
             for datapath in list(self._unread()):
-                if now - self._asked.get(datapath, -SOON) >= SOON:
+                link, rules, asked = self._asked.get(datapath, (None, None, 0.0))
+                alike = link is self._loop.switches[datapath].link and rules == self._rules_of(datapath)
+                if not alike or now - asked >= SOON:
                     self._begin(self._look_quietly(datapath))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -171,7 +173,7 @@ class CoreDrops:
         if before is not None and alike and asked - before.asked < _LEAST:
             return
         self._under_way.add(datapath)
-        self._asked[datapath] = asked
+        self._asked[datapath] = state.link, rules, asked
         try:
             counts = await self._count(state.link, switch)
         except SwitchError:

@@ -227,9 +227,20 @@ def test_a_core_whose_drops_are_not_known_is_looked_at_every_few_seconds(monkeyp
     assert core_drops.SOON <= second - first <= core_drops.SOON + 2
     cores.desired.policy = policy(ceiling=3)
     looks.clear()
+    changed_at = cores.time - 1000
     asyncio.run(follow(60))
     first, second = looks
+    assert first <= changed_at + 3
     assert core_drops.SOON <= second - first <= core_drops.SOON + 2
+    # Where one was asked a moment before, too.
+    cores.desired.policy = policy(ceiling=4)
+    looks.clear()
+    changed_at = cores.time - 1000
+    asyncio.run(cores.look(CORE))
+    cores.desired.policy = policy(ceiling=5)
+    asyncio.run(follow(9))
+    first, *_ = looks[1:]
+    assert first <= changed_at + 3
     assert cores.shown() == {"cms": 1.0}
 
 

@@ -37,7 +37,7 @@ class Core:
             problems=lambda _datapath: (),
         )
         desired = SimpleNamespace(build=lambda _datapath: SimpleNamespace(flows={}))
-        self.loop: Any = SimpleNamespace(
+        loop: Any = SimpleNamespace(
             switches={CORE: self.state},
             queues=queues,
             desired_of=lambda _datapath: desired,
@@ -45,7 +45,7 @@ class Core:
         )
         count = SimpleNamespace(inc=lambda: None)
         metrics: Any = SimpleNamespace(guarantees_checked=count, guarantees_missed=count)
-        self.guarantees = Guarantees(self.loop, metrics)
+        self.loop, self.guarantees = loop, Guarantees(loop, metrics)
 
     async def queue_stats(self) -> list[QueueCounters]:
         return [QueueCounters(1, 5, self.sent, self.sent // 1000, self.dropped)]
