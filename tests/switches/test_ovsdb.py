@@ -125,7 +125,7 @@ def test_one_that_does_not_answer_holds_up_no_other(own_ovs: OpenVSwitch, port: 
 
 def test_one_that_hangs_is_said_not_to_answer(own_ovs: OpenVSwitch, port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The library closes a connection in which nothing has come for two of these, and makes another, which is taken.
-    monkeypatch.setattr(switch_database, "PROBE", 1000)
+    monkeypatch.setattr(switch_database, "PROBE", 4000)
     monkeypatch.setattr(switch_database, "SILENT", 1.0)
     other = PortQueues(10**9, {**WANTED.queues, 5: Queue(2 * 10**8, 2 * 10**8)})
     address = f"unix:{own_ovs.database_socket}"
@@ -133,12 +133,14 @@ def test_one_that_hangs_is_said_not_to_answer(own_ovs: OpenVSwitch, port: str, m
         told.driver.set_queues(DATAPATH, 1, address, {port: WANTED})
         told.until(stands(port))
         with own_ovs.database_hangs():
+            began = time.monotonic()
             told.driver.set_queues(DATAPATH, 2, address, {port: other})
             silent = told.until(lambda report: "does not answer" in report.reason)
             assert (silent.revision, silent.ports) == (1, {port: WANTED})
+            assert time.monotonic() - began < 3, "it is not looked at anew by the next probe alone"
             # So it is as long as it lasts.
             with pytest.raises(queue.Empty):
-                told.until(lambda report: report != silent, limit=8)
+                told.until(lambda report: report != silent, limit=14)
         told.until(lambda report: report.ports == {port: other} and not report.reason)
 
 

@@ -298,6 +298,8 @@ class SwitchDatabase:
         self._tried = self._wanted() if found.operations else None
         self._replica.transact((*first, *found.operations), into_force=bool(found.operations))
         self._asked = True
+        if self._owes_since is None:
+            self._owes_since = time.monotonic()
 
     def _finished(self) -> bool:
         """True if the transaction is over; takes note of how it ended."""
