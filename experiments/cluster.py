@@ -15,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,6 +67,10 @@ REFERENCE_SETTLED = 1.0
 # Bytes of IPv4 and TCP with timestamps before the payload: an internal port of Open vSwitch counts what it receives
 # without the 14 of Ethernet.
 HEADERS = 52
+# Mb/s that is reserved for flows that send nothing, so that there are queues.
+LITTLE = 0.02
+# Bytes of a full frame, and of its payload.
+FRAME, PAYLOAD = 1514, 1448
 
 
 def exchange(application: int, request: Request, nodes: Sequence[int]) -> list[subprocess.Popen[str]]:
@@ -93,8 +99,8 @@ def seconds(started: Sequence[subprocess.Popen[str]]) -> float:
 
 @contextlib.contextmanager
 def background(sender: Member, targets: Sequence[Member], rate: float | None) -> Iterator[None]:
-    """TCP streams from a job to others, each at this rate, Mb/s, at most."""
-    bound = [] if rate is None else ["--bitrate", f"{rate:g}M"]
+    """TCP streams from a job to others, each at this rate, Mb/s of L2 bytes, at most."""
+    bound = [] if rate is None else ["--bitrate", f"{rate * PAYLOAD / FRAME:g}M"]
     processes = []
     try:
         for target in targets:
@@ -122,7 +128,8 @@ class Played:
     """One run: the ``seconds`` of each application, and the Mb/s of L2 bytes that came of each background flow.
 
     ``parts`` are the seconds of each application's parts, by name; ``shown`` are the frames that each has
-    shown; ``losses`` are those of all meanwhile.
+    shown; ``losses`` are those of all meanwhile, and ``round_trip`` the mean of pings between two nodes of the first
+    application, ms.
     """
 
     seconds: tuple[float, ...]
@@ -130,6 +137,7 @@ class Played:
     parts: tuple[Mapping[str, float], ...] = ()
     shown: tuple[Shown, ...] = ()
     losses: Losses = NOTHING
+    round_trip: float = 0.0
 
 
 def play(request: Request, one: Run, noise: int) -> Played:
@@ -138,27 +146,49 @@ def play(request: Request, one: Run, noise: int) -> Played:
     for application, rate in enumerate(one.rates):
         if rate is not None and not one.delay(application):
             made += reserve(application, request.nodes_of(application, one), rate, floor=one.floor)
+    if one.queued:
+        # The last application sends nothing.
+        for application in range(one.sets):
+            nodes = request.nodes_of(application, one)
+            made += reserve(applications(request) - 1, nodes, LITTLE, floor=True)
     sender, *others = (Member(noise, node) for node in request.nodes_of(noise, one))
     targets = others[: one.background]
     try:
-        with background(sender, targets, left(request, one)):
+        with background(sender, targets, one.pace):
             missed = _losses(request, one)
             began, before = time.monotonic(), _background_bytes(targets)
-            found = _programs(request, one) if one.programs else _exchanges(request, one)
+            with pinged(request, one) as round_trip:
+                found = _programs(request, one) if one.programs else _exchanges(request, one)
             ended, after = time.monotonic(), _background_bytes(targets)
             missed = _losses(request, one).since(missed)
     finally:
         release(made)
     came = ((last - first) * 8 / 1e6 / (ended - began) for first, last in zip(before, after, strict=True))
-    return replace(found, background=tuple(came), losses=missed)
+    return replace(found, background=tuple(came), losses=missed, round_trip=round_trip())
 
 
-def left(request: Request, one: Run) -> float | None:
-    """The Mb/s that reservations would leave each background flow which shares no link; None for those that do."""
-    if not one.apart or not one.background:
-        return None
-    promised = sum(rate or 0.0 for rate in one.rates) * (request.nodes - 1) * (2 if request.half_duplex else 1)
-    return (request.link - promised) / one.background
+@contextlib.contextmanager
+def pinged(request: Request, one: Run) -> Iterator[Callable[[], float]]:
+    """Ping from the first application's second node to its first during the block; gives a function that returns, after
+    it, the mean round trip in ms, 0 where none came back."""
+    first, second, *_ = (Member(0, node) for node in request.nodes_of(0, one))
+    with tempfile.TemporaryFile("w+") as printed:
+        command = [*second.inside, "ping", "-q", "-i", "0.2", first.address]
+        process = subprocess.Popen(command, stdout=printed, stderr=subprocess.DEVNULL)
+        try:
+            yield lambda: mean_round_trip(text)
+        finally:
+            # On this signal it prints what it has measured.
+            process.send_signal(signal.SIGINT)
+            process.wait(10)
+            printed.seek(0)
+            text = printed.read()
+
+
+def mean_round_trip(printed: str) -> float:
+    """The mean of what ``ping`` prints at its end, ms; 0 where there is none."""
+    found = re.search(r"^rtt min/avg/max/mdev = [0-9.]+/([0-9.]+)/", printed, flags=re.MULTILINE)
+    return float(found[1]) if found else 0.0
 
 
 def _losses(request: Request, one: Run) -> Losses:
@@ -312,13 +342,24 @@ def repeated(request: Request, take: Callable[[Run], dict[str, Any]]) -> Iterato
             # Where the time is over, it is shown which run was under way.
             print(f"{time.strftime('%H:%M:%S')} {each.name}", file=sys.stderr, flush=True)
             try:
-                found[each.name].append(take(each))
+                found[each.name].append(take(paced(each, found.get(each.like, ()))))
             except (LabError, OSError, subprocess.SubprocessError) as error:
                 failures[each.name] += 1
                 print(f"{each.name}: {error}", file=sys.stderr, flush=True)
                 yield {"run": each.name, "failed": str(error)}
             else:
                 yield {"run": each.name, "taken": found[each.name][-1]}
+
+
+def paced(one: Run, like: Sequence[dict[str, Any]]) -> Run:
+    """The run with background flows as fast as one was the last time in the run that it is ``like``.
+
+    So the processor has as much to do for them in both, of which the one shares links with them and the other none.
+    """
+    if not like:
+        return one
+    rates = like[-1]["played"]["background"]
+    return replace(one, pace=sum(rates) / len(rates)) if rates else one
 
 
 def of_json(found: dict[str, Any], steal: float = 0.0, outside: float = 0.0) -> Taken[Played]:

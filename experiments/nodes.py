@@ -53,7 +53,9 @@ class Run:
     ``late`` alone, where they are given, and reserve flows to the first of these. ``background`` flows send all the
     time from the first node, unreserved. Cables carry ``wider`` times their rate meanwhile, and hold back ``frames``
     for each flow of a link at least. ``apart``: each application has nodes of its own, and so have the background
-    flows, each of which sends what reservations would have left to it: they share the processor, and no link.
+    flows: they share the processor, and no link. Each flow sends ``pace`` Mb/s of L2 bytes then, which is what one has
+    got in the run ``like`` where that was measured. ``queued``: further jobs, which send nothing, reserve as little as
+    can be between all nodes, so that links have queues as where something is reserved.
     """
 
     name: str
@@ -67,6 +69,9 @@ class Run:
     wider: float = 1.0
     frames: int = 0
     apart: bool = False
+    like: str = ""
+    pace: float | None = None
+    queued: bool = False
 
     @property
     def sets(self) -> int:
@@ -249,7 +254,15 @@ def rewire(request: Request, one: Run) -> None:
 def applications(request: Request) -> int:
     """The number of applications that have jobs: those that run at the same time, and the background's."""
     most = max(len(each.rates) for each in request.runs)
-    return most + (1 if any(each.background for each in request.runs) else 0)
+    return most + sum(any(of(each) for each in request.runs) for of in (_has_background, _is_queued))
+
+
+def _has_background(one: Run) -> bool:
+    return bool(one.background)
+
+
+def _is_queued(one: Run) -> bool:
+    return one.queued
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Final
 
 from experiments import paper
@@ -44,6 +45,11 @@ LITTLE: Final = (
     "The programs compute little here: the paper's nodes have processors for each of them, and here all share one with "
     "what forwards their packets."
 )
+# Why links have queues where nothing is reserved.
+QUEUED: Final = (
+    "Links have queues in all of these runs, by reservations of next to nothing for jobs that send nothing: packets "
+    "cost more of the processor with queues, and the programs compute with that."
+)
 # Why a time is compared with one at which as much goes on elsewhere.
 ELSEWHERE: Final = (
     '"Elsewhere" is the same at the same time, on nodes and links of its own: the one processor has as much to do, and '
@@ -68,8 +74,9 @@ def runs(options: Options) -> Iterator[Run]:
             yield from _accompanied(name, noise, limit, unit)
             if noise:
                 given = (reserved(limit) * unit,)
-                called = _beside(name, "reserved elsewhere", noise)
-                yield _light(called, (name,), given, most, noise, apart=True, times=TIMES)
+                called, like = _beside(name, "reserved elsewhere", noise), _beside(name, "reserved", noise)
+                run = _light(called, (name,), given, most, noise, apart=True, times=TIMES, queued=True)
+                yield replace(run, like=like)
     for together in at_once(options):
         for name, rate in together:
             yield _light(_alone(name, rate), (name,), (of_link(rate, limit) * unit,), most)
@@ -84,7 +91,7 @@ def _accompanied(name: str, noise: int, limit: float, unit: float) -> Iterator[R
     most = limit * unit * 1e6 / MEGABITS
     for kind, rate in (("free", None), ("reserved", reserved(limit) * unit), ("floor", of_link(FLOOR, limit) * unit)):
         called = _beside(name, kind, noise)
-        yield _light(called, (name,), (rate,), most, noise, floor=kind == "floor", times=TIMES)
+        yield _light(called, (name,), (rate,), most, noise, floor=kind == "floor", times=TIMES, queued=True)
 
 
 def _light(
@@ -97,10 +104,11 @@ def _light(
     floor: bool = False,
     apart: bool = False,
     times: int = 1,
+    queued: bool = False,
 ) -> Run:
     """A run of programs that compute little, since they share the processor with what is beside them."""
     given = tuple(arguments(name, most, light=True, times=times) for name in names)
-    return Run(called, rates, noise, names, given, floor=floor, frames=FRAMES, apart=apart)
+    return Run(called, rates, noise, names, given, floor=floor, frames=FRAMES, apart=apart, queued=queued)
 
 
 def _beside(name: str, kind: str, noise: int) -> str:
@@ -215,14 +223,32 @@ def with_background(times: Measured, limit: float, options: Options) -> Result:
         notes=(
             "The background flows are TCP streams from the first node, one to each of the next nodes. The paper's "
             "nodes have four processors each, and it supposes that the flows have others than the "
-            f"application. {LITTLE} {ELSEWHERE} Each flow sends there what the reservations leave it here. "
-            f"{_against(kept, alone)}",
+            f"application. {LITTLE} {ELSEWHERE} Each flow sends there what one has got here. "
+            f"{_against(kept, alone)} {QUEUED} {_round_trips(times, options)}",
             f"The paper does not say what was reserved; {reserved(limit):g} MB/s, four fifths of the most, is ours.",
             *times.missing(*names),
         ),
         places=tuple(places),
         beside=times.beside(*names),
     )
+
+
+def _round_trips(times: Measured, options: Options) -> str:
+    """A note of the pings between two nodes of each program, the medians of its runs."""
+    told = []
+    for name in accompanied(options):
+        for noise in noises(name, options):
+            runs = {
+                "alone": _beside(name, "reserved", 0),
+                "flows elsewhere": _beside(name, "reserved elsewhere", noise),
+                "beside them": _beside(name, "reserved", noise),
+                "beside them with nothing reserved": _beside(name, "free", noise),
+            }
+            if times.has(*runs.values()):
+                found = {kind: median(each.round_trip for each in times[run].values) for kind, run in runs.items()}
+                said = ", ".join(f"{taken:.1f} {kind}" for kind, taken in found.items())
+                told.append(f"{name}, {noise} flows: {said}")
+    return f"Pings between two of its nodes took, ms: {'; '.join(told)}." if told else ""
 
 
 def _against(beside: Sequence[Point], alone: Sequence[Point]) -> str:
@@ -271,7 +297,8 @@ def floors(times: Measured, options: Options) -> Result:
         setting=setting(options, times.repetitions(*names)),
         notes=(
             "A reservation that is not steady, which is the default: its rate for certain, and what is free on top. "
-            "Where these programs are in figures of the paper, their reservations are steady, as the paper's are.",
+            "Where these programs are in figures of the paper, their reservations are steady, as the paper's are. "
+            f"{QUEUED}",
             *times.missing(*names),
         ),
         places=tuple(places),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from lark_controller.accounting.ledger import Ledger
@@ -25,10 +25,11 @@ _Of = tuple[int, bool]
 
 
 class _Report(NamedTuple):
-    """The last report, and the seconds until the next one."""
+    """The last report, and the seconds until the next one. ``made`` is False where none has come since a start."""
 
     at: float
     interval: float
+    made: bool = True
 
 
 class Reporting:
@@ -63,17 +64,31 @@ class Reporting:
                 heapq.heappush(self._due, (now + SILENT * interval, key))
 
     def expected(self, numbers: Iterable[int], now: float) -> None:
-        """Note jobs that were there before this start: those of which no report comes in the usual time are idle."""
-        for number in numbers:
-            self.reported(number, now, USUAL, None)
+        """Note jobs that were there before this start: those of which no report comes in the usual time are idle, if
+        their worker has been heard by then."""
+        with self._lock:
+            for number in numbers:
+                key = number, False
+                if key not in self._known:
+                    self._known[key] = _Report(now, USUAL, made=False)
+                    heapq.heappush(self._due, (now + SILENT * USUAL, key))
 
-    def look(self, now: float) -> int:
-        """End the rates whose reports are overdue; returns how many."""
-        over: dict[bool, list[int]] = {False: [], True: []}
+    def look(self, now: float, silent: Callable[[Sequence[int]], Collection[int]] = lambda _numbers: ()) -> int:
+        """End the rates whose reports are overdue; returns how many. ``silent`` returns those of some jobs whose worker
+        has not been heard since the start: they stay unknown."""
+        due: list[_Of] = []
         with self._lock:
             while self._due and self._due[0][0] <= now:
-                _, key = heapq.heappop(self._due)
+                due.append(heapq.heappop(self._due)[1])
+            unmade = [key[0] for key in due if not self._known[key].made]
+        # Not under the lock: it may wait.
+        unknown = silent(unmade) if unmade else ()
+        over: dict[bool, list[int]] = {False: [], True: []}
+        with self._lock:
+            for key in due:
                 known = self._known[key]
+                if not known.made and key[0] in unknown:
+                    known = self._known[key] = known._replace(at=now)
                 if (until := known.at + SILENT * known.interval) > now:
                     heapq.heappush(self._due, (until, key))
                     continue

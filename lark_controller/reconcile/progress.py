@@ -125,6 +125,8 @@ class Progress:
         directory, closed = self._loop.directory, self._loop.desired.why_closed(number)
         if state is JobState.ENFORCED:
             reason = closed_sentence(closed)
+        elif state is JobState.QUARANTINED:
+            reason += self._why_not_cut_off(placed, waiting)
         if job.external or number in self._noted:
             self._note_away(placed, waiting if state is JobState.PENDING else {})
         flows = self._of_flows(placed, waiting)
@@ -149,6 +151,15 @@ class Progress:
         under_way = (why == RULES_NOT_YET or self._moves(what, why) for what, why in own.items())
         moving = all(under_way) and not self._blocked(job.number)
         return Standing(*state_of(job, own, moving=moving, label=self._label))
+
+    def _why_not_cut_off(self, placed: Placed, waiting: Mapping[Awaited, str]) -> str:
+        """The end of a sentence on a quarantine that is not in force where the job is: its packets pass as before."""
+        for what, why in waiting.items():
+            under_way = why == RULES_NOT_YET or self._moves(what, why)
+            if not isinstance(what, QueuesAt) and not self._is_elsewhere(what, placed) and not under_way:
+                label = self._label(what)
+                return f"; not cut off yet, {label}: {why}" if label else f"; not cut off yet: {why}"
+        return ""
 
     @staticmethod
     def _is_elsewhere(what: Awaited, placed: Placed) -> bool:

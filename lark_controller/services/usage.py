@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -128,7 +128,12 @@ class Accounts:
 
     def end_overdue(self) -> None:
         """End the rates of jobs whose worker has been silent about them for too long."""
-        self._reporting.look(time.monotonic())
+        self._reporting.look(time.monotonic(), lambda numbers: self._loop.call(lambda: self._unheard(numbers)))
+
+    def _unheard(self, numbers: Iterable[int]) -> set[int]:
+        """Those of these jobs whose worker has not confirmed its rules since this start. On the loop."""
+        placed, states = self._reconciler.desired.placed, self._reconciler.workers.states
+        return {each for each in numbers if each in placed and states.behind(placed[each].job.host)}
 
     def transferred(self, host: str, moved: Mapping[str, TransferReport]) -> TransfersNoted:
         """Take what HTCondor has moved for a worker's jobs. Raises SwitchError where the loop does not answer."""

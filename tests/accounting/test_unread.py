@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lark_common.runs import NetworkType
@@ -123,3 +124,27 @@ def test_who_is_idle_reports_nothing_and_is_known_to_be_idle() -> None:
     assert unread(ledger) == [1]
     report(ledger, 130, 60)
     assert not ledger.unread()
+
+
+def test_jobs_of_a_worker_that_was_not_heard_since_a_start_are_not_idle() -> None:
+    ledger = Ledger()
+    reporting = Reporting(ledger)
+    for number in (1, 2, 3):
+        ledger.resume(replace(job(number, port=None), network_type=NetworkType.NAT), "")
+    reporting.expected([1, 2, 3], 0.0)
+    asked: list[list[int]] = []
+
+    def silent(numbers: Sequence[int]) -> list[int]:
+        asked.append(sorted(numbers))
+        # A report that comes meanwhile counts.
+        reporting.reported(3, 75, 30.0, None)
+        return [2, 3]
+
+    reporting.look(75, silent)
+    assert asked == [[1, 2, 3]]
+    assert unread(ledger) == [2, 3]
+    reporting.look(149, silent)
+    assert len(asked) == 1
+    # It is heard at last, and has nothing to report.
+    reporting.look(151, lambda _numbers: ())
+    assert unread(ledger) == []

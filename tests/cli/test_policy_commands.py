@@ -91,3 +91,7 @@ def test_check_needs_no_controller(
     monkeypatch.setattr(sys, "stdin", io.StringIO("version: 1\n"))
     assert cli.main(["check", "-"]) == cli.OK
     assert cli.main(["check", "/nowhere/policy.yaml"]) == cli.USAGE
+    # No connection is broken by more than anybody takes.
+    policy.write_text("# " + "x" * (1 << 20))
+    assert cli.main(["policy", "put", str(policy)]) == cli.USAGE
+    assert "is too large; at most 1048576 characters" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -238,7 +238,7 @@ def test_ranks_that_begin_later_are_on_their_own_nodes_and_reserve_to_the_first_
     assert asked == [(f"10.64.1.{source}", "10.64.1.3") for source in (2, 4)]
 
 
-def test_what_runs_apart_shares_no_node_and_sends_what_it_would_have_beside_the_others() -> None:
+def test_what_runs_apart_shares_no_node_and_its_background_sends_as_much_as_beside_it() -> None:
     beside, alone = Run("beside", (2.0, 3.0), 2, ("x", "y")), Run("alone", (1.0,), programs=("x",))
     apart = Run("apart", (2.0, 3.0), 2, ("x", "y"), apart=True)
     request = Request(4, 40.0, True, 1, 1, 1, (beside, alone, apart), 1.0)
@@ -248,9 +248,11 @@ def test_what_runs_apart_shares_no_node_and_sends_what_it_would_have_beside_the_
     assert [request.nodes_of(each, apart) for each in (0, 1, 2)] == [range(4), range(4, 8), range(8, 12)]
     assert {request.nodes_of(each, one) for each in (0, 1, 2) for one in (beside, alone)} == {range(4)}
     # At each link three flows of each application come and three go.
-    assert cluster.left(request, apart) == (40.0 - 6 * (2.0 + 3.0)) / 2
-    assert cluster.left(replace(request, half_duplex=False), apart) == (40.0 - 3 * (2.0 + 3.0)) / 2
-    assert cluster.left(request, beside) is cluster.left(request, alone) is None
+    # As much as one has got where they share links.
+    like = [{"played": {"background": each}} for each in ([9.0, 9.0], [2.0, 4.0])]
+    assert cluster.paced(apart, like).pace == 3.0
+    assert cluster.paced(apart, ()) == apart
+    assert cluster.paced(alone, [{"played": {"background": []}}]) == alone
     assert Request(4, 1.0, True, 1, 1, 1, (beside, alone), 1.0).every_node == range(4)
 
 
@@ -402,3 +404,20 @@ def test_an_aim_on_the_page_is_held_to_every_point_that_counts_there(name: str, 
     parts = [(one.y / other.y, one.marked or other.marked) for one, other in points]
     again = Check.of(shown.checks[0].aim, parts, lambda _: True, "{} to {} of")
     assert shown.checks[0].found.startswith(again.found)
+
+
+def test_links_that_are_to_have_queues_have_jobs_for_that() -> None:
+    plain, queued = Run("plain", (1.0,), 2, ("x",)), Run("queued", (None,), 2, ("x",), queued=True)
+
+    def request(*runs: Run) -> Request:
+        return Request(4, 40.0, True, 1, 1, 1, runs, 1.0)
+
+    assert cluster_nodes.applications(request(plain)) == 2
+    assert cluster_nodes.applications(request(plain, queued)) == 3
+
+
+def test_pings_are_read_as_they_are_printed() -> None:
+    printed = "\n5 packets transmitted, 5 received, 0% packet loss, time 803ms\n"
+    assert cluster.mean_round_trip(f"{printed}rtt min/avg/max/mdev = 0.052/1.275/3.501/0.9 ms\n") == 1.275
+    assert cluster.mean_round_trip(f"{printed}rtt min/avg/max/mdev = 0.052/1.275/3.501/0.9 ms, pipe 2\n") == 1.275
+    assert cluster.mean_round_trip("5 packets transmitted, 0 received, 100% packet loss\n") == 0.0

@@ -155,6 +155,17 @@ def test_what_is_not_read_is_not_said_to_be_nothing(reader: Reader, site: Site) 
         expect(
             page.get_by_text(re.compile("Not known: .* 3 jobs whose counters are not read twice yet"))
         ).to_be_visible()
+
+    def unread(route: Route) -> None:
+        found = route.fetch()
+        answer = found.json()
+        for each in answer["jobs"]:
+            each["usage"] = {"unread": True, "rate": {"outward": 0.0, "inward": 0.0}}
+        route.fulfill(response=found, json=answer)
+
+    page.route("**/v1/jobs?*", unread)
+    reader.go("#/jobs")
+    expect(page.get_by_role("row", name=re.compile("alice")).get_by_text("not known")).to_have_count(2)
     page.unroute_all()
     reader.go("#/drops")
     expect(page.get_by_text("Nothing is dropped now.")).to_be_visible()

@@ -99,6 +99,31 @@ def test_another_version_with_the_same_text_is_shown_as_what_it_is(reader: Reade
     expect(page.get_by_role("button", name="Apply")).to_be_enabled()
 
 
+def test_what_was_written_is_there_after_other_pages_and_other_texts(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.operator, "#/policy")
+    text, mine = page.locator("textarea"), POLICY.replace('"mallory"', '"carol"')
+    expect(text).to_have_value(POLICY)
+    text.fill(mine)
+    reader.go("#/jobs")
+    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+    reader.go("#/policy")
+    expect(page.get_by_text("This is the text that you wrote before, not in force.").last).to_be_visible()
+    expect(text).to_have_value(mine)
+    # Another text in its place takes nothing away either.
+    reader.go("#/policy?back=1")
+    expect(text).to_have_value(POLICY)
+    take_back = page.get_by_role("button", name="Take back the text that I wrote")
+    take_back.click()
+    expect(text).to_have_value(mine)
+    expect(take_back).to_have_count(0)
+    page.get_by_role("button", name="Discard the changes").click()
+    expect(text).to_have_value(POLICY)
+    reader.go("#/jobs")
+    reader.go("#/policy")
+    expect(text).to_have_value(POLICY)
+    expect(take_back).to_have_count(0)
+
+
 def test_a_reader_may_plan_but_not_apply(reader: Reader, site: Site) -> None:
     page = reader.log_in(site.reader, "#/policy")
     page.locator("textarea").fill(POLICY + "# mine\n")

@@ -76,15 +76,21 @@ def test_the_decision_says_what_the_wan_rule_does(reader: Reader, site: Site) ->
 def test_of_a_quarantined_job_nothing_is_said_to_pass(reader: Reader, site: Site) -> None:
     job = site.run("carol")
 
+    waits: list[dict[str, str]] = []
+
     def quarantined(route: Route) -> None:
         found = route.fetch()
         held = found.json()
         decision = {**held["decision"], "quarantine": "in the pool, its slot runs another job"}
-        route.fulfill(response=found, json={**held, "state": "quarantined", "decision": decision})
+        route.fulfill(response=found, json={**held, "state": "quarantined", "decision": decision, "waiting": waits})
 
     reader.page.route(f"**/v1/jobs/{job['id']}", quarantined)
     page = reader.log_in(site.reader, f"#/jobs/{job['id']}")
-    expect(panel(page, "Decision").locator("p").first).to_have_text("It is quarantined: nothing passes.")
+    decided = panel(page, "Decision").locator("p").first
+    expect(decided).to_have_text("It is quarantined: nothing passes.")
+    # Nobody has told its switch yet.
+    waits = [{"datapath": job["datapath"], "reason": "is not connected"}]
+    expect(decided).to_have_text("It is quarantined, which is not in force yet: what passed before passes on.")
     page.unroute_all(behavior="ignoreErrors")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,12 +13,13 @@ from lark_common.runs import NetworkType
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import QUARANTINED, Job, JobState, ReservedFlow
 from lark_controller.policies.file import load
-from lark_controller.reconcile.confirmations import NO_SWITCH, TRANSLATED, Awaited, FlowsAt, QueuesAt
+from lark_controller.reconcile.confirmations import NO_SWITCH, TRANSLATED, Awaited, FlowsAt, QueuesAt, RulesAt
 from lark_controller.reconcile.gateways import Gateways
 from lark_controller.reconcile.progress import Progress
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState
+from lark_controller.reconcile.workers import NOT_YET as RULES_NOT_YET
 from tests.flows.test_desired import CORE, FULL, a_job
 
 JOBS = [
@@ -107,6 +109,28 @@ def test_what_a_job_has_reserved_is_enforced_where_its_own_worker_does_so(
     assert len(told) - before == (0 if FlowsAt(1) in lacking else 1)
     loop.directory.forget(sends.number)
     assert not loop.directory.reserving
+
+
+@pytest.mark.parametrize(
+    ("lacking", "reason"),
+    [
+        ({}, ""),
+        ({QueuesAt(1): "its queues are not there", FlowsAt(CORE): "is not connected", TRANSLATED: "nobody does"}, ""),
+        ({FlowsAt(1): "is not connected"}, "; not cut off yet, switch 0000000000000001: is not connected"),
+        ({NO_SWITCH: "no switch is known for host worker1"}, "; not cut off yet: no switch is known for host worker1"),
+        ({RulesAt("worker1"): RULES_NOT_YET}, ""),
+        ({RulesAt("worker1"): "is late"}, "; not cut off yet, worker worker1: is late"),
+    ],
+)
+def test_a_quarantine_that_is_not_in_force_says_so(lacking: Mapping[Awaited, str], reason: str) -> None:
+    loop = LoopState(load(FULL), lambda: None, lambda _: None)
+    job = replace(JOBS[0], quarantine="bob's job has its address")
+    loop.desired.load([(job, loop.decider.of(job))])
+    loop.directory.put(job)
+    for what, why in lacking.items():
+        loop.confirmations.blocked(job.number, what, why)
+    Progress(loop, cast("Queues", SimpleNamespace()), Gateways(loop), lambda _: None).settle(job.number)
+    assert loop.directory.standing(job.number) == (JobState.QUARANTINED, f"bob's job has its address{reason}")
 
 
 def test_a_job_in_quarantine_is_told_no_more_than_that_of_what_it_has_reserved() -> None:

@@ -51,7 +51,9 @@ export function open({ one, who, paint, say, live, signal }) {
   ];
   const usageContent = () => {
     if (!job.usage) return h("p", { class: "empty" }, "It is not counted, by the policy, or nothing could be counted yet.");
-    const drawn = job.usage.final ? null : recent({
+    // The last rates that were known would be taken for those of now.
+    const unknown = job.usage.unread && h("p", { class: "empty" }, "The plot goes on once its counters are read again.");
+    const drawn = job.usage.final ? null : unknown || recent({
       subject: `job ${one}`, label: `Traffic of job ${job.cluster}.${job.proc}`,
       pointed, point: (at) => {
         pointed = at;
@@ -184,13 +186,18 @@ function bandwidthOf(job) {
   return `It has ${counted} guaranteed${later}, and may use ${ceiling === null ? "what is free" : `up to ${rate(ceiling)}`}.`;
 }
 
+// Its own switch or worker has confirmed that nothing of it passes.
+function isCutOff({ state, datapath, waiting }) {
+  return state !== "quarantined" || !waiting.some((each) => !each.datapath || each.datapath === datapath);
+}
+
 function decision(job) {
   const { blocked, quarantine, slice, bandwidth, transfers, scitag, because } = job.decision;
   // A job that is over was decided by the policy of then.
   const then = (job.state === "ended" || job.state === "refused") && job.policy_version ? String(job.policy_version) : null;
   const line = (number) => h("a", { href: then ? to("policy", then) : to("policy", { line: number }) }, `line ${number}`);
   const words = job.network_type === "none" ? ["It has no network: nothing passes, whatever the rules."]
-    : blocked ? ["It is blocked: nothing passes."] : quarantine ? ["It is quarantined: nothing passes."] : [
+    : blocked ? ["It is blocked: nothing passes."] : quarantine ? [isCutOff(job) ? "It is quarantined: nothing passes." : "It is quarantined, which is not in force yet: what passed before passes on."] : [
     slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
     wanOf(job),
     connections(job),

@@ -15,13 +15,16 @@ const COLUMNS = {
   group: { head: "Group", narrow: false, cell: (job) => groupLink(job.group) },
   host: { head: "Host", narrow: false, cell: (job) => h("a", { href: to("jobs", { host: job.host }) }, job.host) },
   address: { head: "Address", cell: (job) => h("span", { class: "code" }, job.addresses.map((one, at) => [at > 0 && h("br"), one.address])) },
-  sent: { head: "Sent", number: true, cell: (job) => rate(job.usage?.rate.outward) },
-  received: { head: "Received", number: true, cell: (job) => rate(job.usage?.rate.inward) },
+  sent: { head: "Sent", number: true, cell: (job) => known(job, "outward") },
+  received: { head: "Received", number: true, cell: (job) => known(job, "inward") },
   moved: { head: "Moved out", number: true, narrow: false, cell: (job) => rate(job.usage?.rate.transfer_outward) },
   taken: { head: "Moved in", number: true, narrow: false, cell: (job) => rate(job.usage?.rate.transfer_inward) },
   started: { head: "Registered", narrow: false, cell: (job) => moment(job.created) },
   reason: { head: "Reason", wide: true, cell: (job) => linked(job.reason) },
 };
+
+// A rate of a job whose counters cannot be read now is not 0.
+const known = ({ usage }, way) => (usage?.unread ? h("span", { class: "poor-text" }, "not known") : rate(usage?.rate[way]));
 
 export function jobTable(jobs, { label = "Jobs", columns = Object.keys(COLUMNS), empty } = {}) {
   const names = jobNames(jobs);

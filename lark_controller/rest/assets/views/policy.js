@@ -10,6 +10,10 @@ import { pages } from "./jobs.js";
 
 const VERSIONS = 20;
 
+// What somebody has written and not put in force, kept while other pages are looked at; a browser asks before it is left or loaded anew.
+let draft = null;
+addEventListener("beforeunload", (event) => draft && event.preventDefault());
+
 export function open({ query, who, paint, say, signal, live }) {
   // `text` is what is edited, `given` what the editor began with, `planned` the plan with the text and the policy that it was made for.
   const now = { policy: null, versions: null, text: null, given: null, busy: "", checked: null, planned: null, done: null, error: null };
@@ -55,6 +59,7 @@ export function open({ query, who, paint, say, signal, live }) {
 
   const apply = () => doing("apply", async () => {
     const made = await sendPolicy("PUT", ["policy"], now.planned.text, { signal, digest: now.planned.digest });
+    if (draft?.text === made.text) draft = null;
     Object.assign(now, { policy: made, text: made.text, given: made.text, planned: null, checked: null });
     now.done = `Version ${made.version} is in force.`;
     say(now.done);
@@ -62,6 +67,7 @@ export function open({ query, who, paint, say, signal, live }) {
 
   const edited = (event) => {
     now.text = event.currentTarget.value;
+    draft = now.text === now.policy.text ? null : { text: now.text, name: who.name };
     now.done = null;
     draw();
   };
@@ -92,6 +98,7 @@ export function open({ query, who, paint, say, signal, live }) {
         h("button", { type: "button", disabled: Boolean(now.busy) || now.text === now.policy.text, on: { click: plan } }, now.busy === "plan" ? "Planning…" : "Plan"),
         h("button", { type: "button", class: "primary", disabled: !ready(), on: { click: apply } }, now.busy === "apply" ? "Applying…" : "Apply"),
         now.text !== now.policy.text && h("button", { type: "button", class: "quiet", disabled: Boolean(now.busy), on: { click: discard } }, "Discard the changes"),
+        own() && h("button", { type: "button", class: "quiet", disabled: Boolean(now.busy), on: { click: takeBack } }, "Take back the text that I wrote"),
         h("span", { id: "policy-how", class: "reason" }, how()))),
     now.checked && now.checked.text === now.text && checkedContent(now.checked),
     current() && planContent(now.planned),
@@ -107,7 +114,16 @@ export function open({ query, who, paint, say, signal, live }) {
     return now.planned.refusals.length ? "The switches cannot take this policy." : "";
   };
 
+  // The text that was written before another one came into the editor.
+  const own = () => draft?.name === who.name && draft.text !== now.text && draft.text !== now.policy.text;
+  function takeBack() {
+    Object.assign(now, { text: draft.text, given: draft.text, checked: null, planned: null, error: null, done: null });
+    area().value = now.text;
+    draw();
+  }
+
   function discard() {
+    draft = own() ? draft : null;
     Object.assign(now, { text: now.policy.text, given: now.policy.text, checked: null, planned: null, error: null, done: null });
     area().value = now.text;
     draw();
@@ -128,6 +144,10 @@ export function open({ query, who, paint, say, signal, live }) {
     const untouched = !before || now.text === before.text;
     now.policy = found;
     if (untouched) now.text = now.given = found.text;
+    if (!before && !query.back && !query.line && own()) {
+      now.text = now.given = draft.text;
+      now.done = "This is the text that you wrote before, not in force.";
+    }
     if (before) now.done = `Version ${found.version} by ${found.actor} has come into force.${untouched || current() ? "" : " Your text is still here; plan it again."}`;
     draw();
     if (!before && query.line) goTo(Number(query.line) || 1);
