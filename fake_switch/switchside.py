@@ -167,8 +167,9 @@ def port_counters(counters: PortCounters) -> bytes:
 
 def queue_counters(counters: QueueCounters) -> bytes:
     """A record of an OFPMP_QUEUE reply."""
-    port, queue, size, packets, errors = counters
-    return struct.pack(ofp.OFP_QUEUE_STATS_PACK_STR, port, queue, size, packets, errors, 0, 0)
+    age = counters.age
+    seconds, nanoseconds = (0xFFFFFFFF, 0xFFFFFFFF) if age is None else (int(age), int(age % 1 * 1e9))
+    return struct.pack(ofp.OFP_QUEUE_STATS_PACK_STR, *counters[:5], seconds, nanoseconds)
 
 
 def description(texts: tuple[str, str, str, str, str]) -> bytes:

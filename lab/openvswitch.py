@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -103,6 +104,17 @@ class OpenVSwitch:
         """Stop ovs-vswitchd alone; with ``kill9`` as in a crash, so that it can save and release nothing."""
         switch, self._switch = self._switch, None
         self._end(switch, kill9=kill9)
+
+    @contextlib.contextmanager
+    def database_hangs(self) -> Iterator[None]:
+        """Let the database answer nobody for a while; it takes connections all the same."""
+        if self._server is None:
+            raise LabError("ovsdb-server is not running")
+        self._server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._server.send_signal(signal.SIGCONT)
 
     def restart(self, *, kill9: bool = False) -> None:
         """Stop and start ovs-vswitchd: its flows are gone, its configuration stays."""

@@ -90,6 +90,7 @@ class Controller:
         self._store, self._taken = store, taken
         self.audit = store.trail
         self._lease, self._read_seconds = lease_seconds, keeping.read_seconds
+        self._compares = bool(check_seconds)
         in_force = load_stored(policy) if taken is None else taken.prepared.desired.policy
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_reported, fence)
@@ -104,7 +105,7 @@ class Controller:
             ledger,
             pairs,
             self._journal.note,
-            compares=bool(check_seconds),
+            compares=self._compares,
             prepared=None if taken is None else taken.prepared,
         )
         self._account_writer = AccountWriter(store, ledger, pairs, keeping)
@@ -213,6 +214,8 @@ class Controller:
             # Switches may come while the leases begin; nothing is to end by one before they all have.
             self._openflow.start()
             self._openflow.call(self._reconciler.start(self._read_seconds)).result()
+            if self._compares:
+                self._openflow.call(self._core_drops.start()).result()
             begun.result()
         self._upkeep.start()
         if self._pool is not None:

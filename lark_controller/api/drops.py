@@ -12,6 +12,11 @@ UNREAD: Final = (
     "Live jobs whose rates and drops are not known now: not read twice since a start or takeover, at a switch that is "
     "away, without a port, or of a worker that has fallen silent"
 )
+# The same of `cores_unread`.
+CORES_UNREAD: Final = (
+    "Connected core switches of which it is not known what they drop of groups now: not looked at twice yet since a "
+    "start, a connection or a change of the policy's groups or WAN rules, or not answering"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class DropList:
     """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not.
     ``away`` are the switches that cannot be asked now, None of one user's jobs or of one job, ``uncounted`` the live
     jobs that the policy in force does not count, or those of the user, and ``unread`` those whose rates and drops are
-    not known now."""
+    not known now. ``cores_unread`` are the cores whose drops are not known, None as ``away``."""
 
     drops: tuple[Drop, ...]
     jobs: int
@@ -55,6 +60,7 @@ class DropList:
     away: int | None = None
     uncounted: int = 0
     unread: int = 0
+    cores_unread: int | None = None
 
 
 class DropControls(Protocol):
@@ -75,3 +81,6 @@ class DropControls(Protocol):
 
     def unread(self, owner: str | None = None) -> int:
         """The number of live jobs with a network, of all users or of one, whose rates and drops are not known now."""
+
+    def cores_unread(self) -> int:
+        """The number of connected cores of which it is not known what they drop of groups now."""

@@ -21,11 +21,13 @@ _RATES: Final = {
 
 
 class Unknown(NamedTuple):
-    """The number of switches that are away, and of jobs that are not counted or not read, as an answer has them."""
+    """The number of switches that are away, of jobs that are not counted or not read, and of cores not read, as an
+    answer has them."""
 
     away: int = 0
     uncounted: int = 0
     unread: int = 0
+    cores_unread: int = 0
 
     @classmethod
     def of(cls, answer: Answer) -> Self:
@@ -75,6 +77,9 @@ def drops(found: Sequence[Answer], unknown: Unknown) -> None:
     _say_away("what is dropped", unknown.away)
     say_uncounted("what is dropped of", unknown.uncounted)
     say_unread("what is dropped of", unknown.unread)
+    if cores := unknown.cores_unread:
+        where = several(cores, "core switch", "core switches")
+        print(f"Not known: what is dropped of groups at {where} not looked at twice yet, or not answering")
 
 
 def _none(words: str, unknown: Unknown) -> str:

@@ -38,7 +38,7 @@ from lark_controller.flows.placement import Switch, WanPort, mac_number
 from lark_controller.flows.prefixes import Prefix
 from lark_controller.flows.tables import Core, combine
 from lark_controller.flows.wan import ip_fields, local_networks, wan_flows
-from lark_controller.policies.model import GroupControl, Policy, WanAction, WanRule
+from lark_controller.policies.model import GroupControl, GroupSpec, Policy, WanAction, WanRule
 from lark_controller.qos.groups import (
     GroupPlan,
     GroupPort,
@@ -294,6 +294,28 @@ def _elsewhere(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:
         if here and at not in (None, mark.port) and switch.wan_or_backup(mark.port) is not None:
             text = f"its transfers leave by port {mark.port} (line {mark.line}), and its queue is on port {at}"
             yield GroupRemark(mark.group, text)
+
+
+def queue_is_elsewhere(switch: Switch, group: GroupSpec, port: str) -> bool:
+    """True where a core has a group's queue, but at another WAN port than this one: there its limits do not hold."""
+    by_queues = switch.is_core and switch.group_control is GroupControl.QUEUES
+    return by_queues and has_queue(group) and group.port not in (None, port)
+
+
+def steered_past(switch: Switch, policy: Policy, ruled: Mapping[tuple[str, int], int]) -> Iterator[GroupRemark]:
+    """The groups of whose jobs some leave by another port than the one where the group has its queue; ``ruled`` is the
+    number of each group's jobs that come under a WAN rule, by its position."""
+    for group in policy.groups:
+        for rule in policy.wans:
+            if not ruled.get((group.name, rule.position)):
+                continue
+            port = None if rule.port is None else switch.wan_or_backup(rule.port)
+            if port is not None and queue_is_elsewhere(switch, group, port.name):
+                text = (
+                    f"its guarantee and ceiling do not hold for what leaves by port {port.name}, where wan rule in line"
+                    f" {rule.line} sends jobs of it: its queue is on port {group.port}"
+                )
+                yield GroupRemark(group.name, text)
 
 
 def unkept(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:

@@ -20,16 +20,18 @@ from lark_controller.qos.worker_queues import Claim
 class PlacedJobs:
     """The jobs that are admitted, each at its switch if that is known, and the switches.
 
-    ``groups`` counts the jobs of each group of the policy, ``unattached`` those without a network, which no rule is
-    for; ``uncounted`` those with one whose use the policy does not count; ``isolated`` are the numbers of the jobs with
-    a network of which nothing passes, and of all in quarantine. ``queues`` are the numbers of the queues that stand for
-    jobs and reserved flows. ``ruled`` are the jobs whose workers enforce what is decided.
+    ``groups`` counts the jobs of each group of the policy, ``wan_ruled`` those of a group that come under a WAN rule,
+    by its position; ``unattached`` those without a network, which no rule is for; ``uncounted`` those with one whose
+    use the policy does not count; ``isolated`` are the numbers of the jobs with a network of which nothing passes, and
+    of all in quarantine. ``queues`` are the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are
+    the jobs whose workers enforce what is decided.
     """
 
     def __init__(self, policy: Policy) -> None:
         self.switches: dict[int, Switch] = {}
         self.placed: dict[int, Placed] = {}
         self.groups: Counter[str] = Counter()
+        self.wan_ruled: Counter[tuple[str, int]] = Counter()
         self.unattached = 0
         self.uncounted = 0
         self.isolated: set[int] = set()
@@ -48,7 +50,7 @@ class PlacedJobs:
         self.switches, self.placed = dict(before.switches), dict(before.placed)
         self.groups, self.ruled = before.groups.copy(), before.ruled.copy()
         self.unattached, self.isolated = before.unattached, before.isolated.copy()
-        self.uncounted = before.uncounted
+        self.uncounted, self.wan_ruled = before.uncounted, before.wan_ruled.copy()
         self._local = before._local.copy()
         self._hosts, self._external = dict(before._hosts), set(before._external)
         self._refusals = before._refusals.copy()
@@ -139,6 +141,8 @@ class PlacedJobs:
             self._local.add_all(datapath, numbers)
         for decision, numbers in decided.values():
             self.groups[decision.group] += len(numbers)
+            if decision.wan:
+                self.wan_ruled[decision.group, decision.wan] += len(numbers)
             self.uncounted += 0 if decision.accounted else len(numbers)
             if decision.isolated:
                 self.isolated.update(numbers)
@@ -152,6 +156,8 @@ class PlacedJobs:
             if old.job.external:
                 self._refusals.follow(old.job.number, () if new is None else new.job.external)
             self.groups[old.decision.group] -= 1
+            if old.decision.wan:
+                self.wan_ruled[old.decision.group, old.decision.wan] -= 1
             self.unattached -= _unattached(old)
             self.uncounted -= is_uncounted(old)
             self.isolated.discard(old.job.number)
@@ -165,6 +171,8 @@ class PlacedJobs:
             if new.job.external:
                 self._external.add(new.job.number)
             self.groups[new.decision.group] += 1
+            if new.decision.wan:
+                self.wan_ruled[new.decision.group, new.decision.wan] += 1
             self.uncounted += is_uncounted(new)
             if _unattached(new):
                 self.unattached += 1

@@ -1,22 +1,32 @@
 """Packets that cores dropped, by accounting group: packets that found a queue full or a meter exceeded.
 
 A core's queues and meters are a group's and not a job's, so nobody can tell whose packets those were. For the reconcile
-loop's thread; :meth:`CoreDrops.by_group` may be asked from any.
+loop's thread; :meth:`CoreDrops.by_group`, :meth:`CoreDrops.now` and :meth:`CoreDrops.unread` may be asked from any.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from lark_common.errors import SwitchError
+from lark_common.log import failure
 from lark_controller.flows.placement import Switch
-from lark_controller.policies.model import Policy
-from lark_controller.qos.groups import treatments
+from lark_controller.policies.model import GroupControl, GroupSpec, Policy, SwitchRole, SwitchSpec, WanRule
+from lark_controller.qos.groups import has_queue, treatments
 from lark_controller.reconcile.reconciler import Reconciler
+from lark_controller.reconcile.switch import dpid_text
 from lark_controller.switches.openflow.link import SwitchLink
+
+# Seconds between two looks at a core whose drops are not known, and between two looks for such cores.
+SOON: Final = 5.0
+_TURN: Final = 1.0
+# Seconds between two looks at one core, at least: of less a rate says nothing.
+_LEAST: Final = 1.0
 
 
 class _Place(NamedTuple):
@@ -26,25 +36,46 @@ class _Place(NamedTuple):
     number: int
 
 
+class _Count(NamedTuple):
+    """The packets that a place has dropped of a group's, and for how long (seconds) the switch has had it; None where
+    it does not say."""
+
+    group: str
+    packets: int
+    age: float | None = None
+
+
 class CoreDrop(NamedTuple):
-    """A group whose packets a core drops: packets a second, as of ``at`` (seconds since 1970)."""
+    """A group whose packets a core drops: packets a second, as of ``at`` (seconds since 1970). ``inward``: on the way
+    to its jobs, None at an access point, whose transfers leave by one port whatever way they go."""
 
     datapath: int
     group: str
     packets: float
     at: float
+    inward: bool | None = False
+
+
+class _Rules(NamedTuple):
+    """The part of a policy by which a core treats groups, without places in its text."""
+
+    groups: tuple[GroupSpec, ...]
+    wans: tuple[WanRule, ...]
+    spec: SwitchSpec | None
 
 
 class _Look(NamedTuple):
-    """A look at a core: over which connection, under which policy, and when (seconds since 1970); and each place's
-    group and packets dropped, as they were seen last. ``absent`` are the places that this look has not seen."""
+    """A look at a core: over which connection, by which rules, when it answered (seconds since 1970) and when it was
+    asked (monotonic); and each place's group and packets dropped, as they were seen last. ``absent`` are the places
+    that this look has not seen. ``drops`` is None where they are not known."""
 
     link: SwitchLink
-    policy: Policy
+    rules: _Rules
     at: float
+    asked: float
     places: Mapping[_Place, tuple[str, int]]
     absent: frozenset[_Place] = frozenset()
-    drops: tuple[CoreDrop, ...] = ()
+    drops: tuple[CoreDrop, ...] | None = None
 
 
 class CoreDrops:
@@ -54,6 +85,12 @@ class CoreDrops:
         self._loop = loop
         self._seen: dict[int, _Look] = {}
         self._sums: Mapping[str, int] = {}
+        # The rules of the policy that was asked for last, by core.
+        self._rules: dict[int, tuple[Policy, _Rules]] = {}
+        # Cores that are asked now; and over which connection, by which rules and when each was asked last.
+        self._under_way: set[int] = set()
+        self._asked: dict[int, tuple[SwitchLink, _Rules, float]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def by_group(self) -> Mapping[str, int]:
         """Packets dropped by the policy's group."""
@@ -61,67 +98,133 @@ class CoreDrops:
 
     def now(self) -> list[CoreDrop]:
         """The groups whose packets cores dropped between their last two looks: of cores that have been connected since
-        then, and under the policy by which they drop now."""
-        return [each for look in list(self._seen.values()) if self._is_of_now(look) for each in look.drops]
+        then, and by the rules by which they drop now."""
+        return [each for look in list(self._seen.values()) if self._is_of_now(look) for each in look.drops or ()]
+
+    def unread(self) -> int:
+        """The number of connected cores that treat groups, and of which it is not known what they drop now."""
+        return sum(1 for _ in self._unread())
+
+    async def start(self) -> None:
+        """Begin to look at cores whose drops are not known, every few seconds until they are, until the loop ends."""
+        self._begin(self._follow())
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_TURN)
+            now = time.monotonic()
+            for datapath in list(self._unread()):
+                link, rules, asked = self._asked.get(datapath, (None, None, 0.0))
+                alike = link is self._loop.switches[datapath].link and rules == self._rules_of(datapath)
+                if not alike or now - asked >= SOON:
+                    self._begin(self._look_quietly(datapath))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look_quietly(self, datapath: int) -> None:
+        try:
+            await self.look(datapath)
+        except SwitchError:
+            return  # It is asked again.
+        except Exception as error:
+            failure("the drops at a core could not be read", error, datapath=dpid_text(datapath))
+
+    def _unread(self) -> Iterator[int]:
+        for datapath, spec in self._loop.desired.policy.switches.items():
+            if spec.role is SwitchRole.EDGE:
+                continue
+            state, switch = self._loop.switches.get(datapath), self._loop.desired_of(datapath).switches.get(datapath)
+            if state is None or state.link is None or switch is None or switch.is_edge:
+                continue
+            if not any(self._treated(switch, self._loop.desired_of(datapath).policy)):
+                continue
+            look = self._seen.get(datapath)
+            if look is None or look.drops is None or not self._is_of_now(look):
+                yield datapath
 
     def _is_of_now(self, look: _Look) -> bool:
         datapath = look.link.datapath
         state = self._loop.switches.get(datapath)
-        return state is not None and state.link is look.link and self._loop.desired_of(datapath).policy is look.policy
+        return state is not None and state.link is look.link and self._rules_of(datapath) == look.rules
+
+    def _rules_of(self, datapath: int) -> _Rules:
+        """The rules by which a core drops packets of groups now. A change of the policy that leaves them as they are
+        makes what is known no less so."""
+        policy, known = self._loop.desired_of(datapath).policy, self._rules.get(datapath)
+        if known is not None and known[0] is policy:
+            return known[1]
+        groups = tuple(replace(group, line=0) for group in policy.groups)
+        wans = tuple(replace(rule, line=0) for rule in policy.wans)
+        rules = _Rules(groups, wans, policy.switches.get(datapath))
+        self._rules[datapath] = policy, rules
+        return rules
 
     async def look(self, datapath: int) -> None:
         """Count what a core's queues and meters have dropped since the last look. Raises SwitchError."""
         state = self._loop.switches.get(datapath)
-        desired = self._loop.desired_of(datapath)
-        switch, policy = desired.switches.get(datapath), desired.policy
-        if state is None or state.link is None or switch is None or switch.is_edge:
+        switch = self._loop.desired_of(datapath).switches.get(datapath)
+        if state is None or state.link is None or switch is None or switch.is_edge or datapath in self._under_way:
             return
-        link, before = state.link, self._seen.get(datapath)
+        asked, rules, before = time.monotonic(), self._rules_of(datapath), self._seen.get(datapath)
+        alike = before is not None and before.link is state.link and before.rules == rules
+        if before is not None and alike and asked - before.asked < _LEAST:
+            return
+        self._under_way.add(datapath)
+        self._asked[datapath] = state.link, rules, asked
         try:
-            places = await self._count(link, switch)
+            counts = await self._count(state.link, switch)
         except SwitchError:
             if before is not None:
-                self._seen[datapath] = before._replace(drops=())
+                self._seen[datapath] = before._replace(drops=None)
             raise
+        finally:
+            self._under_way.discard(datapath)
         now = time.time()
         known = {} if before is None else before.places
-        absent = frozenset(known.keys() - places.keys())
-        self._seen[datapath] = look = _Look(link, policy, now, {**known, **places}, absent)
-        if before is None:
-            # Drops from before this controller came belong to no known group.
-            return
+        absent = frozenset(known.keys() - counts.keys())
+        places = {**known, **{place: (each.group, each.packets) for place, each in counts.items()}}
+        look = _Look(state.link, rules, now, asked, places, absent)
         # Of those of the time between the two looks, and of all.
-        new: Counter[str] = Counter()
+        new: Counter[tuple[str, bool | None]] = Counter()
+        site = _to_site(state.link, switch)
         every: Counter[str] = Counter()
-        for place, (group, packets) in places.items():
-            # Since when one that was never seen before has counted is not known: its drops are nobody's.
-            of, old = known.get(place, (group, packets))
-            # One that was made anew counts from 0. What came while another group had the place is nobody's.
-            if of == group:
-                more = packets if packets < old else packets - old
-                every[group] += more
-                # One that the last look has not seen has dropped an unknown part of them before that.
-                if place not in before.absent:
-                    new[group] += more
+        for place, each in counts.items():
+            more, is_new = _since(place, each, before, look)
+            every[each.group] += more
+            new[each.group, place.port in site if switch.is_core else None] += more if is_new else 0
         self._sums = Counter(self._sums) + every
-        if before.link is not link or before.policy is not policy:
-            # It dropped an unknown part of them while it was away, or under the policy before.
-            return
-        rates = (
-            CoreDrop(datapath, group, packets / max(0.001, now - before.at), now)
-            for group, packets in new.items()
-            if packets
-        )
-        self._seen[datapath] = look._replace(drops=tuple(rates))
+        if before is not None and alike:
+            # Otherwise it dropped an unknown part of them while it was away, or by the rules before.
+            seconds = max(0.001, asked - before.asked)
+            rates = (
+                CoreDrop(datapath, group, packets / seconds, now, inward)
+                for (group, inward), packets in new.items()
+                if packets
+            )
+            look = look._replace(drops=tuple(rates))
+        self._seen[datapath] = look
 
-    async def _count(self, link: SwitchLink, switch: Switch) -> dict[_Place, tuple[str, int]]:
-        desired = self._loop.desired_of(link.datapath)
-        names = {group.dscp: group.name for group in desired.policy.groups}
-        standing = desired.group_queues.get(link.datapath, frozenset())
-        chosen = list(treatments(desired.policy, switch.max_meter, switch.group_control, standing))
-        queues = {each.queue: names[each.dscp] for each in chosen if each.queue is not None}
-        meters = {each.dscp: names[each.dscp] for each in chosen if each.rate is not None}
-        found: dict[_Place, tuple[str, int]] = {}
+    def _treated(self, switch: Switch, policy: Policy) -> Iterator[tuple[bool, int, str]]:
+        """The queues (True) and meters (False) of groups at a core, by number, each with the group's name."""
+        if switch.group_control is GroupControl.QUEUES:
+            # Also those that do not stand yet: no packet has chosen one until it does.
+            yield from ((True, group.dscp, group.name) for group in policy.groups if has_queue(group))
+            return
+        names = {group.dscp: group.name for group in policy.groups}
+        for each in treatments(policy, switch.max_meter, switch.group_control):
+            if each.queue is not None:
+                yield True, each.queue, names[each.dscp]
+            if each.rate is not None:
+                yield False, each.dscp, names[each.dscp]
+
+    async def _count(self, link: SwitchLink, switch: Switch) -> dict[_Place, _Count]:
+        treated = list(self._treated(switch, self._loop.desired_of(link.datapath).policy))
+        queues = {number: name for is_queue, number, name in treated if is_queue}
+        meters = {number: name for is_queue, number, name in treated if not is_queue}
+        found: dict[_Place, _Count] = {}
         if queues:
             ports = {port.number: port.name for port in link.features.ports.values()}
             # Queues that are maintained on their host drop inside, which Open vSwitch does not count.
@@ -129,9 +232,39 @@ class CoreDrops:
             for queue in await link.queue_stats():
                 if queue.queue in queues and queue.port in ports:
                     place = _Place(ports[queue.port], queue.queue)
-                    found[place] = queues[queue.queue], max(queue.errors, dropped.get((place.port, place.number), 0))
+                    packets = max(queue.errors, dropped.get((place.port, place.number), 0))
+                    found[place] = _Count(queues[queue.queue], packets, queue.age)
         if meters:
             for number, meter in (await link.meter_stats()).items():
                 if number in meters:
-                    found[_Place("", number)] = meters[number], meter.band_packets
+                    found[_Place("", number)] = _Count(meters[number], meter.band_packets, meter.age)
         return found
+
+
+def _to_site(link: SwitchLink, switch: Switch) -> frozenset[str]:
+    """The names of a core's ports to the site, by which packets go in. A meter is for those that leave."""
+    ports = (link.features.ports.get(number) for number in switch.lan)
+    return frozenset(port.name for port in ports if port is not None)
+
+
+def _since(place: _Place, count: _Count, before: _Look | None, look: _Look) -> tuple[int, bool]:
+    """The packets that a place has dropped of its group's since it was seen last, and whether all of them are of the
+    time since the look before."""
+    old = None if before is None else before.places.get(place)
+    # A switch that has started again may have kept queues whose age begins anew: that of those alone is known which
+    # were made over this connection.
+    since = look.link.began if before is None else max(look.link.began, before.asked)
+    unseen = before is None or old is None or place in before.absent
+    if unseen and count.age and look.asked - count.age > since:
+        # It was made since then, and began at 0.
+        return count.packets, True
+    if old is None:
+        # Since when it has counted is not known: its drops are nobody's.
+        return 0, False
+    group, packets = old
+    if group != count.group:
+        # Those that came while another group had the place are nobody's.
+        return 0, False
+    # One that was made anew counts from 0. One that the last look has not seen has dropped an unknown part before that.
+    more = count.packets if count.packets < packets else count.packets - packets
+    return more, before is not None and place not in before.absent

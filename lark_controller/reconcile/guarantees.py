@@ -36,7 +36,7 @@ from lark_controller.reconcile.missed_guarantees import (
 )
 from lark_controller.reconcile.queues import Promise, Queues
 from lark_controller.reconcile.reconciler import Reconciler
-from lark_controller.reconcile.switch import dpid_text
+from lark_controller.reconcile.switch import MissedNow, dpid_text
 from lark_controller.switches.openflow.link import SwitchLink
 
 CATEGORY: Final = 0xFFFFFF << 40
@@ -92,6 +92,8 @@ class Guarantees:
         promises = self._loop.queues.promises(datapath)
         if state is None or state.link is None or not promises:
             self._before.pop(datapath, None)
+            if state is not None:
+                state.missed = {}
             known = state is not None and state.link is not None and self._loop.queues.is_reported(datapath)
             return self._missed_now.read(datapath, {}, () if known else None)
         link = state.link
@@ -99,15 +101,21 @@ class Guarantees:
             now = await self._count(link, self._loop.queues)
         except SwitchError as error:
             event("queues not counted", level=WARNING, datapath=dpid_text(datapath), reason=error)
+            # Of what is not read it is not known whether it is missed now.
+            state.missed = {}
             return []
         promised = {key: promise.least for key, promise in promises.items()}
         before, self._before[datapath] = self._before.get(datapath, _NEVER), _Look(now, promised)
         found: dict[Whose, Reading] = {}
+        missed: dict[tuple[str, int], MissedNow] = {}
         for key, delivery in deliveries(before.counted, now, at_both(before.promised, promised)):
             self._metrics.guarantees_checked.inc()
             whose = self._whose(datapath, key, promises[key])
             text = self._missed(datapath, key, promises[key], delivery) if delivery.missed else ""
+            if text:
+                missed[key] = _missed_now(text, promises[key], state.missed.get(key))
             _add(found, whose, delivery, text)
+        state.missed = missed
         standing = [self._whose(datapath, key, promise) for key, promise in promises.items()]
         return self._missed_now.read(datapath, found, standing)
 
@@ -185,10 +193,7 @@ class Guarantees:
         if not self._lines.take(datapath):
             _missed_event({**where, "job": promise.job, "group": promise.group}, delivery)
         whose = self._whose(datapath, key, promise)
-        text = _sentence(whose.called, whose.place, delivery)
-        problem = SwitchProblem(time.time(), f"guarantee missed: {text}", "", promise.job)
-        self._loop.switches[datapath].problems.append(problem)
-        return text
+        return _sentence(whose.called, whose.place, delivery)
 
     async def _count(self, link: SwitchLink, queues: Queues) -> dict[tuple[str, int], Counters]:
         names = {port.number: port.name for port in link.features.ports.values()}
@@ -228,19 +233,33 @@ def _add(found: dict[Whose, Reading], whose: Whose, delivery: Delivery, missed: 
     found[whose] = Reading(delivery.seconds, missed if before is None else before.missed or missed)
 
 
+def _missed_now(text: str, promise: Promise, before: MissedNow | None) -> MissedNow:
+    """A missed guarantee as a problem, which goes on since the look before where it was there."""
+    same = before is not None and (before.job, before.group) == (promise.job, promise.group)
+    at = before.problem.at if before is not None and same else time.time()
+    return MissedNow(SwitchProblem(at, f"guarantee missed: {text}", "", promise.job), promise.job, promise.group)
+
+
 def _missed_event(where: Mapping[str, object], delivery: Delivery) -> None:
     event(
         "guarantee missed",
         level=WARNING,
         **where,
         promised=f"{delivery.promised / 1e6:g}",
-        delivered=f"{delivery.delivered / 1e6:.1f}",
+        delivered=_told_apart(delivery),
         seconds=f"{delivery.seconds:.0f}",
     )
 
 
 def _sentence(whose: str, where: str, delivery: Delivery) -> str:
     return (
-        f"{whose} got {delivery.delivered / 1e6:.1f} of {delivery.promised / 1e6:g} Mb/s at {where} for"
+        f"{whose} got {_told_apart(delivery)} of {delivery.promised / 1e6:g} Mb/s at {where} for"
         f" {delivery.seconds:.0f} s, and had more to send"
     )
+
+
+def _told_apart(delivery: Delivery) -> str:
+    """The rate that was delivered (Mb/s), with as many digits as tell it apart from more that was promised."""
+    delivered, promised = delivery.delivered / 1e6, delivery.promised / 1e6
+    rounded = (f"{delivered:.{digits}f}" for digits in range(1, 6))
+    return next((text for text in rounded if delivered >= promised or float(text) < promised), f"{delivered:.6f}")

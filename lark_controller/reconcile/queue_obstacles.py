@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Final
 
-from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues
+from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues, Queue
 from lark_controller.switches.ovsdb.reports import Report
 from lark_controller.switches.ovsdb.switch_database import READING
 
@@ -26,17 +26,33 @@ def obstacle(address: str, report: Report | None) -> str:
 def group_obstacles(
     planned: Mapping[str, PortQueues], stand: Set[int], requested: bool, report: Report | None
 ) -> dict[int, str]:
-    """The groups with queues in a core's plan that are not kept by them, by DSCP, each with the reason; ``stand`` are
-    those whose queue is on every port that it is planned for."""
+    """The groups with queues in a core's plan that are not kept by them, by DSCP, each with the reason in a sentence;
+    ``stand`` are those whose queue is on every port that it is planned for."""
     found: dict[int, str] = {}
-    for port, held in planned.items():
-        for dscp in held.queues.keys() - {DEFAULT_QUEUE}:
+    for port, shares in sorted(planned.items()):
+        why = "" if report is None else report.problems.get(port) or report.reason
+        held = None if report is None or report.ports is None else report.ports.get(port)
+        for dscp in shares.queues.keys() - {DEFAULT_QUEUE}:
             if not requested:
-                found[dscp] = NO_DATABASE
+                found[dscp] = _without_effect(NO_DATABASE)
             elif report is not None and report.ineffective:
-                found[dscp] = report.ineffective
+                found[dscp] = _without_effect(report.ineffective)
             elif dscp not in stand:
-                why = "" if report is None else report.problems.get(port) or report.reason
                 if why or dscp not in found:
-                    found[dscp] = why or BEING_MADE
+                    found[dscp] = _without_effect(why or BEING_MADE)
+            elif why and (report is None or report.ports is None):
+                found[dscp] = f"it is not known which rates its queue has: {why}"
+            elif held is not None and (queue := held.queues.get(dscp)) not in (None, shares.queues[dscp]):
+                found.setdefault(dscp, f"{_other(port, queue, shares.queues[dscp])}: {why or BEING_MADE}")
     return found
+
+
+def _without_effect(why: str) -> str:
+    return f"its queue is without effect: {why}"
+
+
+def _other(port: str, held: Queue, wanted: Queue) -> str:
+    """The rates that a queue has, in the place of those that it should have."""
+    rates = (("a guarantee", held.least, wanted.least), ("a ceiling", held.most, wanted.most))
+    said = [f"{what} of {has / 1e6:g} Mb/s and not {should / 1e6:g}" for what, has, should in rates if has != should]
+    return f"its queue on port {port} has {' and '.join(said) or 'another priority'} still"

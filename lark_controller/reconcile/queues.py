@@ -7,7 +7,7 @@ a job is enforced only when its queues stand.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -21,16 +21,11 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData, FlowKey
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.queue_choice import groups_that_choose, job_and_queue
-from lark_controller.jobs.job import Job
 from lark_controller.policies.model import GroupControl, InboundShares, Policy
 from lark_controller.qos.queues import (
     DEFAULT_QUEUE,
-    FIRST_JOB_QUEUE,
     FIRST_RESERVED_QUEUE,
-    LAST_JOB_QUEUE,
-    MAX_QUEUE,
     PortQueues,
-    Queue,
     bits,
 )
 from lark_controller.qos.worker_queues import (
@@ -43,7 +38,13 @@ from lark_controller.qos.worker_queues import (
     worker_queue_plan,
 )
 from lark_controller.reconcile.confirmations import QueuesAt
-from lark_controller.reconcile.queue_obstacles import BEING_MADE, NO_DATABASE, group_obstacles, obstacle
+from lark_controller.reconcile.job_queues import claims_of, free_number, ports_of, serves
+from lark_controller.reconcile.queue_obstacles import (
+    BEING_MADE,
+    NO_DATABASE,
+    group_obstacles,
+    obstacle,
+)
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import dpid_text
@@ -61,7 +62,7 @@ class Driver(Protocol):
     """The maker of queues on switches (:class:`lark_controller.switches.ovsdb.driver.Ovsdb`)."""
 
     def set_queues(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
-        """Set the queues that a switch should have from now on."""
+        """Set the queues that a switch should have from now on; without an ``address`` none are looked after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,7 @@ class Queues:
     def switch_connected(self, link: SwitchLink, flows: Mapping[FlowKey, FlowData]) -> None:
         """Take in a switch that has connected: those of its ``flows`` that choose a queue show that the queue stood."""
         state = self._states.setdefault(link.datapath, _State())
-        spec = self._loop.desired_of(link.datapath).policy.switches.get(link.datapath)
-        state.address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
+        state.address = self._address(link, self._loop.desired_of(link.datapath).policy)
         state.requested = False
         switch = self._loop.desired_of(link.datapath).switches[link.datapath]
         if switch.group_control is GroupControl.QUEUES:
@@ -120,7 +120,7 @@ class Queues:
             if queue >= FIRST_RESERVED_QUEUE:
                 # The number itself names the job or flow, unless another had it; then it is chosen anew.
                 claims = (Claim.of_flow(each.number) for each in placed.job.reserved)
-                claim = next((each for each in claims if _free(each, set()) == queue), None)
+                claim = next((each for each in claims if free_number(each, set()) == queue), None)
             if claim is not None and claim not in state.numbers:
                 self.stands(link.datapath, claim, queue, placed.job.number)
 
@@ -138,9 +138,9 @@ class Queues:
             if placed.port is None or placed.decision.isolated:
                 continue
             limited = share is not None and share.rate(job.bandwidth) is not None
-            for claim in _claims(job):
+            for claim in claims_of(job):
                 if claim not in found and (limited or not claim.is_job):
-                    found[claim] = _free(claim, set(found.values()))
+                    found[claim] = free_number(claim, set(found.values()))
         return found
 
     def refresh(self, datapath: int) -> None:
@@ -203,15 +203,33 @@ class Queues:
         """Follow a switch to another policy: its jobs may need other queues; ``changed`` are those of which something
         else was decided, where nothing else in the policy concerns queues."""
         self._loop.dirty.switch(datapath)
-        if changed is None:
+        if self._address_changed(datapath) or changed is None:
             changed = [placed.job.number for placed in self._loop.desired_of(datapath).jobs_at(datapath)]
         for number in changed:
             self._loop.dirty.job(number)
 
+    def _address_changed(self, datapath: int) -> bool:
+        """Follow a connected switch to the database that the policy names; True if that is another one than before."""
+        state, link = self._states.get(datapath), self._link(datapath)
+        address = "" if link is None else self._address(link, self._loop.desired_of(datapath).policy)
+        if state is None or link is None or address == state.address:
+            return False
+        state.address, state.report = address, None
+        if state.requested and not address:
+            state.revision += 1
+            self._driver.set_queues(datapath, state.revision, "", {})
+        state.requested = False
+        return True
+
+    def _address(self, link: SwitchLink, policy: Policy) -> str:
+        spec = policy.switches.get(link.datapath)
+        return self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
+
     def reported(self, report: Report) -> None:
         """Take in a report of the queues that stand on a switch."""
         state = self._states.get(report.datapath)
-        if state is None:
+        if state is None or not state.address:
+            # The last word of a database that the policy does not name any more.
             return
         state.report = report
         self._note_problems(report.datapath, state)
@@ -223,7 +241,7 @@ class Queues:
         for placed in self._loop.desired_of(report.datapath).jobs_at(report.datapath):
             number = placed.job.number
             concerned = False
-            for claim in _claims(placed.job):
+            for claim in claims_of(placed.job):
                 queue = state.numbers.get(claim)
                 if queue is None or claim not in state.demands:
                     continue
@@ -245,7 +263,7 @@ class Queues:
         jobs = {
             state.numbers[claim]: placed.job.id
             for placed in desired.jobs_at(datapath)
-            for claim in _claims(placed.job)
+            for claim in claims_of(placed.job)
             if claim in state.numbers
         }
         # A flow that is not steady has more for certain than it was promised, and as much as there is at the time.
@@ -287,7 +305,7 @@ class Queues:
             return {}
         report, job_queues = state.report, dict[Place, JobQueue]()
         jobs = self._loop.desired_of(datapath).jobs_at(datapath)
-        numbers = {state.numbers.get(claim): placed.job.number for placed in jobs for claim in _claims(placed.job)}
+        numbers = {state.numbers.get(claim): placed.job.number for placed in jobs for claim in claims_of(placed.job)}
         for port, number in {*report.dropped, *report.waited}:
             if number in numbers:
                 job_queues[port, number] = JobQueue(numbers[number], inward=False)
@@ -303,8 +321,7 @@ class Queues:
 
     def obstacle(self, link: SwitchLink, policy: Policy) -> str:
         """The reason why a connected switch would make no queue under a policy; ``""`` where none is known."""
-        spec, state = policy.switches.get(link.datapath), self._states.get(link.datapath)
-        address = self._options.of(link.connection.host, None if spec is None else spec.ovsdb)
+        address, state = self._address(link, policy), self._states.get(link.datapath)
         return obstacle(address, None if state is None or state.address != address else state.report)
 
     def group_obstacles(self, datapath: int) -> dict[int, str]:
@@ -350,7 +367,7 @@ class Queues:
                 continue
             queue = state.numbers.get(claim)
             if queue is None:
-                queue = state.numbers[claim] = _free(claim, set(state.numbers.values()))
+                queue = state.numbers[claim] = free_number(claim, set(state.numbers.values()))
             demands[claim] = QueueDemand(claim, queue, job.port, rate, share.borrows, share.ceiling)
         return demands
 
@@ -366,7 +383,7 @@ class Queues:
                     continue
                 queue = 0
                 if not each.incoming:
-                    queue = state.numbers.get(claim) or _free(claim, set(state.numbers.values()))
+                    queue = state.numbers.get(claim) or free_number(claim, set(state.numbers.values()))
                     state.numbers[claim] = queue
                 demands[claim] = flow_demand(placed.job, each, queue, placed.decision.bandwidth)
         return {claim: each for claim, each in demands.items() if claim not in inside}
@@ -420,7 +437,7 @@ class Queues:
         if state is None or datapath is None:
             return
         seen, queues = self._loop.confirmations, QueuesAt(datapath)
-        why = self._why_not(_claims(placed.job), state)
+        why = self._why_not(claims_of(placed.job), state)
         if not why:
             seen.confirmed(number, queues)
         elif seen.awaits(number, queues) != why:
@@ -429,7 +446,9 @@ class Queues:
     def why_no_flow(self, placed: Placed) -> str:
         """The reason why a reserved flow that a job sends lacks its queue; ``""`` where none does."""
         state = None if placed.datapath is None else self._states.get(placed.datapath)
-        return "" if state is None else self._why_not([each for each in _claims(placed.job) if not each.is_job], state)
+        return (
+            "" if state is None else self._why_not([each for each in claims_of(placed.job) if not each.is_job], state)
+        )
 
     def _why_not(self, claims: Iterable[Claim], state: _State) -> str:
         demands = [state.demands[claim] for claim in claims if claim in state.demands]
@@ -448,10 +467,10 @@ class Queues:
             return BEING_MADE
         if report.ineffective:
             return f"bandwidth: {report.ineffective}"
-        for port, shares in _ports_of(demand, state.plan.ports):
+        for port, shares in ports_of(demand, state.plan.ports):
             held = None if report.ports is None else report.ports.get(port)
             for number, queue in shares.queues.items():
-                if held is None or not _serves(held.queues.get(number), queue, demand):
+                if held is None or not serves(held.queues.get(number), queue, demand):
                     why = report.problems.get(port) or report.reason
                     return f"bandwidth: {why}" if why else BEING_MADE
         return ""
@@ -462,39 +481,7 @@ class Queues:
         return bool(at) and all(port in ports and queue in ports[port].queues for port in at)
 
 
-def _serves(held: Queue | None, queue: Queue, demand: QueueDemand) -> bool:
-    """True if a queue that stands does what the plan has it for. What a flow gets beyond its rate is another with each
-    job that starts, and nobody waits for that."""
-    if held is None or held == queue or demand.way is Way.BOTH or demand.rate is None:
-        return held == queue
-    return held.least >= min(queue.least, bits(demand.rate)) and held._replace(least=queue.least) == queue
-
-
 def uplink_speeds(switch: Switch) -> dict[str, float | None]:
     """The speed of each uplink of a worker's switch by its name, Mb/s; None where it is not known."""
     names = {number: name for name, number in switch.ports.items()}
     return {names[number]: switch.speeds.get(number) for number in switch.uplinks}
-
-
-def _ports_of(demand: QueueDemand, ports: Mapping[str, PortQueues]) -> Iterator[tuple[str, PortQueues]]:
-    """The queues of a plan that are one job's: at each uplink one, and all of its own port."""
-    for port, shares in ports.items():
-        if port == demand.port:
-            yield port, shares
-        elif demand.number in shares.queues:
-            yield port, PortQueues(shares.rate, {demand.number: shares.queues[demand.number]})
-
-
-def _free(claim: Claim, taken: set[int]) -> int:
-    """A queue number for a claim: the same on every controller unless another has it."""
-    first, last = (FIRST_JOB_QUEUE, LAST_JOB_QUEUE) if claim.is_job else (FIRST_RESERVED_QUEUE, MAX_QUEUE)
-    count = last - first + 1
-    queue = claim.number % count
-    while queue + first in taken:
-        queue = (queue + 1) % count
-    return queue + first
-
-
-def _claims(job: Job) -> list[Claim]:
-    """The claims of a job to queues at its worker: its bandwidth, and the reserved flows that it sends."""
-    return [Claim.of_job(job.number), *(Claim.of_flow(each.number) for each in job.reserved if not each.incoming)]

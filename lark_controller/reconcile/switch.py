@@ -80,6 +80,14 @@ class _Port(NamedTuple):
     up: bool
 
 
+class MissedNow(NamedTuple):
+    """A missed guarantee as a problem, and the job's id or the group whose it is."""
+
+    problem: SwitchProblem
+    job: str | None
+    group: str | None
+
+
 class Proof(NamedTuple):
     """A full comparison that found no difference: the fingerprint of what the switch should hold, the digest of what it
     held, and when, in seconds of a clock that only goes on."""
@@ -98,8 +106,8 @@ class SwitchState:
     seconds of a clock that only goes on, and ``proof`` the last comparison that found no difference. ``to_forget`` are
     addresses of jobs that ended while it was away, whose connections it still tracks. ``links`` is True for each of its
     uplinks and LAN ports that was up when last seen, and ``told`` are the links of which the audit trail has that they
-    are down, and no end. ``problems`` have happened; ``lacks`` (by sentence) and ``down``
-    (by the port's name) are so now.
+    are down, and no end. ``problems`` have happened; ``lacks`` (by sentence), ``down`` (by the port's name) and
+    ``missed`` (guarantees by port and queue, as of the last look) are so now.
     """
 
     datapath: int
@@ -125,6 +133,7 @@ class SwitchState:
     problems: deque[SwitchProblem] = field(default_factory=lambda: deque(maxlen=KEPT_PROBLEMS))
     lacks: dict[str, SwitchProblem] = field(default_factory=dict)
     down: dict[str, SwitchProblem] = field(default_factory=dict)
+    missed: dict[tuple[str, int], MissedNow] = field(default_factory=dict)
     lines: Bucket = field(default_factory=lambda: Bucket(LINES, LINES_AT_ONCE, time.monotonic()))
 
     @property
@@ -252,7 +261,7 @@ class SwitchState:
 
     @property
     def all_problems(self) -> list[SwitchProblem]:
-        """Its problems: those that have happened, and those that are so now."""
+        """Its problems: those that have happened, and those that are so now, but for missed guarantees."""
         return [*self.problems, *self.lacks.values(), *self.down.values()]
 
     def _happening(self, action: str, detail: str) -> Happening:

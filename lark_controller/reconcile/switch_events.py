@@ -270,7 +270,8 @@ class SwitchEvents:
                     loop.confirmations.sent(number, FlowsAt(link.datapath))
                 link.apply(changes).add_done_callback(partial(self._arrived, state, link, arrived))
         now = holds.switches[link.datapath]
-        if state.compared and (known is None or known.uplinks != now.uplinks):
+        # A core's ports are named in the policy: one that comes, goes or has another speed may be all that it lacks.
+        if state.compared and (known is None or known.uplinks != now.uplinks or not now.is_edge):
             state.note_shortcomings(holds)
         for happening in (*state.note_wan(known, now), *state.note_links(link, now)):
             loop.note(happening)

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from lark_common import log
 from lark_controller.api.controls import Controls
-from lark_controller.api.drops import UNREAD
+from lark_controller.api.drops import CORES_UNREAD, UNREAD
 from lark_controller.api.switches import SwitchStatus
 from lark_controller.policies.topology import ACCESS
 
@@ -82,6 +82,7 @@ class ControlsCollector(Collector):
             GaugeMetricFamily("lark_switches", "Switches declared, seen, or with jobs.", len(switches)),
             GaugeMetricFamily("lark_switches_connected", "Switches connected now.", connected),
             GaugeMetricFamily("lark_switches_in_sync", "Switches that hold exactly what is desired.", in_sync),
+            GaugeMetricFamily("lark_cores_unread", f"{CORES_UNREAD}.", self._controls.drops.cores_unread()),
             GaugeMetricFamily("lark_flows_desired", "Flows desired on all switches.", desired),
             GaugeMetricFamily("lark_flows_installed", "Flows installed on all switches.", installed),
             CounterMetricFamily("lark_switch_drift", "Flows that checks found changed by somebody else.", drift),

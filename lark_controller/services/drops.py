@@ -99,7 +99,8 @@ class Drops:
         groups = _first([_of_group(each, policy) for each in cores], limit)
         found = self._first_of_jobs(limit, groups) if limit else []
         packets = whole.packets + sum(each.packets for each in cores)
-        return DropList(tuple(found), whole.jobs, packets, self.away(), self.uncounted(), self.unread())
+        unknown = self.away(), self.uncounted(), self.unread(), self.cores_unread()
+        return DropList(tuple(found), whole.jobs, packets, *unknown)
 
     def of_job(self, limit: int, job_id: str) -> DropList:
         """The drops of now of one job, by rule; nothing of one that is over."""
@@ -166,6 +167,10 @@ class Drops:
             return known is not None and known.job.owner == owner
 
         return self._ledger.unread(is_own)
+
+    def cores_unread(self) -> int:
+        """The number of connected cores of which it is not known what they drop of groups now."""
+        return self._core_drops.unread()
 
     def _of_owner(self, limit: int, owner: str) -> DropList:
         placed = self._reconciler.desired.placed
@@ -330,13 +335,15 @@ def _drop(
 
 def _of_group(drop: CoreDrop, policy: Policy) -> Drop:
     line = next((group.line for group in policy.groups if group.name == drop.group), None)
+    jobs = f"jobs of the group {drop.group}"
+    outward = "the WAN, or from there to them" if drop.inward is None else "the WAN"
     return Drop(
         packets_per_second=round(drop.packets, 2),
-        source=f"jobs of the group {drop.group}",
-        destination="the WAN, or from there to them",
+        source="the WAN" if drop.inward else jobs,
+        destination=jobs if drop.inward else outward,
         rule=f"the group's queue or meter is full (policy line {line})",
         kind="group",
-        direction="out",
+        direction="in" if drop.inward else "out",
         at=drop.at,
         line=line,
         group=drop.group,

@@ -6,7 +6,7 @@ on a first packet (an echo request, so a new connection); tests hold it against 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 from lark_common.runs import Address, NetworkType
 from lark_common.worker_rules import RULED
 from lark_controller.api.switches import Explanation, Step
+from lark_controller.flows import core
 from lark_controller.flows.build import TCP, UDP
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, VLAN_PRESENT, Flow, FlowData, FlowKey, Program
@@ -265,6 +266,7 @@ class _Walk:
             if here.switch.is_core and not self.local:
                 out = [wan for port in result.ports for wan in here.switch.wan if wan.number == port]
                 if out:
+                    self._note_unlimited(here.switch, [wan.name for wan in out if wan.up])
                     sent = result.headers[0].get("ipv4_src")
                     up = [wan.name for wan in out if wan.up]
                     by = f"{here.switch.name} sends it to the WAN by {', '.join(up or [wan.name for wan in out])}"
@@ -274,6 +276,18 @@ class _Walk:
                     return self._verdict("forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
             fields = {k: v for k, v in result.headers[0].items() if k not in ("in_port", "metadata", "ct_state")}
         return self._verdict("forwarded", "it leaves Lark's switches as a plain switch would send it")
+
+    def _note_unlimited(self, switch: Switch, ports: Sequence[str]) -> None:
+        """Say where the limits of the sender's group do not hold for what leaves by these ports."""
+        name = "" if self.ends.src_job is None else self.ends.src_job.decision.group
+        for group in self.desired.policy.groups:
+            # Where a switch floods, the port with the queue is among them.
+            if group.name == name and ports and all(core.queue_is_elsewhere(switch, group, port) for port in ports):
+                text = (
+                    f"guarantee and ceiling of group {name} (policy line {group.line}) do not hold for what leaves by"
+                )
+                there = f"{', '.join(ports)}: its queue is on port {group.port}"
+                self.steps.append(Step(switch.name, f"{text} {there}"))
 
     def _verdict(self, verdict: str, reason: str) -> tuple[str, str]:
         if self.all_live:

@@ -225,7 +225,14 @@ def _why_waiting(host: str, waiting: int) -> str:
 
 
 def _problems(loop: Reconciler, state: SwitchState) -> tuple[SwitchProblem, ...]:
-    problems = (*state.all_problems, *loop.queues.problems(state.datapath))
+    missed = []
+    # Since the last look one may have lost its queue, as where its job or group is over.
+    promises = loop.queues.promises(state.datapath) if state.missed and state.link is not None else {}
+    for key, each in state.missed.items():
+        promise = promises.get(key)
+        if promise is not None and (promise.job, promise.group) == (each.job, each.group):
+            missed.append(each.problem)
+    problems = (*state.all_problems, *missed, *loop.queues.problems(state.datapath))
     found = sorted(problems, key=lambda each: each.at, reverse=True)
     live = loop.directory.by_id
     names = live_names(job for each in found if each.job and (job := live.get(each.job)))

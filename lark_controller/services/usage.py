@@ -268,10 +268,12 @@ class Accounts:
                 yield from ((f"{spec.name} ", GroupRemark(group.name, text)) for group in limited)
             elif switch is not None and not switch.is_edge:
                 yield from ((f"{switch.name}: ", remark) for remark in core.unkept(switch, desired.policy))
+                steered = core.steered_past(switch, desired.policy, desired.wan_ruled)
+                yield from ((f"{switch.name}: ", remark) for remark in steered)
                 lacking = queues.group_obstacles(datapath)
                 for group in limited:
                     if why := lacking.get(group.dscp):
-                        yield f"{switch.name}: ", GroupRemark(group.name, f"its queue is without effect: {why}")
+                        yield f"{switch.name}: ", GroupRemark(group.name, why)
         if not any(spec.role is SwitchRole.CORE for spec in desired.policy.switches.values()):
             text = "the policy declares no core switch, so nothing keeps it for what jobs send and receive"
             yield from (("", GroupRemark(group.name, text)) for group in limited)

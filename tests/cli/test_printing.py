@@ -85,6 +85,11 @@ def test_what_is_not_counted_is_not_said_to_be_nothing(capsys: pytest.CaptureFix
         "Of what is known: nothing is dropped now.",
         "Not counted under this policy: what is dropped of 3 jobs (`accounting`)",
     ]
+    traffic_tables.drops([], Unknown.of({"away": None, "cores_unread": 1}))
+    assert capsys.readouterr().out.splitlines() == [
+        "Of what is known: nothing is dropped now.",
+        "Not known: what is dropped of groups at 1 core switch not looked at twice yet, or not answering",
+    ]
     traffic_tables.rates([], "group", Unknown(uncounted=1))
     assert capsys.readouterr().out.splitlines()[1:] == [
         "Of what is known: no job sends or receives anything now.",

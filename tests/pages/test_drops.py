@@ -78,12 +78,14 @@ def test_the_sum_of_the_drops_is_that_of_the_rows_below_it(reader: Reader, site:
 
     def before(route: Route) -> None:
         found = route.fetch()
-        drops = {"jobs": 3, "packets_per_second": 28.0, "uncounted": 0, "unread": 0}
+        drops = {"jobs": 3, "packets_per_second": 28.0, "uncounted": 0, "unread": 0, "cores_unread": 1}
         route.fulfill(response=found, json={**found.json(), "drops": drops})
 
     def after(route: Route) -> None:
         most = int(parse_qs(urlsplit(route.request.url).query)["limit"][0])
         drops = [drop | {"rule": f"rule {at}"} for at in range(rows)][:most]
+        if drops:
+            drops[0] |= {"direction": "in", "source": drop["destination"], "destination": drop["source"]}
         answer = {"drops": drops, "jobs": rows, "packets_per_second": 21.0 * rows, "away": 0}
         route.fulfill(json=answer | {"uncounted": 0, "unread": 0})
 
@@ -92,6 +94,9 @@ def test_the_sum_of_the_drops_is_that_of_the_rows_below_it(reader: Reader, site:
     page = reader.log_in(site.reader)
     dropped = panel(page, "Dropped now")
     expect(dropped.locator("tbody tr")).to_have_count(2)
+    expect(dropped.locator("tbody tr").nth(0)).to_contain_text("the WANjobs of the group group_cms")
+    expect(dropped.locator("tbody tr").nth(1)).to_contain_text("jobs of the group group_cmsthe WAN")
+    expect(page.get_by_text("Not known: what is dropped of groups at 1 core switch not looked at")).to_be_visible()
     note = page.locator(".note")
     expect(note).to_have_text("42 packets a second of 2 jobs are dropped now. All drops")
     expect(dropped.locator(".aside")).to_have_text("All drops")

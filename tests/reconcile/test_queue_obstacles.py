@@ -22,10 +22,21 @@ from lark_controller.switches.ovsdb.reports import Report
 from lark_controller.switches.ovsdb.switch_database import CONNECTING, READING, USERSPACE
 from tests.flows.test_desired import FULL, a_job, a_switch
 
+M = 10**6
 PLANNED = {
-    "wan": PortQueues(100, {0: Queue(1, 100), 7: Queue(50, 100), 8: Queue(10, 100)}),
-    "lan": PortQueues(100, {0: Queue(1, 100), 7: Queue(50, 100)}),
+    "wan": PortQueues(100 * M, {0: Queue(M, 100 * M), 7: Queue(50 * M, 100 * M), 8: Queue(10 * M, 100 * M)}),
+    "lan": PortQueues(100 * M, {0: Queue(M, 100 * M), 7: Queue(50 * M, 100 * M)}),
 }
+NONE = "its queue is without effect: "
+UNKNOWN = "it is not known which rates its queue has: "
+OTHER = "its queue on port lan"
+OTHER_CEILING, OTHER_GUARANTEE = f"{OTHER} has a ceiling", f"{OTHER} has a guarantee"
+
+
+def other(most: int, least: int = 50, priority: int = 0) -> dict[str, PortQueues]:
+    """The queues that are planned, and another one for a group at the port to the site."""
+    queue = Queue(least * M, most * M, priority)
+    return {**PLANNED, "lan": PortQueues(100 * M, {**PLANNED["lan"].queues, 7: queue})}
 
 
 @pytest.mark.parametrize(
@@ -50,15 +61,26 @@ def test_a_switch_that_would_make_no_queues(address: str, report: Report | None,
     ("stand", "requested", "report", "found"),
     [
         ({7, 8}, True, Report(1, 1, PLANNED), {}),
-        ({7}, True, Report(1, 1, PLANNED), {8: BEING_MADE}),
-        (set(), True, None, {7: BEING_MADE, 8: BEING_MADE}),
-        (set(), False, None, {7: NO_DATABASE, 8: NO_DATABASE}),
+        ({7}, True, Report(1, 1, PLANNED), {8: NONE + BEING_MADE}),
+        (set(), True, None, {7: NONE + BEING_MADE, 8: NONE + BEING_MADE}),
+        (set(), False, None, {7: NONE + NO_DATABASE, 8: NONE + NO_DATABASE}),
         # They stand, and packets do not wait there.
-        ({7, 8}, True, Report(1, 1, PLANNED, ineffective=USERSPACE), {7: USERSPACE, 8: USERSPACE}),
+        ({7, 8}, True, Report(1, 1, PLANNED, ineffective=USERSPACE), {7: NONE + USERSPACE, 8: NONE + USERSPACE}),
         # The port that has it as a problem, whichever comes first.
-        ({8}, True, Report(1, 1, {}, problems={"lan": "a foreign QoS"}), {7: "a foreign QoS"}),
-        ({8}, True, Report(1, 1, {}, problems={"wan": "a foreign QoS"}), {7: "a foreign QoS"}),
-        (set(), True, Report(1, 0, None, CONNECTING), {7: CONNECTING, 8: CONNECTING}),
+        ({8}, True, Report(1, 1, {}, problems={"lan": "a foreign QoS"}), {7: NONE + "a foreign QoS"}),
+        ({8}, True, Report(1, 1, {}, problems={"wan": "a foreign QoS"}), {7: NONE + "a foreign QoS"}),
+        (set(), True, Report(1, 0, None, CONNECTING), {7: NONE + CONNECTING, 8: NONE + CONNECTING}),
+        # They stand as they were before the last change of the policy.
+        ({7, 8}, True, Report(1, 1, other(60), "silent"), {7: f"{OTHER_CEILING} of 60 Mb/s and not 100 still: silent"}),
+        (
+            {7, 8},
+            True,
+            Report(1, 1, other(100, 40)),
+            {7: f"{OTHER_GUARANTEE} of 40 Mb/s and not 50 still: {BEING_MADE}"},
+        ),
+        ({7, 8}, True, Report(1, 1, other(100, 50, 1)), {7: f"{OTHER} has another priority still: {BEING_MADE}"}),
+        # Their flows show that they stood before this controller came.
+        ({7, 8}, True, Report(1, 0, None, CONNECTING), {7: UNKNOWN + CONNECTING, 8: UNKNOWN + CONNECTING}),
     ],
 )
 def test_a_group_that_its_queues_do_not_keep(
@@ -99,3 +121,23 @@ def test_a_sender_waits_for_no_uplink_once_the_receiver_is_known_on_the_same_wor
     assert 1 in list(loop.dirty.jobs())
     queues.judge(loop.desired.placed[1])
     assert loop.confirmations.waiting(1) == {}
+
+
+def test_a_job_whose_queue_has_another_rate_still_waits_for_it() -> None:
+    job = a_job(1, datapath=1)
+    loop = LoopState(load(FULL), lambda: None, lambda _: None)
+    loop.desired.load([(job, loop.decider.of(job))])
+    queues = Queues(loop, cast("Sending", None), cast("Driver", None), OvsdbOptions())
+    claim = Claim.of_job(1)
+    wanted, stands = (PortQueues(100 * M, {0: Queue(M, 100 * M), 2: Queue(rate * M, rate * M)}) for rate in (60, 40))
+    demand = QueueDemand(claim, 2, None, 60.0)
+    state = _State(numbers={claim: 2}, demands={claim: demand}, plan=QueuePlan({"up": wanted}), requested=True)
+    queues._states[1] = state
+    placed = loop.desired.placed[1]
+    for reason, why in (("", BEING_MADE), ("its database does not answer", "bandwidth: its database does not answer")):
+        state.report = Report(1, 1, {"up": stands}, reason)
+        queues.judge(placed)
+        assert loop.confirmations.waiting(1)[QueuesAt(1)] == why
+    state.report = Report(1, 2, {"up": wanted})
+    queues.judge(placed)
+    assert QueuesAt(1) not in loop.confirmations.waiting(1)

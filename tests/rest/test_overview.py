@@ -26,7 +26,13 @@ def test_the_overview_counts_jobs_and_switches_and_names_the_switches_to_look_at
     found = api.get("/v1/overview").json
     states = {"registering": 0, "pending": 1, "enforced": 2, "no_network": 0, "quarantined": 0}
     assert found["jobs"] == states | {"blocked": 0, "isolated": 0}
-    assert found["drops"] == {"jobs": 0, "packets_per_second": 0.0, "uncounted": 0, "unread": 0}
+    assert found["drops"] == {
+        "jobs": 0,
+        "packets_per_second": 0.0,
+        "uncounted": 0,
+        "unread": 0,
+        "cores_unread": 0,
+    }
     assert found["switches"] == {"known": 2, "connected": 1, "in_sync": 1, "desired": 10, "installed": 10}
     # Both ask for attention: core1 never connected, worker1 was changed by somebody else.
     assert [switch["name"] for switch in found["shown"]] == ["core1", "worker1"]

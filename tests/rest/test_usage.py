@@ -219,6 +219,8 @@ def test_rates_and_groups_are_in_megabits(api: Api) -> None:
     (row,) = answer["rates"]
     assert (answer["away"], answer["uncounted"], answer["unread"]) == (2, 3, 4)
     assert api.get("/v1/groups").json["unread"] == api.get("/v1/drops").json["unread"] == 4
+    drops.cores_are_unread = 1
+    assert api.get("/v1/drops").json["cores_unread"] == api.get("/v1/overview").json["drops"]["cores_unread"] == 1
     transfers = {"transfer_inward": 0.0, "transfer_outward": 0.0}
     assert row["rate"] == {"inward": 8.0, "outward": 4.0, "wan_inward": 2.0, "wan_outward": 0.0, **transfers}
     for group in api.get("/v1/groups").json["groups"]:

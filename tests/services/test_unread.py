@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from fake_switch.switch import FakeNetwork
 from lark_controller.accounting.readings import PortReading, WorkerCounts
-from tests.fixtures.controllers import an_edge, connect, post, running, until
+from lark_controller.reconcile import core_drops
+from tests.fixtures.controllers import a_core, an_edge, connect, post, running, until
 from tests.services.test_drops import sends
 
 POLICY = """
@@ -17,6 +19,20 @@ networks:
   jobs: [10.64.0.0/16]
 policies:
   - block: {when: 'Owner == "mallory"'}
+"""
+
+CORE_POLICY = """
+version: 1
+networks:
+  jobs: [10.64.0.0/16]
+switches:
+  core1:
+    datapath: "00000000000000c0"
+    role: core
+    groups_by: preprovisioned
+    ports: {lan: 1, wan: 2}
+groups:
+  cms: {dscp: 10, queue: 3}
 """
 
 
@@ -52,6 +68,25 @@ def test_after_a_start_jobs_are_unread_until_they_are_read_twice(tmp_path: Path,
         until(lambda: controller.drops.unread() == 2)
         connect(network, controller, edge)
         until(lambda: controller.drops.unread() == 0)
+
+
+def test_what_a_core_drops_is_known_soon_after_a_start(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SOON", "_TURN", "_LEAST"):
+        monkeypatch.setattr(core_drops, name, 0.2)
+    core = a_core()
+    with running(tmp_path, CORE_POLICY, check_seconds=3600) as controller:
+        assert controller.drops.cores_unread() == 0  # It is away.
+        connect(network, controller, core)
+        assert (controller.drops.cores_unread(), controller.drops.now(9).cores_unread) == (1, 1)
+        assert controller.drops.now(9, "bob").cores_unread is None
+        until(lambda: controller.drops.cores_unread() == 0)
+        controller.policy.put(CORE_POLICY + "# a comment\n", "test")
+        assert controller.drops.cores_unread() == 0
+        controller.policy.put(CORE_POLICY.replace("queue: 3", "queue: 4"), "test")
+        assert controller.drops.cores_unread() == 1
+        until(lambda: controller.drops.cores_unread() == 0)
 
 
 def test_a_job_whose_port_is_gone_has_no_rate_of_now(tmp_path: Path, network: FakeNetwork) -> None:

@@ -16,6 +16,7 @@ from lab.namespaces import Net
 from lab.openvswitch import OpenVSwitch
 from lab.run import free_port
 from lark_controller.qos.queues import PortQueues, Queue
+from lark_controller.switches.ovsdb import switch_database
 from lark_controller.switches.ovsdb.driver import Ovsdb, OvsdbOptions
 from lark_controller.switches.ovsdb.reports import Report
 from tests.fixtures.openflow import make_authority, make_certificate
@@ -120,6 +121,27 @@ def test_one_that_does_not_answer_holds_up_no_other(own_ovs: OpenVSwitch, port: 
         told.driver.set_queues(DATAPATH, 1, f"unix:{own_ovs.database_socket}", {port: WANTED})
         told.until(stands(port))
         assert told.until(lambda report: report.reason, 1).ports is None
+
+
+def test_one_that_hangs_is_said_not_to_answer(own_ovs: OpenVSwitch, port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The library closes a connection in which nothing has come for two of these, and makes another, which is taken.
+    monkeypatch.setattr(switch_database, "PROBE", 4000)
+    monkeypatch.setattr(switch_database, "SILENT", 1.0)
+    other = PortQueues(10**9, {**WANTED.queues, 5: Queue(2 * 10**8, 2 * 10**8)})
+    address = f"unix:{own_ovs.database_socket}"
+    with driving() as told:
+        told.driver.set_queues(DATAPATH, 1, address, {port: WANTED})
+        told.until(stands(port))
+        with own_ovs.database_hangs():
+            began = time.monotonic()
+            told.driver.set_queues(DATAPATH, 2, address, {port: other})
+            silent = told.until(lambda report: "does not answer" in report.reason)
+            assert (silent.revision, silent.ports) == (1, {port: WANTED})
+            assert time.monotonic() - began < 3, "it is not looked at anew by the next probe alone"
+            # So it is as long as it lasts.
+            with pytest.raises(queue.Empty):
+                told.until(lambda report: report != silent, limit=14)
+        told.until(lambda report: report.ports == {port: other} and not report.reason)
 
 
 def test_the_wrong_database_and_a_port_that_is_not_there_are_said(own_ovs: OpenVSwitch, port: str) -> None:

@@ -6,12 +6,14 @@ The userspace datapath has no effect for queues, and says so; what traffic does 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from lab.openvswitch import OpenVSwitch
+from lark_controller.reconcile.queue_obstacles import NO_DATABASE
 from tests.fixtures.service import (
     CORE,
     WORKER1,
@@ -233,6 +235,38 @@ def test_groups_have_queues_on_every_port_of_a_core_both_ways(core: tuple[Site, 
     wait(lambda: len(chosen_at_core(site)) == CHOSEN)
     lark.put_policy(core_policy(site, by="preprovisioned"))
     wait(lambda: not queues(ovs) and not chosen_at_core(site))
+
+
+def test_another_policy_says_where_the_database_is(core: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
+    site, lark = core
+    text, port = core_policy(site), site["gw"].port
+    lark.put_policy(core_policy(site, by="preprovisioned"))
+    wait(lambda: not queues(ovs))
+    lark.stop()
+    del lark.environ["LARK_OVSDB"]
+    lark.start()
+    site.connect(lark)
+
+    def said() -> str:
+        return " ".join(each["problem"] for each in lark.switch(CORE)["problems"])
+
+    def at(address: str) -> str:
+        return text.replace("groups_by: queues", f"groups_by: queues, ovsdb: '{address}'")
+
+    lark.put_policy(text)
+    wait(lambda: NO_DATABASE in said())
+    lark.put_policy(at(f"unix:{ovs.directory}/nowhere.sock"))
+    wait(lambda: "nowhere.sock cannot be reached" in said())
+    lark.put_policy(at(f"unix:{ovs.database_socket}"))
+    wait(lambda: len(queues(ovs)) == 3 and USERSPACE in said())
+    lark.put_policy(text)
+    wait(lambda: NO_DATABASE in said() and USERSPACE not in said())
+    # What stands stays, and nobody looks after it.
+    ovs.vsctl("clear", "port", port, "qos")
+    time.sleep(1)
+    assert len(queues(ovs)) == 2
+    lark.put_policy(at(f"unix:{ovs.database_socket}"))
+    wait(lambda: port in queues(ovs))
 
 
 def chosen_at_core(site: Site) -> list[str]:

@@ -114,12 +114,17 @@ export function note(kind, ...content) {
   return h("p", { class: `note ${kind}` }, content);
 }
 
-// How much of something is used, as a bar with a mark; the numbers stand beside it.
 // Jobs whose counters are not read: what there is of them is missing in what is shown.
 export function unread(jobs, what = "what is sent and received by") {
   return jobs > 0 && h("p", { class: "hint" }, `Not known: ${what} ${several(jobs, "job")} whose counters are not read twice yet, or not read now.`);
 }
 
+// Cores of which it is not known what they drop of groups.
+export function coresUnread(cores) {
+  return cores > 0 && h("p", { class: "hint" }, `Not known: what is dropped of groups at ${several(cores, "core switch", "core switches")} not looked at twice yet, or not answering.`);
+}
+
+// How much of something is used, as a bar with a mark; the numbers stand beside it.
 export function bar(used, whole, { mark, label } = {}) {
   const part = (value) => `${Math.max(0, Math.min(100, (100 * value) / whole))}%`;
   const full = whole > 0 && used >= 0.9 * whole;

@@ -9,7 +9,7 @@ from typing import Final, cast
 from flask import g
 from marshmallow import fields
 
-from lark_controller.api.drops import UNREAD
+from lark_controller.api.drops import CORES_UNREAD, UNREAD
 from lark_controller.api.jobs import JobCounts
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.api.switches import IN_SYNC, SwitchStatus
@@ -37,6 +37,7 @@ class DropCountsSchema(Written):
     packets_per_second = a_float("Packets a second")
     uncounted = a_number("Live jobs whose drops the policy's `accounting` does not count")
     unread = a_number(UNREAD)
+    cores_unread = a_number(CORES_UNREAD)
 
 
 class SwitchCountsSchema(Written):

@@ -8,7 +8,7 @@ from marshmallow import Schema, fields, validate
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
 from lark_controller.api.audit import AuditEntry
-from lark_controller.api.drops import UNREAD, Drop
+from lark_controller.api.drops import CORES_UNREAD, UNREAD, Drop
 from lark_controller.api.health import Readiness
 from lark_controller.api.jobs import TransferState, Waiting
 from lark_controller.api.policy import Effect, JobChange, PastPolicy, Plan, PolicyVersion, SwitchPlan
@@ -416,6 +416,9 @@ class DropListSchema(Written):
     )
     uncounted = a_number("Live jobs whose drops the policy's `accounting` does not count; own ones with the scope self")
     unread = a_number(f"{UNREAD}; own ones with the scope self")
+    cores_unread = fields.Integer(
+        required=True, allow_none=True, metadata=meta(f"{CORES_UNREAD}; null with the scope self")
+    )
 
 
 class GroupListSchema(Written):

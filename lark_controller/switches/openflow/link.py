@@ -137,7 +137,8 @@ class SwitchLink(CounterRequests):
         self.marker: tuple[Marker, int] | None = None
         self._takes_markers = True
         self.changed_at = 0.0
-        now = asyncio.get_running_loop().time()
+        # Seconds of a clock that only goes on.
+        self.began = now = asyncio.get_running_loop().time()
         rate, burst = connection.options.packet_in_rate, connection.options.packet_in_burst
         self._packet_ins = PacketInBudget(rate, burst, now)
         # Errors from outside take nothing from jobs' first packets.

@@ -86,13 +86,15 @@ class MeterFeatures(NamedTuple):
 
 
 class MeterCounters(NamedTuple):
-    """A meter's counters: packets and bytes that came to it, and those that its first band dropped."""
+    """A meter's counters: packets and bytes that came to it, and those that its first band dropped. ``age`` is for how
+    long (seconds) the switch has had it, None where it does not say."""
 
     number: int
     packets: int
     bytes: int
     band_packets: int
     band_bytes: int
+    age: float | None = None
 
 
 class PortCounters(NamedTuple):
@@ -118,13 +120,15 @@ FlowCount: TypeAlias = tuple[int, int, int]
 
 
 class QueueCounters(NamedTuple):
-    """A queue's counters: bytes and packets that left it, and packets dropped before it."""
+    """A queue's counters: bytes and packets that left it, and packets dropped before it. ``age`` is for how long
+    (seconds) the switch has had it, None where it does not say."""
 
     port: int
     queue: int
     bytes: int
     packets: int
     errors: int
+    age: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,13 +356,13 @@ def meter_stats(message: bytes) -> list[MeterCounters]:
     while position < len(message):
         if len(message) - position < _METER_STATS.size:
             raise WireError("meter statistics cut short")
-        number, length, _, packets, octets, _, _ = _METER_STATS.unpack_from(message, position)
+        number, length, _, packets, octets, seconds, nanoseconds = _METER_STATS.unpack_from(message, position)
         if length < _METER_STATS.size or position + length > len(message):
             raise WireError(f"meter statistics record of {length} bytes")
         dropped = (0, 0)
         if length >= _METER_STATS.size + 16:
             dropped = struct.unpack_from("!QQ", message, position + _METER_STATS.size)
-        counters.append(MeterCounters(number, packets, octets, *dropped))
+        counters.append(MeterCounters(number, packets, octets, *dropped, age_of(seconds, nanoseconds)))
         position += length
     return counters
 
@@ -421,7 +425,14 @@ def queue_stats(message: bytes) -> list[QueueCounters]:
     read = parser.OFPQueueStats.parser
     found = _by_os_ken(read, message, MULTIPART_BODY, ofp.OFP_QUEUE_STATS_SIZE, "queue statistics")
     return [
-        QueueCounters(stats.port_no, stats.queue_id, stats.tx_bytes, stats.tx_packets, stats.tx_errors)
+        QueueCounters(
+            stats.port_no,
+            stats.queue_id,
+            stats.tx_bytes,
+            stats.tx_packets,
+            stats.tx_errors,
+            age_of(stats.duration_sec, stats.duration_nsec),
+        )
         for stats in found
     ]
 

@@ -102,7 +102,8 @@ class Ovsdb:
             self.thread.join()
 
     def set_queues(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
-        """Sets the queues that a switch should have from now on; may be called from any thread and does not wait."""
+        """Sets the queues that a switch should have from now on; without an address what stands stays, and is looked
+        after no more. May be called from any thread and does not wait."""
         self._post(_Order(datapath, revision, address, MappingProxyType(dict(ports))))
 
     def _post(self, item: _Order | None) -> None:
@@ -139,7 +140,7 @@ class Ovsdb:
                 break
             if item is None:
                 return False
-            self._ordered.setdefault(self._deliver(item))
+            self._deliver(item)
         now = time.monotonic()
         while (due := self._due_switch()) is not None and due <= now:
             ready.add(heappop(self._due)[1])
@@ -167,20 +168,22 @@ class Ovsdb:
             heappop(self._due)
         return None
 
-    def _deliver(self, item: _Order) -> int:
+    def _deliver(self, item: _Order) -> None:
         datapath = item.datapath
         switch = self._switches.get(datapath)
         if switch is not None and item.address != switch.address:
             self._switches.pop(datapath).close()
             self._beginnings.forget(datapath)
             switch = None
+        if not item.address:
+            return
         if switch is None:
             switch = SwitchDatabase(datapath, item.address, self._selector, self._generation, self._fence, self._room)
             self._switches[datapath] = switch
         else:
             self._beginnings.hurry(datapath)
         switch.set_queues(item.revision, item.ports)
-        return datapath
+        self._ordered.setdefault(datapath)
 
     def _step(self, datapath: int) -> None:
         switch = self._switches.get(datapath)

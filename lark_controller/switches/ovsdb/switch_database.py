@@ -51,6 +51,10 @@ LINES: Final = 1 / 60
 SHUT: Final = 60.0
 # Seconds before a server that does not answer is called away.
 PATIENCE: Final = 1.0
+# Seconds without a byte from a server that owes an answer, after which it is said not to answer, and those for which
+# one of these may be without a connection: the library closes it, and pauses before the next.
+SILENT: Final = PROBE / 1000
+BETWEEN: Final = 10.0
 # In the place of a number of changes: nothing was read yet, a transaction was written since, rows are not kept.
 UNREAD, WRITTEN, FORGOTTEN = -1, -2, -3
 NOTHING_WATCHED: Final[tuple[int, dict[int, int]]] = (-1, {})
@@ -98,6 +102,9 @@ class SwitchDatabase:
         self._awaited: int | None = None
         self._since = self._answered = time.monotonic()
         self._retry_at = 0.0
+        # Since when the server owes an answer without having said anything, and the connection with its bytes by then.
+        self._owes_since: float | None = None
+        self._heard = (-1, 0)
         self._seen = UNREAD
         # The replica for which the last report was the last word; None as long as there is something to do.
         self._settled: int | None = None
@@ -160,6 +167,7 @@ class SwitchDatabase:
         self.close()
         self._begin_replica()
         self._asked, self._awaited, self._seen, self._settled = False, None, UNREAD, None
+        self._owes_since = None
         self.deadline = time.monotonic() + RETRY
         self._last = Report(self._datapath, self._revision, reason=reason)
         return self._last
@@ -178,6 +186,8 @@ class SwitchDatabase:
         if self._rests:
             # A server is not away because nobody has asked it.
             self._rests, self._answered = False, time.monotonic()
+            if not self._is_silent(self._answered):
+                self._owes_since = None
         try:
             if beyond := self._bounds.exchange():
                 return self._shut(beyond)
@@ -208,19 +218,25 @@ class SwitchDatabase:
             event("queues are managed", datapath=self.name, ovsdb=self.address)
 
     def _work(self) -> Report:
+        now = time.monotonic()
+        silent = f"its database at {self.address} does not answer" if self._is_silent(now) else ""
         if not self._replica.is_connected:
             # A transaction that was under way has ended, one way or the other; the new replica will show which.
             self._asked, self._seen, self._settled = False, UNREAD, None
-            away = time.monotonic() - self._answered > PATIENCE
-            return self._report(f"its database at {self.address} cannot be reached" if away else CONNECTING)
-        self._answered = time.monotonic()
+            if now - self._answered <= (BETWEEN if silent else PATIENCE):
+                return self._report(silent or CONNECTING)
+            self._owes_since = None
+            return self._report(f"its database at {self.address} cannot be reached")
+        self._answered = now
+        if not self._listen(now):
+            silent = ""
         if self._last is not None and self._settled == self._replica.changes:
             return self._last
         self._settled = None
         if not self._replica.is_read:
-            return self._report(READING)
+            return self._report(silent or READING)
         if self._asked and not self._finished():
-            return self._report("")
+            return self._report(silent)
         if self._seen != self._replica.changes:
             if self._seen in (UNREAD, WRITTEN):
                 self._awaited = self._replica.root().next_cfg
@@ -230,6 +246,21 @@ class SwitchDatabase:
         if reason := self._unusable() or self._overtaken():
             return self._report(reason)
         return self._compare()
+
+    def _listen(self, now: float) -> bool:
+        """Note whether the server has said something; True while it owes an answer and says nothing. One that hangs
+        takes connections and requests all the same, and closes none."""
+        heard = self._replica.connection, self._replica.received
+        spoke = bool(heard[1]) and heard != self._heard
+        self._heard = heard
+        if spoke or not (self._asked or not self._replica.is_read):
+            self._owes_since = None
+        elif self._owes_since is None:
+            self._owes_since = now
+        return self._owes_since is not None
+
+    def _is_silent(self, now: float) -> bool:
+        return self._owes_since is not None and now - self._owes_since >= SILENT
 
     def _read(self) -> None:
         """Take the rows out of the replica, as long as they are compared with."""
@@ -267,6 +298,8 @@ class SwitchDatabase:
         self._tried = self._wanted() if found.operations else None
         self._replica.transact((*first, *found.operations), into_force=bool(found.operations))
         self._asked = True
+        if self._owes_since is None:
+            self._owes_since = time.monotonic()
 
     def _finished(self) -> bool:
         """True if the transaction is over; takes note of how it ended."""
@@ -341,6 +374,8 @@ class SwitchDatabase:
             self._watched = wanted
         pause = PROBE / 1000 if waits.milliseconds is None else waits.milliseconds / 1000
         now = time.monotonic()
+        if self._owes_since is not None and (left := self._owes_since + SILENT - now) > 0:
+            pause = min(pause, left)
         if self._retry_at > now:
             pause = min(pause, self._retry_at - now)
         self.deadline = now + pause

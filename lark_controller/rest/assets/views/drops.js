@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment, several } from "../format.js";
-import { framed, jobLink, switchLink, table, to, unread } from "../parts.js";
+import { coresUnread, framed, jobLink, switchLink, table, to, unread } from "../parts.js";
 
 const MOST = 100;
 
@@ -13,7 +13,8 @@ export function fast(packets) {
 }
 
 function ends(drop) {
-  const own = drop.job ? [jobLink(drop.job, drop.name), ` of ${drop.owner}`] : drop.source;
+  if (!drop.job) return [drop.source, drop.destination];
+  const own = [jobLink(drop.job, drop.name), ` of ${drop.owner}`];
   return drop.direction === "out" ? [own, drop.destination] : [drop.source, own];
 }
 
@@ -50,10 +51,11 @@ export function open({ paint, live }) {
   live(3, (signal) => get(["drops"], { limit: MOST }, signal), (found) => {
     paint("Drops",
       found.drops.length > 0 && h("p", { class: "sum" }, `${dropSum(found)} are dropped.`),
-      framed(dropTable(found.drops, found.away || found.uncounted || found.unread ? { empty: "Of what is known, nothing is dropped now." } : {})),
+      framed(dropTable(found.drops, found.away || found.uncounted || found.unread || found.cores_unread ? { empty: "Of what is known, nothing is dropped now." } : {})),
       found.away > 0 && h("p", { class: "hint" }, `Not known: what is dropped at ${several(found.away, "switch", "switches")} that cannot be asked.`),
       found.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what is dropped of ${several(found.uncounted, "job")}.`),
       unread(found.unread, "what is dropped of"),
+      coresUnread(found.cores_unread),
       h("p", { class: "hint" }, "What jobs send under addresses that are not theirs is refused at their ports and not counted here."));
   });
 }

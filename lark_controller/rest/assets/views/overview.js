@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, duration, moment, rate, several } from "../format.js";
-import { groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, unread } from "../parts.js";
+import { coresUnread, groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, unread } from "../parts.js";
 import { dropSum, dropTable } from "./drops.js";
 import { eventList } from "./events.js";
 import { groupTable } from "./groups.js";
@@ -51,6 +51,7 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
     figures(overview),
     overview.drops.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what ${several(overview.drops.uncounted, "job")} ${overview.drops.uncounted === 1 ? "sends, receives and has" : "send, receive and have"} dropped.`),
     unread(overview.drops.unread, "what is sent, received and dropped of"),
+    coresUnread(overview.drops.cores_unread),
     h("div", { class: "columns" },
       h("div", {},
         headed("Groups", link("All groups", "groups"), groupTable(groups)),
