@@ -45,11 +45,13 @@ class Drop:
     group: Annotated[str, "Its group of the policy"] = ""
     host: Annotated[str | None, "Machine"] = None
     datapath: Annotated[Dpid | None, "The switch that drops them"] = None
+    switch: Annotated[str | None, "The name that the policy has for a core that drops them"] = None
 
 
 @dataclass(frozen=True, slots=True)
 class DropList:
-    """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not.
+    """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not, and
+    ``groups`` those of which cores drop something, whose jobs are not told apart.
     ``away`` are the switches that cannot be asked now, None of one user's jobs or of one job, ``uncounted`` the live
     jobs that the policy in force does not count, or those of the user, and ``unread`` those whose rates and drops are
     not known now. ``cores_unread`` are the cores whose drops are not known, None as ``away``."""
@@ -61,6 +63,7 @@ class DropList:
     uncounted: int = 0
     unread: int = 0
     cores_unread: int | None = None
+    groups: int = 0
 
 
 class DropControls(Protocol):

@@ -64,7 +64,7 @@ def drops(found: Sequence[Answer], unknown: Unknown) -> None:
             each["source"],
             each["destination"],
             each["rule"],
-            each["host"] or each["datapath"],
+            each["host"] or each.get("switch") or each["datapath"],
         )
         for each in found
     ]

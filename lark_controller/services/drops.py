@@ -100,7 +100,7 @@ class Drops:
         found = self._first_of_jobs(limit, groups) if limit else []
         packets = whole.packets + sum(each.packets for each in cores)
         unknown = self.away(), self.uncounted(), self.unread(), self.cores_unread()
-        return DropList(tuple(found), whole.jobs, packets, *unknown)
+        return DropList(tuple(found), whole.jobs, packets, *unknown, groups=len({each.group for each in cores}))
 
     def of_job(self, limit: int, job_id: str) -> DropList:
         """The drops of now of one job, by rule; nothing of one that is over."""
@@ -336,6 +336,7 @@ def _drop(
 def _of_group(drop: CoreDrop, policy: Policy) -> Drop:
     line = next((group.line for group in policy.groups if group.name == drop.group), None)
     jobs = f"jobs of the group {drop.group}"
+    spec = policy.switches.get(drop.datapath)
     outward = "the WAN, or from there to them" if drop.inward is None else "the WAN"
     return Drop(
         packets_per_second=round(drop.packets, 2),
@@ -348,4 +349,5 @@ def _of_group(drop: CoreDrop, policy: Policy) -> Drop:
         line=line,
         group=drop.group,
         datapath=dpid_text(drop.datapath),
+        switch=None if spec is None else spec.name,
     )

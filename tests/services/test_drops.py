@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_controller.accounting.readings import CountKind, FlowReading, PortReading, WorkerCounts
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job
+from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
 from tests.fixtures import frames
 from tests.fixtures.controllers import an_edge, connect, post, running, until
 
@@ -329,3 +332,19 @@ def test_what_the_policy_does_not_count_is_told_and_does_not_stand_still(tmp_pat
         usage = controller.jobs.detail(nat.id).usage
         assert usage is not None
         assert usage.usage.packets_out == 600
+
+
+def test_groups_whose_packets_a_core_drops_are_counted_apart_from_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"""{POLICY}groups: {{cms: {{port: wan, ceiling: 4Mbit}}, atlas: {{port: wan, ceiling: 3Mbit}}}}
+switches: {{core1: {{datapath: "00000000000000c0", role: core, ports: {{lan: 1, wan: 2}}}}}}
+"""
+    with running(tmp_path, text, counter_seconds=0) as controller:
+        bob = post(controller, 1, "bob").job
+        drops_of(controller, bob, 100, time.time())
+        at = [CoreDrop(0xC0, group, 50.0, time.time(), inward) for group, inward in (("cms", False), ("cms", True))]
+        monkeypatch.setattr(CoreDrops, "now", lambda _: [*at, CoreDrop(0xC0, "atlas", 20.0, time.time(), False)])
+        found = controller.drops.now(100)
+        assert (found.jobs, found.groups, found.packets_per_second) == (1, 2, 130.0)
+        assert {(each.switch, each.kind == "group") for each in found.drops} == {("core1", True), (None, False)}

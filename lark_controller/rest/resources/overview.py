@@ -34,6 +34,7 @@ class DropCountsSchema(Written):
     """The packets that are dropped now."""
 
     jobs = a_number("Jobs whose packets are dropped")
+    groups = a_number("Groups of which cores drop packets, of jobs that are not told apart")
     packets_per_second = a_float("Packets a second")
     uncounted = a_number("Live jobs whose drops the policy's `accounting` does not count")
     unread = a_number(UNREAD)

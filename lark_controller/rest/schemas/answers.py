@@ -408,6 +408,7 @@ class DropListSchema(Written):
 
     drops = Rows(DropSchema, "The drops, the most first")
     jobs = a_number("Jobs whose packets are dropped now")
+    groups = a_number("Groups of which cores drop packets now, of jobs that are not told apart")
     packets_per_second = a_float("Packets that are dropped now, of all of them")
     away = fields.Integer(
         required=True,

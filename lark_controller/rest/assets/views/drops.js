@@ -30,7 +30,7 @@ export function dropTable(drops, { whole = true, empty = "Nothing is dropped now
     { head: "To", cell: (drop) => ends(drop)[1] },
     { head: "By", wide: true, cell: rule },
     ...(whole ? [
-      { head: "At", narrow: false, cell: (drop) => drop.host || (drop.datapath && switchLink(drop.datapath)) },
+      { head: "At", narrow: false, cell: (drop) => drop.host || (drop.datapath && switchLink(drop.datapath, drop.switch)) },
       { head: "Read", narrow: false, cell: (drop) => moment(drop.at) },
     ] : []),
   ], drops, { key: (drop) => `${drop.job} ${drop.group} ${drop.datapath} ${drop.direction} ${drop.kind} ${drop.rule}`, empty });
@@ -42,8 +42,9 @@ export function jobDrops(drops) {
     `Dropped now: ${drop.estimated ? "about " : ""}${fast(drop.packets_per_second)} packets a second ${drop.direction === "out" ? `to ${drop.destination}` : `from ${drop.source}`}, by `, rule(drop)));
 }
 
-export function dropSum({ jobs, packets_per_second: packets }) {
-  return `${fast(packets)} packets a second${jobs ? ` of ${several(jobs, "job")}` : ""}`;
+export function dropSum({ jobs, groups, packets_per_second: packets }) {
+  const whose = [jobs > 0 && several(jobs, "job"), groups > 0 && `${several(groups, "group")} at cores`].filter(Boolean);
+  return `${fast(packets)} packets a second${whose.length ? ` of ${whose.join(" and of ")}` : ""}`;
 }
 
 export function open({ paint, live }) {
