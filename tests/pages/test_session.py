@@ -152,7 +152,7 @@ def test_a_controller_that_hangs_is_noticed_before_the_request_is_given_up(reade
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     page.route("**/v1/**", lambda route: None)
     banner = page.get_by_role("region", name="Not current")
-    expect(banner).to_contain_text(re.compile(r"has not answered yet\. What you see is \d+ s old"), timeout=15_000)
+    expect(banner).to_contain_text(re.compile(r"does not answer\. What you see is \d+ s old"), timeout=15_000)
     expect(page.locator(".fresh")).to_have_text("Not current")
     # Requests that nobody has handled go on.
     page.unroute("**/v1/**")
@@ -324,7 +324,7 @@ def test_a_hidden_page_asks_nothing(reader: Reader, site: Site) -> None:
     page.evaluate(hide % "false" + fire)
     expect(page.get_by_text("Paused", exact=True)).to_have_count(0)
     banner = page.get_by_role("region", name="Not current")
-    expect(banner).to_contain_text(re.compile(r"has not answered yet\. What you see is \d+ s old"), timeout=15_000)
+    expect(banner).to_contain_text(re.compile(r"does not answer\. What you see is \d+ s old"), timeout=15_000)
 
 
 def test_what_has_the_focus_keeps_it_while_the_page_goes_on(reader: Reader, site: Site) -> None:

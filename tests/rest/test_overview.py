@@ -28,6 +28,7 @@ def test_the_overview_counts_jobs_and_switches_and_names_the_switches_to_look_at
     assert found["jobs"] == states | {"blocked": 0, "isolated": 0}
     assert found["drops"] == {
         "jobs": 0,
+        "groups": 0,
         "packets_per_second": 0.0,
         "uncounted": 0,
         "unread": 0,
@@ -66,6 +67,21 @@ def test_a_worker_whose_switch_has_no_name_is_called_by_its_host_on_the_map(
     monkeypatch.setattr(api.controls.switches, "all", lambda: (nameless, bare))
     names = {each["datapath"]: each["name"] for each in api.get("/v1/map").json["edges"]}
     assert (names[nameless.datapath], names[bare.datapath]) == (nameless.host, bare.datapath)
+
+
+def test_workers_that_are_well_stand_on_the_map_by_their_names_and_not_by_their_rates(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge, *_ = api.controls.switches.all()
+    well = replace(edge, connected=True, in_sync=True, waiting=0, jobs=1)
+    dpids = ("00000000000000e2", "00000000000000e3", "00000000000000e1")
+    several = [
+        replace(well, datapath=dpid, name=name, host=name, jobs=jobs)
+        for dpid, name, jobs in zip(dpids, ("worker2", "worker3", "worker1"), (9, 1, 5), strict=True)
+    ]
+    several[1] = replace(several[1], in_sync=False)
+    monkeypatch.setattr(api.controls.switches, "all", lambda: several)
+    assert [each["name"] for each in api.get("/v1/map").json["edges"]] == ["worker3", "worker1", "worker2"]
 
 
 def test_a_token_can_ask_what_it_is(api: Api) -> None:

@@ -32,7 +32,7 @@ export function banner({ state, error, again, at, missing }, ask) {
   const now = Date.now();
   const region = (why, ...more) => h("div", { class: "gone", role: "region", "aria-label": "Not current" }, h("strong", {}, why), " ", more);
   const age = at ? `What you see is ${duration((now - at) / 1000)} old, of ${clock(new Date(at))}.` : "There is nothing to show yet.";
-  if (state === "late") return region("The controller has not answered yet.", at && missing ? "A part of this view is still missing." : age);
+  if (state === "late") return region(at && !missing ? "The controller does not answer." : "The controller has not answered yet.", at && missing ? "A part of this view is still missing." : age);
   return region(why(error), age, " ",
     h("span", {}, again > now ? `Asked again in ${duration((again - now) / 1000)}.` : "Asking again…"), " ",
     h("button", { type: "button", on: { click: ask } }, "Ask now"));

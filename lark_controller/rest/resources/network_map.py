@@ -247,7 +247,9 @@ def _chosen(edges: Iterable[MapSwitch]) -> tuple[list[MapSwitch], list[MapSwitch
     well = next((at for at, each in enumerate(ranked) if each.state == IN_SYNC), len(ranked))
     troubled = min(well, max(DRAWN // 2, DRAWN - (len(ranked) - well)))
     end = well + DRAWN - troubled
-    return ranked[:troubled] + ranked[well:end], ranked[troubled:well] + ranked[end:]
+    # Those that are well stand by their names: by their rates they would change places all the time.
+    named = sorted(ranked[well:end], key=lambda each: each.name)
+    return ranked[:troubled] + named, ranked[troubled:well] + ranked[end:]
 
 
 def _rank(switch: MapSwitch) -> tuple[bool, bool, bool, float, int, str]:
