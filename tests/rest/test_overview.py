@@ -81,7 +81,8 @@ def test_workers_that_are_well_stand_on_the_map_by_their_names_and_not_by_their_
     ]
     several[1] = replace(several[1], in_sync=False)
     monkeypatch.setattr(api.controls.switches, "all", lambda: several)
-    assert [each["name"] for each in api.get("/v1/map").json["edges"]] == ["worker3", "worker1", "worker2"]
+    # Those that are not come first, worker9 among them, which has no switch.
+    assert [each["name"] for each in api.get("/v1/map").json["edges"]] == ["worker9", "worker3", "worker1", "worker2"]
 
 
 def test_a_token_can_ask_what_it_is(api: Api) -> None:
