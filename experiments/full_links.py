@@ -119,9 +119,9 @@ def result(times: Measured, options: Options) -> Result:
             f"All flows of a link together reserve {paper.LINK_MBYTES:g} MB/s, all of it; the cable carries 2 % "
             "more. A switch that holds back 40 ms at the paper's rates holds 130 full frames for each of these "
             f"42 flows; at the scale of this lab it holds {_held(options)} for all of them. A frame that it drops at "
-            "the end of a round is sent again after a time-out, for which the whole exchange waits. The cables here "
-            "differ in what they hold back, in what they carry beyond what is reserved, and in how fast all of it is, "
-            "which is the work of the lab's processor.",
+            "the end of a round may be sent again after a time-out, for which the whole exchange waits: the counts "
+            "below say what was lost. The cables here differ in what they hold back, in what they carry beyond what is "
+            "reserved, and in how fast all of it is, which is the work of the lab's processor.",
             f"Lost, in the middle of the measurements: {'; '.join(told)}.",
             f"At once they take, of their time alone: {'; '.join(itertools.starmap(_slower, slower.items()))}.",
             *times.missing(*names),

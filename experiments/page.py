@@ -49,7 +49,7 @@ def _made(results: Sequence[Result]) -> Iterator[str]:
     yield ""
     days = sorted({result.made for result in results if result.made})
     told = f"On {', '.join(days)}. " if days else ""
-    # What several results show of the same measurements is counted once; calibration looks for the scale that is lost.
+    # Measurements that several results show are counted once; calibration looks for the scale that is lost.
     beside = {result.beside for result in results if result.beside is not None and result.name != CALIBRATION}
     taken, sound = sum(each.taken for each in beside), sum(each.sound for each in beside)
     yield f"{told}{sound} of {taken} measurements beside a reference stream are sound."

@@ -10,7 +10,7 @@ import { pages } from "./jobs.js";
 
 const VERSIONS = 20;
 
-// What somebody has written and not put in force, kept while other pages are looked at; a browser asks before it is left or loaded anew.
+// The text that somebody has written and not put in force, kept while other pages are looked at; a browser asks before it is left or loaded anew.
 let draft = null;
 addEventListener("beforeunload", (event) => draft && event.preventDefault());
 
