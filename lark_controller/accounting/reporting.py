@@ -82,7 +82,13 @@ class Reporting:
                 due.append(heapq.heappop(self._due)[1])
             unmade = [key[0] for key in due if not self._known[key].made]
         # Not under the lock: it may wait.
-        unknown = silent(unmade) if unmade else ()
+        try:
+            unknown = silent(unmade) if unmade else ()
+        except BaseException:
+            with self._lock:
+                for key in due:
+                    heapq.heappush(self._due, (now, key))
+            raise
         over: dict[bool, list[int]] = {False: [], True: []}
         with self._lock:
             for key in due:

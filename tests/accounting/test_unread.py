@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from lark_common.errors import SwitchError
 from lark_common.runs import NetworkType
 from lark_controller.accounting.drops import DropSum
 from lark_controller.accounting.ledger import Ledger
@@ -147,4 +150,20 @@ def test_jobs_of_a_worker_that_was_not_heard_since_a_start_are_not_idle() -> Non
     assert len(asked) == 1
     # It is heard at last, and has nothing to report.
     reporting.look(151, lambda _numbers: ())
+    assert unread(ledger) == []
+
+
+def test_where_it_is_not_known_who_was_heard_all_is_looked_at_again() -> None:
+    ledger = Ledger()
+    reporting = Reporting(ledger)
+    ledger.resume(replace(job(1, port=None), network_type=NetworkType.NAT), "")
+    reporting.expected([1], 0.0)
+
+    def stuck(_numbers: Sequence[int]) -> list[int]:
+        raise SwitchError("the loop does not answer")
+
+    with pytest.raises(SwitchError):
+        reporting.look(75, stuck)
+    assert unread(ledger) == [1]
+    reporting.look(76)
     assert unread(ledger) == []
