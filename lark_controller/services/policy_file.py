@@ -86,6 +86,7 @@ class PolicyFile:
         self._wake = threading.Event()
         self._reload_requested = threading.Event()
         self._seen = self._mark()
+        self._taken = self._text()
         self._last_error = ""
         self._thread = StoppableThread("lark-policy-file", self._watch, wake=self._wake.set)
 
@@ -114,6 +115,12 @@ class PolicyFile:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
 
+    def _text(self) -> str | None:
+        try:
+            return read(self._path)
+        except LarkError:
+            return None
+
     def _watch(self) -> None:
         while True:
             self._wake.wait(WATCH_SECONDS)
@@ -126,14 +133,19 @@ class PolicyFile:
             # A file that is being replaced may be away for a moment.
             if requested or mark not in (None, self._seen):
                 self._seen = mark
-                self._take()
+                self._take(requested)
 
-    def _take(self) -> None:
+    def _take(self, requested: bool) -> None:
         try:
-            version = self._put(read(self._path), FILE_ACTOR)
+            text = read(self._path)
+            if text == self._taken and not requested:
+                # Written again as it was: what an operator has put since then stays in force.
+                return
+            self._taken = text
+            version = self._put(text, FILE_ACTOR)
         except (StoreError, UnreadableError) as error:
             # The database will be back, or a descriptor; the file is read again then.
-            self._seen = None
+            self._seen = self._taken = None
             if str(error) != self._last_error:
                 event("policy file not used", level=ERROR, error=str(error))
             self._last_error = str(error)

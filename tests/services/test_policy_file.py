@@ -63,6 +63,22 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [str(record.__dict__["lark_fields"].get("error")) for record in caplog.records if record.levelno >= 40]
 
 
+def test_a_file_that_is_written_again_as_it_was_takes_nothing_back(watched: Watched) -> None:
+    os.utime(watched.path)
+    other = watched.path.with_name("copy")
+    other.write_text(OPEN)
+    other.replace(watched.path)
+    watched.path.write_text(POLICY)
+    assert watched.taken.get(timeout=20) == POLICY
+    # What was put over REST meanwhile stays, unless somebody asks for the file.
+    os.utime(watched.path)
+    watched.path.write_text(OPEN)
+    assert watched.taken.get(timeout=20) == OPEN
+    watched.file.reload()
+    assert watched.taken.get(timeout=20) == OPEN
+    assert watched.tries == 3
+
+
 def test_a_change_and_a_request_are_followed(watched: Watched) -> None:
     watched.file.reload()
     assert watched.taken.get(timeout=20) == OPEN
