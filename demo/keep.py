@@ -28,6 +28,8 @@ curl -H "Authorization: Bearer $(cat $LARK_TOKEN_FILE)" $LARK_URL/v1/jobs
 def write_shell_file(path: Path, topology: Topology, service: Service, hook: Hook) -> None:
     """Write what a shell reads with ``.``: where the controller is, and the commands ``on``, ``flows`` and ``hook``."""
     settings = service.access() | {"POLICY": str(service.policy_file), "LOG": str(service.log_file)}
+    # A token that is made there is of the demo's controller, and not of one that the machine may have.
+    settings["LARK_TOKENS_FILE"] = str(service.tokens_file)
     lines = [
         *(f"export {name}={shlex.quote(value)}" for name, value in settings.items()),
         f'lark() {{ {shlex.quote(sys.executable)} -m lark_controller.cli.main "$@"; }}',

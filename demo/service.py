@@ -31,7 +31,7 @@ class Service:
         self.openflow = f"127.0.0.1:{free_port()}"
         self.rest = f"127.0.0.1:{free_port()}"
         self.url = f"http://{self.rest}"
-        self._tokens = directory / "tokens.yaml"
+        self.tokens_file = directory / "tokens.yaml"
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self.hook_token = self._token("hook", "hook")
@@ -43,7 +43,7 @@ class Service:
         settings = {
             "LARK_STATE_DIR": str(self.directory / "state"),
             "LARK_POLICY_FILE": str(self.policy_file),
-            "LARK_TOKENS_FILE": str(self._tokens),
+            "LARK_TOKENS_FILE": str(self.tokens_file),
             "LARK_OPENFLOW_LISTEN": self.openflow,
             "LARK_REST_LISTEN": self.rest,
             # HTCondor would have the leases renewed; here the jobs stay as long as somebody looks at them.
@@ -124,7 +124,7 @@ class Service:
 
     def _token(self, name: str, scope: str) -> Path:
         path = self.directory / f"{name}.token"
-        made = run([*LARK, "token", name, "--scope", scope, "--file", str(self._tokens)], env=_without_settings())
+        made = run([*LARK, "token", name, "--scope", scope, "--file", str(self.tokens_file)], env=_without_settings())
         path.touch(mode=0o600)
         path.write_text(made.stdout.strip())
         return path

@@ -167,10 +167,12 @@ class OwnBridge:
                 )
             )  # fmt: skip
         if not (DEVICES / bridge).exists():
-            raise NetworkError(
-                f"Open vSwitch cannot make {bridge}: has this kernel no module openvswitch? "
-                "Without it: --kind ovs-userspace"
+            why = (
+                "ovs-vswitchd's log has the reason (in user space it needs /dev/net/tun)"
+                if moved.kind == "ovs-userspace"
+                else "has this kernel no module openvswitch? Without it: --kind ovs-userspace"
             )
+            raise NetworkError(f"Open vSwitch cannot make {bridge}: {why}")
         ip_batch([f"link set {interface} up", f"link set {bridge} mtu {mtu} up"])
         # Its programs look for Open vSwitch there.
         where = Path(self._database.removeprefix("unix:")).parent
