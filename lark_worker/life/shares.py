@@ -158,9 +158,11 @@ class Shares:
             flow, number, found = self._find(record, share_id)
             share = flow.shares.get(number)
             if share is None:
-                if rate is None or seconds is None:
+                # Of a former run of the service, where the flow's rate can have this share in it already: what is
+                # others' is never taken for it.
+                known = sum(each.rate for each in flow.shares.values()) - _ROUNDED * (1 + len(flow.shares))
+                if rate is None or seconds is None or known + rate > found["rate"]:
                     raise CallerError(f"no share has the id {share_id}; it may be over")
-                # Of a former run of the service: the flow's rate has this share in it already.
                 asked = bool(found.get("steady")) if steady is None else steady
                 share = flow.shares[number] = Share(rate, seconds, self._clock() + seconds, asked)
             wanted = Share(
@@ -214,9 +216,11 @@ class Shares:
             flow = SharedFlow((record.id, receiver), reservation_id, whole=False)
             self._keep(flow)
         flow.settle(found["rate"])
+        # First: the share itself may be over. Its rate is given back, and it is none of a former run then.
+        found = self._without_those_over(flow, found)
         if number not in flow.shares and not flow.may_be_unknown(number):
             raise CallerError(f"no share has the id {share_id}; it may be over")
-        return flow, number, self._without_those_over(flow, found)
+        return flow, number, found
 
     def _show(self, record: Record, flow: SharedFlow) -> dict[str, Any] | None:
         status, found = self._own.show(record, flow.id)
