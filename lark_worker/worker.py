@@ -126,7 +126,7 @@ class Worker:
             settings, self._jobs, link, self._reports.wan, self._reports.advice, self.transfers.sums
         )
         self._wrapper_check = WrapperCheck(startd)
-        self._leases = LeaseRenewal(self._jobs, link, self._registrations)
+        self._leases = LeaseRenewal(self._jobs, link, self._registrations, self.reservations)
 
     def start(self) -> None:
         """Take up the jobs that still run, end those that do not, remove what belongs to none. Raises NetworkError."""

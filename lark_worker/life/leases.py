@@ -1,4 +1,4 @@
-"""Renews the leases of running jobs."""
+"""Renews the leases of running jobs, and gives back the shares of reservations whose leases are over."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lark_common.threads import StoppableThread
 from lark_worker.controller_link import ControllerLink
 from lark_worker.errors import AwayError
 from lark_worker.life.registration import Registrations
+from lark_worker.life.shares import Requests
 from lark_worker.records.known_jobs import KnownJobs, key_of
 from lark_worker.records.records import Record
 
@@ -25,10 +26,15 @@ SOON: Final = 10.0
 class LeaseRenewal:
     """Renews on a thread of its own, from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, jobs: KnownJobs, link: ControllerLink, registrations: Registrations) -> None:
+    def __init__(
+        self, jobs: KnownJobs, link: ControllerLink, registrations: Registrations, reservations: Requests
+    ) -> None:
         self._jobs = jobs
         self._link = link
         self._registrations = registrations
+        self._reservations = reservations
+        # No share is given back before this time of the monotonic clock.
+        self._shares_at = 0.0
         self._thread = StoppableThread("renew", self._run)
         # The jobs that were pending at the last round.
         self._pending: frozenset[str] = frozenset()
@@ -49,6 +55,7 @@ class LeaseRenewal:
         """
         began, pause, soon = -math.inf, 0.0, SOON
         while not self._thread.pause(TICK):
+            self._give_back()
             try:
                 pending = frozenset(record.id for record in self._jobs.all() if _is_pending(record))
                 if not pending <= self._pending:
@@ -62,6 +69,19 @@ class LeaseRenewal:
             except Exception as error:  # an unexpected error must not stop this thread
                 pause = AWAY_PAUSE
                 log.failure("leases are not renewed", error)
+
+    def _give_back(self) -> None:
+        """Give back shares that are over; after a failure not for a while, since the jobs' leases come first."""
+        if time.monotonic() < self._shares_at:
+            return
+        try:
+            self._reservations.give_back()
+        except Exception as error:  # of whatever kind: leases are to be renewed
+            self._shares_at = time.monotonic() + AWAY_PAUSE
+            if isinstance(error, AwayError):
+                log.event("shares of reservations that are over are not given back", level=log.WARNING, reason=error)
+            else:
+                log.failure("shares of reservations that are over are not given back", error)
 
     def _round(self) -> bool:
         """One renewal of all; False where the controller does not answer."""

@@ -1,7 +1,8 @@
 """Shares of reserved flows: several requests of a job for the same receiver add up to one reservation.
 
 A packet takes one queue, so a job has one reservation to each receiver. Each share has a rate and an end of its own;
-one that is released, or that nobody renews, gives its rate back and leaves the others theirs.
+one that is released, or that nobody renews, gives its rate back and leaves the others theirs. The latter is seen to by
+the next request for the flow, and by :meth:`Shares.give_back`, which the service calls all the time.
 
 The reservation is steady where all its shares are: packets of one that is not may use what is free.
 
@@ -46,6 +47,9 @@ _LOCKS: Final = 64
 # Flows of one job that are kept. A controller accepts half as many at a time; others were asked for, and no answer has
 # come, or are over though their shares were not released.
 MOST_FLOWS: Final = 256
+# Flows of which shares are given back in a row, and seconds until one is tried again where that did not work.
+MOST_AT_A_TIME: Final = 32
+AGAIN: Final = 30.0
 # Seconds between two writings of what queues have counted.
 _WRITE_SECONDS: Final = 1.0
 
@@ -91,7 +95,7 @@ class Shares:
         if rate is None or seconds is None or not isinstance(receiver, str) or not _JOB.fullmatch(receiver):
             raise AdError("", "a share needs rate, duration, and as destination the id of a job")
         share = Share(rate, seconds, self._clock() + seconds, steady)
-        with self._of(record):
+        with self._of(record.id):
             status, document = self._take(record, receiver, number, share)
         if wait <= 0 or status != HTTPStatus.CREATED:
             return status, document
@@ -154,15 +158,18 @@ class Shares:
     def change(self, record: Record, share_id: str, change: dict[str, Any]) -> ControllerAnswer:
         """Give a share another rate, another end, or both."""
         rate, seconds, steady = _rate(change), _seconds(change), _steady(change)
-        with self._of(record):
+        with self._of(record.id):
             flow, number, found = self._find(record, share_id)
             share = flow.shares.get(number)
             if share is None:
-                if rate is None or seconds is None:
+                # Of a former run of the service, where the flow's rate can have this share in it already: what is
+                # others' is never taken for it.
+                known = sum(each.rate for each in flow.shares.values()) - _ROUNDED * (1 + len(flow.shares))
+                if rate is None or seconds is None or known + rate > found["rate"]:
                     raise CallerError(f"no share has the id {share_id}; it may be over")
-                # Of a former run of the service: the flow's rate has this share in it already.
                 asked = bool(found.get("steady")) if steady is None else steady
-                share = flow.shares[number] = Share(rate, seconds, self._clock() + seconds, asked)
+                share = Share(rate, seconds, self._clock() + seconds, asked)
+                flow.become({**flow.shares, number: share})
             wanted = Share(
                 share.rate if rate is None else rate,
                 share.seconds if seconds is None else seconds,
@@ -177,14 +184,14 @@ class Shares:
         rate."""
         if wait > 0:
             self._own.show(record, share_id.partition(MARK)[0], wait)
-        with self._of(record):
+        with self._of(record.id):
             flow, number, found = self._find(record, share_id)
             share = flow.shares.get(number)
             return HTTPStatus.OK, _shown(found, number, found["rate"] if share is None else share.rate)
 
     def release(self, record: Record, share_id: str) -> ControllerAnswer:
         """Give a share back; with the last one the reservation ends."""
-        with self._of(record):
+        with self._of(record.id):
             flow, number, found = self._find(record, share_id)
             share = flow.shares.get(number)
             if share is None:
@@ -202,6 +209,40 @@ class Shares:
                 status, document = self._set(flow, found, left)
             return status, _shown(document, number, share.rate) if status == HTTPStatus.OK else document
 
+    def give_back(self) -> None:
+        """Give back shares that nobody has renewed, though nobody asks for their flows: of some flows, others are for
+        the next call. Raises AwayError. Where all shares are over, the controller has ended the reservation."""
+        now, tried = self._clock(), 0
+        with self._lock:
+            flows = [flow for kept in self._flows.values() for flow in kept.values()]
+        for flow in flows:
+            if tried == MOST_AT_A_TIME:
+                break
+            lock = self._of(flow.ends[0])
+            # A job that asks at this moment does not hold up the thread that calls.
+            if flow.retry <= now and flow.is_partly_over(now) and lock.acquire(blocking=False):
+                try:
+                    tried, flow.retry = tried + 1, now + AGAIN
+                    self._give_back(flow)
+                finally:
+                    lock.release()
+
+    def _give_back(self, flow: SharedFlow) -> None:
+        job, receiver = flow.ends
+        with self._lock:
+            if self._flows.get(job, {}).get(receiver) is not flow:
+                return
+        status, found = self._link.passed(lambda client: client.reservation(flow.id))
+        if status == HTTPStatus.NOT_FOUND:
+            # It was ended by somebody else: its shares are over.
+            with self._lock:
+                self._drop([flow.ends])
+        elif status == HTTPStatus.OK:
+            flow.settle(found["rate"])
+            self._without_those_over(flow, found)
+            if not flow.is_partly_over(self._clock()):
+                flow.retry = 0.0
+
     def _find(self, record: Record, share_id: str) -> tuple[SharedFlow, int, dict[str, Any]]:
         """A share's flow, its number, and the reservation. Raises CallerError where it is over."""
         reservation_id, _, digits = share_id.partition(MARK)
@@ -214,9 +255,11 @@ class Shares:
             flow = SharedFlow((record.id, receiver), reservation_id, whole=False)
             self._keep(flow)
         flow.settle(found["rate"])
+        # First: the share itself may be over. Its rate is given back, and it is none of a former run then.
+        found = self._without_those_over(flow, found)
         if number not in flow.shares and not flow.may_be_unknown(number):
             raise CallerError(f"no share has the id {share_id}; it may be over")
-        return flow, number, self._without_those_over(flow, found)
+        return flow, number, found
 
     def _show(self, record: Record, flow: SharedFlow) -> dict[str, Any] | None:
         status, found = self._own.show(record, flow.id)
@@ -257,8 +300,8 @@ class Shares:
         self._write(flow)
         return status, document
 
-    def _of(self, record: Record) -> threading.Lock:
-        return self._locks[hash(record.id) % _LOCKS]
+    def _of(self, job: str) -> threading.Lock:
+        return self._locks[hash(job) % _LOCKS]
 
     def _known(self, record: Record, receiver: str) -> SharedFlow | None:
         with self._lock:
@@ -372,6 +415,10 @@ class Requests:
     def forget(self, job_id: str) -> None:
         """Forget what a job has had that is over."""
         self._shares.forget(job_id)
+
+    def give_back(self) -> None:
+        """Give back shares whose time is over; to be called all the time. Raises AwayError."""
+        self._shares.give_back()
 
     def reserve(self, record: Record, body: bytes, wait: float) -> ControllerAnswer:
         """Reserve a flow that the job sends; with ``share`` a share of it. Raises AdError, CallerError, AwayError."""

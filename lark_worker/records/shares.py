@@ -49,7 +49,7 @@ class SharedFlow:
 
     ``ends`` are the job and the receiver. ``whole`` if all shares are known; of another flow ``over`` are those that
     have been known. ``doubt`` are the flow's rate and its shares if the last change was made, whose answer has not
-    come.
+    come. ``retry``: what is over is not given back before that time, unless somebody asks for the flow.
     """
 
     ends: Ends
@@ -58,6 +58,7 @@ class SharedFlow:
     shares: dict[int, Share] = field(default_factory=dict)
     over: set[int] = field(default_factory=set)
     doubt: tuple[float, dict[int, Share]] | None = None
+    retry: float = 0.0
 
     def become(self, shares: dict[int, Share]) -> None:
         """Have these shares from now on; others are over."""
@@ -71,6 +72,11 @@ class SharedFlow:
         doubt, self.doubt = self.doubt, None
         if doubt is not None and abs(doubt[0] - rate) < NOTHING:
             self.become(doubt[1])
+
+    def is_partly_over(self, now: float) -> bool:
+        """True where some shares are over, and others live."""
+        shares = self.shares.values()
+        return any(each.until <= now for each in shares) and any(each.until > now for each in shares)
 
     def may_be_unknown(self, number: int) -> bool:
         """True for a share that may be of a former run of the service."""

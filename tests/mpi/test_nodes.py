@@ -1,8 +1,10 @@
-"""The how-to page's script that starts ranks on the nodes of a parallel job, on two hosts with a network each."""
+"""The how-to page's script that starts ranks on the nodes of a parallel job, on hosts with a network each."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +60,38 @@ def started(
             each.wait()
 
 
+def test_open_mpi_starts_the_agents_of_many_nodes_at_once(tmp_path: Path) -> None:
+    """Each node gets its own command, though all agents have written theirs before the first one moves it."""
+    nodes, shared, programs = 6, tmp_path / "shared", tmp_path / "bin"
+    shared.mkdir()
+    programs.mkdir()
+    (agent,) = re.findall(r"(?ms)cat > agent << 'END'\n(.*?)^END$", example("sh"))
+    (shared / "agent").write_text(agent)
+    move = programs / "mv"
+    move.write_text(
+        f'''#!/bin/sh
+: > "{tmp_path}/written.$$"
+until [ "$(ls "{tmp_path}" | grep -c written)" -ge {nodes} ]; do sleep 0.02; done
+exec {shutil.which("mv")} "$@"
+'''
+    )
+    move.chmod(0o755)
+    for node in range(1, nodes + 1):
+        (shared / f"address.{node}").write_text(f"10.64.0.{node}\n")
+    env = {**os.environ, "SHARED": str(shared), "PATH": f"{programs}:{os.environ['PATH']}"}
+    agents = [
+        subprocess.Popen(["sh", shared / "agent", f"10.64.0.{node}", "orted", "--daemonize", f"{node}"], env=env)
+        for node in range(1, nodes + 1)
+    ]
+    try:
+        assert [each.wait(60) for each in agents] == nodes * [0]
+    finally:
+        for each in agents:
+            each.kill()
+    commands = {path.name: path.read_text() for path in shared.glob("command.*")}
+    assert commands == {f"command.{node}": f"orted {node}\n" for node in range(1, nodes + 1)}
+
+
 @pytest.mark.ovs
 @pytest.mark.parametrize("mpi", MPIS)
 def test_one_rank_starts_on_each_node_and_its_end_is_the_jobs(net: Net, mpi: str) -> None:
@@ -65,7 +99,7 @@ def test_one_rank_starts_on_each_node_and_its_end_is_the_jobs(net: Net, mpi: str
     run(["ip", "link", "add", bridge, "type", "bridge"])
     try:
         run(["ip", "link", "set", bridge, "up"])
-        hosts = [net.host(f"n{number}", addresses=[f"10.64.0.{number}/24"]) for number in (1, 2)]
+        hosts = [net.host(f"n{number}", addresses=[f"10.64.0.{number}/24"]) for number in (1, 2, 3, 4)]
         for each in hosts:
             run(["ip", "link", "set", each.port, "master", bridge])
         with temporary_directory() as name:
@@ -75,16 +109,15 @@ def test_one_rank_starts_on_each_node_and_its_end_is_the_jobs(net: Net, mpi: str
             env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
             namespaces = [each.namespace for each in hosts]
             program = [sys.executable, "program.py"]
-            good, other = started(folder, namespaces, mpi, [*program, "0"], env)
-            assert good[0] == 0, good[1] + other[1]
+            good, *others = started(folder, namespaces, mpi, [*program, "0"], env)
+            assert good[0] == 0, [good[1], *(each[1] for each in others)]
             ranks = [line.split() for line in sorted(good[1].splitlines()) if line.startswith("rank")]
-            assert [line[:4] for line in ranks] == [["rank", "0", "of", "2"], ["rank", "1", "of", "2"]]
+            assert [line[:4] for line in ranks] == [["rank", f"{rank}", "of", "4"] for rank in range(4)]
             # Other jobs' ranks are on the first core as well.
-            assert [int(line[5]) for line in ranks] == 2 * [len(os.sched_getaffinity(0))]
+            assert [int(line[5]) for line in ranks] == 4 * [len(os.sched_getaffinity(0))]
             # A worker finds the job of a process by its ancestors.
-            assert f"{good[2]}" in ranks[0]
-            assert f"{other[2]}" in ranks[1]
-            bad, _ = started(folder, namespaces, mpi, [*program, "3"], env)
+            assert all(f"{each[2]}" in rank for each, rank in zip([good, *others], ranks, strict=True))
+            bad, *_ = started(folder, namespaces, mpi, [*program, "3"], env)
             assert bad[0] != 0
     finally:
         run(["ip", "link", "del", bridge])

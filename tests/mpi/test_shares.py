@@ -193,14 +193,11 @@ def test_shares_that_no_file_has_are_known_from_their_renewals(jobs: Jobs) -> No
     assert jobs.rates() == []
 
 
-def test_a_share_that_nobody_renews_is_given_back(jobs: Jobs) -> None:
+def test_a_share_that_nobody_renews_is_given_back_though_nobody_asks(jobs: Jobs) -> None:
     wish = {"destination": jobs.ids[1], "rate": 20, "share": True}
-    kept = f"/v1/reservations/{jobs.ask('POST', '/v1/reservations', {**wish, 'duration': 60})[1]['id']}"
-    jobs.ask("POST", "/v1/reservations", {**wish, "duration": 1})
+    kept = f"/v1/reservations/{jobs.ask('POST', '/v1/reservations', {**wish, 'duration': 86400})[1]['id']}"
+    late = f"/v1/reservations/{jobs.ask('POST', '/v1/reservations', {**wish, 'duration': 2})[1]['id']}"
     assert jobs.rates() == [40.0]
-
-    def is_given_back() -> bool:
-        assert jobs.ask("PATCH", kept, {"rate": 20, "duration": 60})[0] == 200
-        return jobs.rates() == [20.0]
-
-    eventually(is_given_back)
+    eventually(lambda: jobs.rates() == [20.0])
+    assert jobs.ask("PATCH", late, {"rate": 20, "duration": 60})[0] == 404
+    assert (jobs.ask("GET", kept)[1]["rate"], jobs.rates()) == (20.0, [20.0])

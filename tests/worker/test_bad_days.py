@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import classad2
@@ -40,6 +41,7 @@ from lark_worker.identity.startd import read_slot
 from lark_worker.life import leases
 from lark_worker.life.leases import LeaseRenewal
 from lark_worker.life.registration import Registrations
+from lark_worker.life.shares import Requests
 from lark_worker.network.ovs_bridge import Bridge
 from lark_worker.records.known_jobs import KnownJobs
 from lark_worker.records.state_lock import StateLock
@@ -308,6 +310,9 @@ class RunningJob:
     started: int = 1
 
 
+NO_SHARES = cast(Requests, SimpleNamespace(give_back=lambda: None))
+
+
 class OneJob:
     """The record of one job that runs."""
 
@@ -330,7 +335,7 @@ class OneJob:
 def test_leases_are_renewed_soon_after_the_start_and_as_often_as_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "TICK", 0.01)
     link = FakeLink()
-    renewals = LeaseRenewal(cast(KnownJobs, OneJob()), cast(ControllerLink, link), cast(Registrations, None))
+    renewals = LeaseRenewal(cast(KnownJobs, OneJob()), cast(ControllerLink, link), cast(Registrations, None), NO_SHARES)
     renewals.start()
     eventually(lambda: link.renewed == 1)
     # A job's registration says that leases are short here; that is heard before the long pause is over.
@@ -345,7 +350,7 @@ def test_a_job_that_was_pending_at_its_start_is_asked_about_soon_and_less_often_
     monkeypatch.setattr(leases, "TICK", 0.01)
     monkeypatch.setattr(leases, "SOON", 0.02)
     job, link = OneJob("pending", "its rules are not confirmed"), FakeLink({"0" * 16: ("pending", "no queue yet")})
-    renewals = LeaseRenewal(cast(KnownJobs, job), cast(ControllerLink, link), cast(Registrations, None))
+    renewals = LeaseRenewal(cast(KnownJobs, job), cast(ControllerLink, link), cast(Registrations, None), NO_SHARES)
     renewals.start()
     eventually(lambda: link.renewed >= 4)
     assert (job.record.state, job.record.reason) == ("pending", "no queue yet")
@@ -371,7 +376,7 @@ def test_a_renewal_tells_a_jobs_state(
     monkeypatch.setattr(leases, "TICK", 0.01)
     monkeypatch.setattr(leases, "SOON", 0.02)
     job, link = OneJob("pending", "as of the start"), FakeLink(told)
-    renewals = LeaseRenewal(cast(KnownJobs, job), cast(ControllerLink, link), cast(Registrations, None))
+    renewals = LeaseRenewal(cast(KnownJobs, job), cast(ControllerLink, link), cast(Registrations, None), NO_SHARES)
     renewals.start()
     eventually(lambda: link.renewed >= 1)
     renewals.stop()

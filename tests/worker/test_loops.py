@@ -94,8 +94,10 @@ IDS = [job.id for job in JOBS]
 
 def test_leases_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "TICK", 0.01)
+    monkeypatch.setattr(leases, "AWAY_PAUSE", 0.05)
     renewed: list[tuple[str, list[str]]] = []
     again: list[str] = []
+    given_back: list[int] = []
 
     def renew(machine: str, job_ids: list[str]) -> Renewed:
         renewed.append((machine, job_ids))
@@ -104,10 +106,11 @@ def test_leases_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     def post_again(job_id: str) -> None:
         again.append(job_id)
 
-    renewals = LeaseRenewal(some(all=Fails(lambda: JOBS)), some(renew=Fails(renew), lease=0.03), some())
+    reservations = some(give_back=Fails(lambda: given_back.append(1)))
+    renewals = LeaseRenewal(some(all=Fails(lambda: JOBS)), some(renew=Fails(renew), lease=0.03), some(), reservations)
     monkeypatch.setattr(renewals, "_post_again", Fails(lambda record: post_again(record.id)))
     with started(renewals):
-        wait(lambda: set(again) == set(IDS))
+        wait(lambda: set(again) == set(IDS) and len(given_back) >= 2)
     assert set(map(str, renewed)) == {str(("w", IDS))}, "one request renews all"
     assert len(again) >= 2, "one job's trouble does not cost the other"
 
