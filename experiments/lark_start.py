@@ -142,8 +142,8 @@ def overhead(found: Mapping[str, Kept[Mapping[str, float]]], lab: str) -> Result
                 f"{kind} {more:+.2f} s" for kind, (more, _) in list(zip(found, added["batch"], strict=True))[1:]
             )
             + ".",
-            "A cached lease saves the paper's jobs 0.6 s of DHCP; here the server is on the same machine and answers at "
-            "once, so that little is left to save. Without Lark there is no hook: the second column begins where it "
+            "A cached lease saves the paper's jobs 0.6 s of DHCP; here the server is on the same machine and answers "
+            "at once, so that little is left to save. Without Lark there is no hook: the second column begins where it "
             "would start.",
             "Natively, since in User Mode Linux system calls are most of it. Where the machine's kernel lacks Open "
             "vSwitch's module, its userspace datapath carries the packets, those of the reference stream too.",

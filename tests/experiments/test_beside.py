@@ -253,8 +253,8 @@ RESULT = Result(
 def test_the_page_shows_each_result_beside_its_reference_and_marks_what_is_not_sound(tmp_path: Path) -> None:
     shown = page.text([read(write(RESULT, tmp_path))], "pictures")
     for part in (
-        "| configured, Mb/s | Lark | configured | reference stream at its worst, of its rate | processors taken away at "
-        "most |",
+        "| configured, Mb/s | Lark | configured | reference stream at its worst, of its rate | processors taken away "
+        "at most |",
         "| 10 | 9.80 (9.70 to 9.90) | 10.0 | 0.995 | 1.0% |",
         "| 20 | 12.5 (12.0 to 13.0)† | 20.0 | 0.620 | 35.0% |",
         "† Nothing sound was measured here",
