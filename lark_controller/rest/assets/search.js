@@ -46,6 +46,7 @@ export async function find(text) {
   for (const [filter, place] of [
     ["owner", () => to("users", text)],
     ["host", () => to("jobs", { host: text })],
+    // HTCondor's groups are the same in any case; a job's has the name as its user wrote it.
     ["group", () => to("groups", text)],
   ]) {
     const page = await known(["jobs"], { [filter]: text, state: "any", order: "newest", limit: 1 });
@@ -53,7 +54,8 @@ export async function find(text) {
   }
   if (one) return to("switches", one.datapath);
   const groups = await get(["groups"]);
-  if (groups.groups.some((group) => group.name === text)) return to("groups", text);
+  const group = groups.groups.find(({ name }) => name.toLowerCase() === text.toLowerCase());
+  if (group) return to("groups", group.name);
   // Last, for users, hosts and groups may be called as an id begins.
   if (PREFIX.test(text) || CLUSTER.test(text)) {
     try {

@@ -50,7 +50,7 @@ export function open({ one, query, paint, live, signal }) {
     ]);
     return { groups, jobs, moving };
   }, ({ groups, jobs, moving: { rates, unread: more } }) => {
-    [group, page, unknown] = [groups.find((each) => each.name === one), jobs, more];
+    [group, page, unknown] = [groups.find((each) => each.name.toLowerCase() === one.toLowerCase()), jobs, more];
     // The history is by AcctGroup, and so are the rates that go on with it. A group of the policy that no job has as its AcctGroup
     // has no history; what it moves now is all there is to show.
     const now = rateOf(rates, one);
