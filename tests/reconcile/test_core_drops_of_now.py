@@ -22,7 +22,7 @@ def policy(line: int = 1, ceiling: float = 1, port: str | None = None) -> Any:
     """A policy with one group whose rule is in this line, and with a WAN rule."""
     group = GroupSpec("cms", line, 10, ceiling=ceiling)
     rule = WanRule(1, line + 5, WanAction.STEER, "true", port=port)
-    switches = {CORE: SimpleNamespace(role=SwitchRole.CORE)}
+    switches = {CORE: SimpleNamespace(role=SwitchRole.CORE, name="core1")}
     return SimpleNamespace(groups=(group,), wans=(rule,), switches=switches)
 
 
