@@ -180,7 +180,7 @@ def test_what_is_known_of_a_controller_that_hangs_stays_over_a_change_of_view(re
     page.evaluate(_HEAR)
     page.route("**/v1/**", lambda route: None)
     banner = page.get_by_role("region", name="Not current")
-    expect(banner).to_contain_text("has not answered yet", timeout=15_000)
+    expect(banner).to_contain_text("does not answer", timeout=15_000)
     nothing = "The controller has not answered yet. There is nothing to show yet."
     assert page.evaluate(_ON, "#/switches") == ["Switches", "Not current", nothing]
     assert page.evaluate(_ON, "#/jobs") == ["Jobs", "Not current", nothing]
