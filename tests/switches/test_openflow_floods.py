@@ -302,8 +302,7 @@ def test_dumps_without_end_do_not_add_up() -> None:
                 endless[0].send_raw(endless[0].part(number))
             link = await connected(server, recorder, FakeSwitch(2))
             assert (await link.apply(add(flow(1)))).complete
-            # Parts are read in portions, between which others have their turn.
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(60):  # Parts are read in portions.
                 while server.room._total < MORE_FLOWS:
                     await asyncio.sleep(0)
             assert server.room._total == MORE_FLOWS
