@@ -17,8 +17,8 @@ from lab.run import LabError
 
 # Limits of Fig. 11, Mb/s. The paper shows its own in a picture alone; these are ours.
 SWEEP: Final = (10.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0)
-# Of the numbers of other jobs in Fig. 12 and Table III, 1 to 15, these: with five repetitions of each the experiments on
-# the WAN took 47 minutes.
+# Of the numbers of other jobs in Fig. 12 and Table III, 1 to 15, these: with five repetitions of each the experiments
+# on the WAN took 47 minutes.
 OTHERS: Final = (1, 5, 10, 15)
 # Jobs that the lab's two workers can run beside one.
 MOST_OTHERS: Final = 15
