@@ -79,7 +79,7 @@ class Jobs:
         self._account_writer = account_writer
         self._policy = policy
         self._past = lru_cache(_PAST)(self._read_past)
-        self._names = JobNames(store.runs, self._now)
+        self._names = JobNames(store.runs, self._now, lambda number: number in reconciler.desired.isolated)
         # The words of workers on their jobs' transfers.
         self.treatments = Treatments(lambda number: number in reconciler.desired.placed)
 
