@@ -193,8 +193,8 @@ class OwnBridge:
     def _known(self, bridge: str) -> Moved | None:
         with contextlib.suppress(FileNotFoundError):
             found = json.loads(self._path(bridge).read_text("utf-8"))
-            lists = (tuple(found[name]) for name in ("addresses", "routes", "routers"))
-            return Moved(found["bridge"], found["interface"], found["kind"], *lists, found.get("table", ""))
+            lists = {name: tuple(found[name]) for name in ("addresses", "routes", "routers")}
+            return Moved(found["bridge"], found["interface"], found["kind"], **lists, table=found.get("table", ""))
         return None
 
     def _keep(self, moved: Moved) -> None:

@@ -423,7 +423,7 @@ def test_nodes_ping_in_the_runs_whose_round_trips_are_shown_alone(
     def popen(command: list[str], **_: object) -> None:
         raise LabError(" ".join(command))
 
-    monkeypatch.setattr(cluster.subprocess, "Popen", popen)
+    monkeypatch.setattr("experiments.cluster.subprocess.Popen", popen)
     plain, shown = Run("plain", (None,), 2), Run("shown", (None,), 2, pinged=True)
     request = Request(4, 40.0, True, 1, 1, 1, (plain, shown), 1.0)
     with cluster.pinged(request, plain) as round_trip:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lark_common.runs import NetworkType
@@ -20,7 +22,7 @@ DROP = "wan: {action: drop, except: [192.0.2.1]}"
 OTHERS = "wan: {when: 'Owner == \"nobody\"', action: drop}"
 
 
-def differences(old: str, new: str, owner: str = "alice", **asked: object) -> list[str]:
+def differences(old: str, new: str, owner: str = "alice", **asked: Any) -> list[str]:
     """The sentences for a job of group cms, whose policies have these lines."""
     policies = [load(f"{FRAME}{text}\n") for text in (old, new)]
     facts = facts_of(owner, "cms", True, True)
