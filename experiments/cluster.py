@@ -129,7 +129,7 @@ class Played:
 
     ``parts`` are the seconds of each application's parts, by name; ``shown`` are the frames that each has
     shown; ``losses`` are those of all meanwhile, and ``round_trip`` the mean of pings between two nodes of the first
-    application, ms.
+    application, ms, 0 where none ran.
     """
 
     seconds: tuple[float, ...]
@@ -170,7 +170,10 @@ def play(request: Request, one: Run, noise: int) -> Played:
 @contextlib.contextmanager
 def pinged(request: Request, one: Run) -> Iterator[Callable[[], float]]:
     """Ping from the first application's second node to its first during the block; gives a function that returns, after
-    it, the mean round trip in ms, 0 where none came back."""
+    it, the mean round trip in ms, 0 where none came back. Where the run has none, nothing is sent."""
+    if not one.pinged:
+        yield lambda: 0.0
+        return
     first, second, *_ = (Member(0, node) for node in request.nodes_of(0, one))
     with tempfile.TemporaryFile("w+") as printed:
         command = [*second.inside, "ping", "-q", "-i", "0.2", first.address]

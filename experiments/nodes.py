@@ -55,7 +55,8 @@ class Run:
     for each flow of a link at least. ``apart``: each application has nodes of its own, and so have the background
     flows: they share the processor, and no link. Each flow sends ``pace`` Mb/s of L2 bytes then, which is what one has
     got in the run ``like`` where that was measured. ``queued``: further jobs, which send nothing, reserve as little as
-    can be between all nodes, so that links have queues as where something is reserved.
+    can be between all nodes, so that links have queues as where something is reserved. ``pinged``: the first two nodes
+    ping meanwhile.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Run:
     like: str = ""
     pace: float | None = None
     queued: bool = False
+    pinged: bool = False
 
     @property
     def sets(self) -> int:

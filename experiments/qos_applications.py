@@ -66,7 +66,13 @@ def run(options: Options) -> tuple[Result, ...]:
 
 
 def runs(options: Options) -> Iterator[Run]:
-    """All runs; those of one name are the same."""
+    """All runs; those of one name are the same. Nodes ping where that is shown: it is traffic of its own."""
+    shown = {run for name in accompanied(options) for noise in noises(name, options) for run in _pinged(name, noise)}
+    for one in _unpinged(options):
+        yield replace(one, pinged=one.name in shown)
+
+
+def _unpinged(options: Options) -> Iterator[Run]:
     limit, unit = paper.flow_limit(NODES, options.rates.link_mbytes), MEGABITS * scale(NODES, options)
     most = limit * unit * 1e6 / MEGABITS
     for name in accompanied(options):
@@ -238,17 +244,22 @@ def _round_trips(times: Measured, options: Options) -> str:
     told = []
     for name in accompanied(options):
         for noise in noises(name, options):
-            runs = {
-                "alone": _beside(name, "reserved", 0),
-                "flows elsewhere": _beside(name, "reserved elsewhere", noise),
-                "beside them": _beside(name, "reserved", noise),
-                "beside them with nothing reserved": _beside(name, "free", noise),
-            }
-            if times.has(*runs.values()):
-                found = {kind: median(each.round_trip for each in times[run].values) for kind, run in runs.items()}
+            runs = _pinged(name, noise)
+            if times.has(*runs):
+                found = {kind: median(each.round_trip for each in times[run].values) for run, kind in runs.items()}
                 said = ", ".join(f"{taken:.1f} {kind}" for kind, taken in found.items())
                 told.append(f"{name}, {noise} flows: {said}")
     return f"Pings between two of its nodes took, ms: {'; '.join(told)}." if told else ""
+
+
+def _pinged(name: str, noise: int) -> dict[str, str]:
+    """The runs of a program whose round trips are shown, with what is said of each."""
+    return {
+        _beside(name, "reserved", 0): "alone",
+        _beside(name, "reserved elsewhere", noise): "flows elsewhere",
+        _beside(name, "reserved", noise): "beside them",
+        _beside(name, "free", noise): "beside them with nothing reserved",
+    }
 
 
 def _against(beside: Sequence[Point], alone: Sequence[Point]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 from lark_common.classads.ads import JobAd, MachineAd
 from lark_common.runs import EndedBy, JobNumber
@@ -87,10 +87,14 @@ class JobDetail:
     transfers: TransferState | None = None
 
 
+# The word for a job that is enforced, and of which nothing passes by a rule of the policy: no state in the store.
+BLOCKED: Final = "blocked"
+
+
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """The jobs that a list holds; None is any. ``state`` is a JobState value, or ``"live"`` (the default), and
-    ``group`` is a group in any case, with its subgroups. ``numbered`` is a cluster.
+    """The jobs that a list holds; None is any. ``state`` is a JobState value, ``"live"`` (the default) or
+    :data:`BLOCKED`, and ``group`` is a group in any case, with its subgroups. ``numbered`` is a cluster.
 
     ``newest`` puts the job that was registered last first.
     """

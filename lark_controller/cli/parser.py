@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         short = "; its name without the domain will do" if name == "host" else ""
         jobs.add_argument(f"--{name}", help=f"only jobs of this {name}{short}")
     jobs.add_argument(
-        "--state", help="registering, enforced, pending, quarantined, refused, ended, live (default) or any"
+        "--state", help="registering, enforced, blocked, pending, quarantined, refused, ended, live (default) or any"
     )
 
     advice = _remote(subparsers, "advice", commands.advice)

@@ -8,6 +8,7 @@ from typing import Self
 
 from lark_common.runs import NetworkType
 from lark_controller.flows.external_room import Refusals
+from lark_controller.flows.numbers import NumberSet
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.relabel import slice_at_port
 from lark_controller.flows.tags import JobsByEdge
@@ -34,7 +35,7 @@ class PlacedJobs:
         self.wan_ruled: Counter[tuple[str, int]] = Counter()
         self.unattached = 0
         self.uncounted = 0
-        self.isolated: set[int] = set()
+        self.isolated = NumberSet()
         self.queues: dict[Claim, int] = {}
         self.ruled = Ruled()
         self._local = JobsByEdge()

@@ -184,6 +184,14 @@ class Job:
         return self.state not in (JobState.ENDED, JobState.REFUSED)
 
 
+def shown_state(job: Job, isolated: bool) -> str:
+    """The word that a job is shown with: of one that has its rules ``blocked`` where these let nothing pass
+    (``isolated``), and ``no network`` where there is nothing that they are for; else its state."""
+    if job.state is JobState.ENFORCED and job.network_type is NetworkType.NONE:
+        return "no network"
+    return "blocked" if isolated and job.state is JobState.ENFORCED else str(job.state)
+
+
 _NAMES: Final = tuple(each.name for each in fields(Job))
 _VALUES: Final = attrgetter(*_NAMES)
 _PLACES: Final = {name: place for place, name in enumerate(_NAMES)}

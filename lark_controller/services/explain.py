@@ -33,7 +33,7 @@ from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks, worker_address
 from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.external import WITH_PORTS
-from lark_controller.jobs.job import Job, JobState
+from lark_controller.jobs.job import Job, shown_state
 from lark_controller.policies.model import Because
 from lark_controller.reconcile.workers import LATE, NOT_YET
 from lark_controller.services.explain_ends import Ends, is_local
@@ -184,19 +184,18 @@ def _who(ends: Ends, address: Address, placed: Placed | None) -> list[Step]:
     if placed is None:
         return [Step("directory", f"{address} is no job's address")]
     called = ends.called(placed.job)
-    steps = [Step("directory", f"{address} is {_describe(placed.job, called)}, {_state(placed)}")]
+    steps = [
+        Step(
+            "directory",
+            f"{address} is {_describe(placed.job, called)}, {shown_state(placed.job, placed.decision.isolated)}",
+        )
+    ]
     if placed.decision.quarantine:
         steps.append(Step("pool", f"job {called} is quarantined: {placed.decision.quarantine}"))
     if not placed.decision.because:
         steps.append(Step("policy", f"no rule applies to job {called}"))
     steps += [Step("policy", f"job {called}: {sentence(because)}") for because in placed.decision.because]
     return steps
-
-
-def _state(placed: Placed) -> str:
-    """The job's state; of one that has its rules, which let nothing pass, ``blocked``."""
-    job = placed.job
-    return "blocked" if placed.decision.isolated and job.state is JobState.ENFORCED else str(job.state)
 
 
 def _describe(job: Job, called: str) -> str:

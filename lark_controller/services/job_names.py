@@ -13,7 +13,7 @@ from typing import Final
 
 from lark_common.errors import AmbiguousError, Candidate, NotFoundError
 from lark_common.runs import access_point, names, number_in_word
-from lark_controller.jobs.job import Job
+from lark_controller.jobs.job import Job, shown_state
 from lark_controller.reconcile.progress import as_now
 from lark_controller.services.node_patterns import node_of
 from lark_controller.store.queries import Called
@@ -33,11 +33,12 @@ _PREFIX: Final = re.compile(r"[0-9a-fA-F]{4,16}")
 
 class JobNames:
     """Finds the job that a word names. ``now`` is a job in the state that it has this moment, where the store may not
-    have it yet. Thread-safe."""
+    have it yet, and ``isolated`` tells whether nothing of it passes. Thread-safe."""
 
-    def __init__(self, runs: Runs, now: Callable[[str], Job | None]) -> None:
+    def __init__(self, runs: Runs, now: Callable[[str], Job | None], isolated: Callable[[int], bool]) -> None:
         self._runs = runs
         self._now = now
+        self._isolated = isolated
 
     def id_of(self, word: str, owner: str | None = None, any_node: bool = False) -> str:
         """The id of that job; a whole id is not looked up. With ``owner`` it is, and the jobs of others are as if
@@ -54,11 +55,14 @@ class JobNames:
             return min(found, key=lambda job: (-job.run.started, node_of(job) or 0, job.number)).id
         if len(found) > 1:
             listed = tuple(
-                Candidate(job.id, full_name(job), job.run.global_job_id, job.run.slot, str(job.state))
+                Candidate(job.id, full_name(job), job.run.global_job_id, job.run.slot, self._word(job))
                 for job in found[:_LISTED]
             )
             raise AmbiguousError(word, listed, more=len(found) > _LISTED)
         return found[0].id
+
+    def _word(self, job: Job) -> str:
+        return shown_state(job, self._isolated(job.number))
 
     def _candidates(self, word: str, owner: str | None) -> list[Job]:
         if not word.isprintable():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from ipaddress import ip_address
+from itertools import islice
 from typing import Final
 
 from lark_common.classads.ads import JobAd, MachineAd
@@ -15,6 +16,7 @@ from lark_common.log import WARNING, event
 from lark_common.runs import Address, EndedBy
 from lark_common.turns import by_portions
 from lark_controller.api.jobs import (
+    BLOCKED,
     Confirmation,
     JobCounts,
     JobDetail,
@@ -41,8 +43,14 @@ from lark_controller.services.policy import PolicyInForce
 from lark_controller.services.registration import Registration
 from lark_controller.services.treatments import Treatments
 from lark_controller.store import Store
+from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
+# The numbers of blocked jobs that one statement names.
+_MOST_AMONG: Final = 1_000
+# The numbers of jobs that are read from the store at once, to find the blocked ones among them.
+_FIRST_NUMBERS: Final = 100
+_MOST_NUMBERS: Final = 20_000
 # Versions of the policy that are kept as they were read, for the jobs that ended under them.
 _PAST: Final = 4
 
@@ -71,7 +79,7 @@ class Jobs:
         self._account_writer = account_writer
         self._policy = policy
         self._past = lru_cache(_PAST)(self._read_past)
-        self._names = JobNames(store.runs, self._now)
+        self._names = JobNames(store.runs, self._now, lambda number: number in reconciler.desired.isolated)
         # The words of workers on their jobs' transfers.
         self.treatments = Treatments(lambda number: number in reconciler.desired.placed)
 
@@ -253,8 +261,42 @@ class Jobs:
 
     def page(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
         """A page of jobs. Raises NotFoundError for a cursor that is none."""
+        if chosen.state == BLOCKED:
+            return self._page_of_blocked(chosen, cursor, limit)
         page = self._store.runs.page(chosen, cursor, limit)
         return JobPage(tuple(as_now(job, self._now(job.id)) for job in by_portions(page.jobs)), page.next_cursor)
+
+    def _page_of_blocked(self, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
+        """The blocked ones, as the loop knows them, that the store chooses by the rest."""
+        rest, found = replace(chosen, state="live"), list[Job]()
+        after = None if cursor is None else number_in(cursor)
+        numbers = self._blocked(rest, after)
+        # A few at first, as all may be chosen, and more at a time where few are.
+        size = limit + 1
+        while len(found) <= limit and (among := list(islice(numbers, size))):
+            page = self._store.runs.page(rest, None, limit + 1 - len(found), among)
+            found += [as_now(job, self._now(job.id)) for job in by_portions(page.jobs)]
+            size = min(2 * size, _MOST_AMONG)
+        return JobPage(tuple(found[:limit]), cursor_for(found[limit - 1].number) if len(found) > limit else None)
+
+    def _blocked(self, rest: JobFilter, after: int | None) -> Iterator[int]:
+        """The numbers of the blocked jobs in order, by the rule of :meth:`counts`; among them those that are chosen."""
+        isolated, directory = self._reconciler.desired.isolated, self._reconciler.directory
+        if len(isolated) <= _MOST_AMONG or rest == JobFilter(newest=rest.newest):
+            ordered = isolated.after(after, down=rest.newest)
+        else:
+            # Most of so many may be another user's.
+            ordered = (number for number in self._numbers(rest, after) if number in isolated)
+        return (number for number in ordered if directory.standing(number).state is JobState.ENFORCED)
+
+    def _numbers(self, chosen: JobFilter, after: int | None) -> Iterator[int]:
+        """The numbers of the jobs that the store chooses, more at a time the further it goes."""
+        size = _FIRST_NUMBERS
+        while found := self._store.runs.numbers(chosen, after, size):
+            yield from by_portions(found)
+            if len(found) < size:
+                return
+            after, size = found[-1], min(2 * size, _MOST_NUMBERS)
 
     def counts(self) -> JobCounts:
         """The number of live jobs in each state."""
@@ -262,16 +304,15 @@ class Jobs:
         states = directory.states.copy()
         # Such a job is enforced as soon as it is settled.
         no_network = min(desired.unattached, states[JobState.ENFORCED])
-        # A copy, since the loop goes on. Of those that wait nobody knows yet that they are blocked.
-        isolated = list(desired.isolated)
         return JobCounts(
             registering=states[JobState.REGISTERING],
             pending=states[JobState.PENDING],
             enforced=states[JobState.ENFORCED] - no_network,
             no_network=no_network,
             quarantined=states[JobState.QUARANTINED],
-            blocked=sum(directory.standing(number).state is JobState.ENFORCED for number in isolated),
-            isolated=len(isolated),
+            # Of those that wait nobody knows yet that they are blocked.
+            blocked=sum(directory.standing(number).state is JobState.ENFORCED for number in desired.isolated),
+            isolated=len(desired.isolated),
         )
 
     def isolated(self, jobs: Sequence[Job]) -> Collection[int]:

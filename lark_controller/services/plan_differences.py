@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from lark_common.runs import NetworkType
+from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Decision, GroupSpec, Policy, WanAction, WanRule
 
 # The parts of a group's treatment, as a policy names them; rates are Mb/s.
@@ -27,7 +29,7 @@ class Differences:
         self._exempt = numbers.get((WanAction.ALLOW, frozenset(), None))
         self._groups = tuple({group.name: group for group in policy.groups} for policy in (old, new))
 
-    def of(self, old: Decision, new: Decision) -> Iterator[str]:
+    def of(self, job: Job, old: Decision, new: Decision) -> Iterator[str]:
         """The sentences for a job with these two decisions; none where it is treated alike."""
         if old.blocked != new.blocked:
             yield "is blocked" if new.blocked else "is no longer blocked"
@@ -37,7 +39,7 @@ class Differences:
         for direction, was, will in (("inbound", old.inbound, new.inbound), ("outbound", old.outbound, new.outbound)):
             if was != will:
                 yield f"{direction} connections become {'open' if will else 'closed'}"
-        if old.bandwidth != new.bandwidth:
+        if _rates(job, old) != _rates(job, new):
             yield f"bandwidth {_enforced(old)} becomes {_enforced(new)}"
         if old.transfers != new.transfers:
             was_moved, is_moved = (
@@ -86,6 +88,13 @@ def _given(before: GroupSpec, after: GroupSpec) -> Iterator[str]:
 
 def _marked(decision: Decision) -> str:
     return f"{decision.scitag.experiment}, {decision.scitag.activity}" if decision.scitag else "none"
+
+
+def _rates(job: Job, decision: Decision) -> tuple[float, bool, float | None] | None:
+    """The rates that a job has by its bandwidth rule; None: it has none, since it asks for none and is given none."""
+    rule = decision.bandwidth
+    rate = None if rule is None or job.network_type is NetworkType.NONE else rule.rate(job.bandwidth)
+    return None if rule is None or rate is None else (rate, rule.borrows, rule.ceiling)
 
 
 def _enforced(decision: Decision) -> str:

@@ -101,7 +101,7 @@ def plan(
         for job in jobs
         if (
             found := (
-                *differences.of(was[job.number], will[job.number]),
+                *differences.of(job, was[job.number], will[job.number]),
                 *losses.get(job.number, ()),
                 *_closed(before, after, job),
             )

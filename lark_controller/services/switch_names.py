@@ -67,27 +67,33 @@ class SwitchNames:
         return dpid_text(datapath) if other else label
 
     def found(self, text: str) -> int:
-        """A switch's datapath id from its id (hexadecimal), its name, or its host's name with or without the domain.
-        Raises NotFoundError."""
+        """A switch's datapath id from its id (hexadecimal), its name, or its host's name with or without the domain;
+        names are in any case. Raises NotFoundError."""
         number = _number(text)
         known = is_known(self.loop, number)
         if known and IDENTITY.fullmatch(_plain(text)):
             return number
-        for datapath, spec in self.loop.desired.policy.switches.items():
-            if spec.name == text:
-                return datapath
-        found = _on_host(self.known, text)
+        found = self._declared(text)
+        if len(found) == 1:
+            return found[0]
+        found = found or _on_host(self.known, text)
         if not found and known:
             return number
         found = found or _on_host(self.described, text)
         if len(found) > 1:
             listed = ", ".join(map(dpid_text, found))
             raise NotFoundError(
-                f"{len(found)} switches are called {text} by their hosts: {listed}; accepted: one of these"
+                f"{len(found)} switches are called {text}, by their names or hosts: {listed}; accepted: one of these"
             )
         if not found:
             raise NotFoundError(f"no switch has the name, datapath id or host {text}")
         return found[0]
+
+    def _declared(self, text: str) -> list[int]:
+        """The declared switches of that name, or else of one that differs in case."""
+        names = {datapath: spec.name for datapath, spec in self.loop.desired.policy.switches.items()}
+        whole = [datapath for datapath, name in names.items() if name == text]
+        return whole or [datapath for datapath, name in names.items() if name.lower() == text.lower()]
 
 
 def known_switches(loop: Reconciler) -> list[int]:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Connection,
     Float,
     Row,
+    Select,
     TextClause,
     bindparam,
     func,
@@ -198,9 +199,26 @@ def ads_of_live(connection: Connection, after_number: int, limit: int, stale_for
     return [LiveAds(*row) for row in connection.execute(query)]
 
 
-def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: int) -> JobPage:
-    """A page in order of number, or from the last number down. Raises NotFoundError for a cursor that is none."""
-    query = select(*JOB_COLUMNS)
+def page(
+    connection: Connection, chosen: JobFilter, cursor: str | None, limit: int, among: Sequence[int] | None = None
+) -> JobPage:
+    """A page in order of number, or from the last number down; with ``among`` of the runs with these numbers alone.
+    Raises NotFoundError for a cursor that is none."""
+    query = _chosen(connection, select(*JOB_COLUMNS), chosen, None if cursor is None else number_in(cursor))
+    if among is not None:
+        query = query.where(runs.c.number.in_(among))
+    rows = read_by_portions(connection.execute(query.limit(limit + 1)))
+    jobs = tuple(job_from(row) for row in by_portions(rows[:limit]))
+    return JobPage(jobs, cursor_for(jobs[-1].number) if len(rows) > limit else None)
+
+
+def numbers(connection: Connection, chosen: JobFilter, after: int | None, limit: int) -> list[int]:
+    """The numbers of a page that begins after a run."""
+    return list(connection.execute(_chosen(connection, select(runs.c.number), chosen, after).limit(limit)).scalars())
+
+
+def _chosen(connection: Connection, query: Select[Any], chosen: JobFilter, after: int | None) -> Select[Any]:
+    """The query for the runs that are chosen, in order, those after a number."""
     for column, value in (
         (runs.c.owner, chosen.owner),
         (runs.c.user_name, chosen.user),
@@ -219,13 +237,9 @@ def page(connection: Connection, chosen: JobFilter, cursor: str | None, limit: i
         query = query.where(LIVE)
     elif chosen.state is not None:
         query = query.where(runs.c.state == chosen.state)
-    if cursor is not None:
-        number = number_in(cursor)
-        query = query.where(runs.c.number < number if chosen.newest else runs.c.number > number)
-    order = runs.c.number.desc() if chosen.newest else runs.c.number
-    rows = read_by_portions(connection.execute(query.order_by(order).limit(limit + 1)))
-    jobs = tuple(job_from(row) for row in by_portions(rows[:limit]))
-    return JobPage(jobs, cursor_for(jobs[-1].number) if len(rows) > limit else None)
+    if after is not None:
+        query = query.where(runs.c.number < after if chosen.newest else runs.c.number > after)
+    return query.order_by(runs.c.number.desc() if chosen.newest else runs.c.number)
 
 
 def hosts_meant(connection: Connection, name: str) -> list[str]:

@@ -61,6 +61,7 @@ class Runs(Subject):
     ending = Reads(queries.ending)
     ads_of_live = Reads(queries.ads_of_live)
     page = Reads(queries.page)
+    numbers = Reads(queries.numbers)
     hosts_meant = Reads(queries.hosts_meant)
     expired = Reads(queries.expired)
 

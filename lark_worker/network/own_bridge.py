@@ -1,16 +1,18 @@
 """The worker's own bridge: made once, an interface moved into it with its addresses and routes, and taken apart again.
 
-What is needed to undo it is on disk before anything is changed. Everything goes through iproute2 and ``ovs-vsctl``.
+What is needed to undo it is on disk before anything is changed. Everything goes through iproute2, ``ovs-vsctl`` and,
+for a bridge in user space, ``nft``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +37,7 @@ _TRY: Final = 0.5
 @dataclass(frozen=True, slots=True)
 class Moved:
     """The former settings of an interface: addresses and routes as arguments of ip(8), and the routers of its default
-    routes."""
+    routes. ``table`` is the nftables table that was made with the bridge; ``""``: none."""
 
     bridge: str
     interface: str
@@ -43,6 +45,7 @@ class Moved:
     addresses: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
     routers: tuple[str, ...] = ()
+    table: str = ""
 
 
 class OwnBridge:
@@ -59,6 +62,9 @@ class OwnBridge:
         Where no router of its default routes answers within ``patience`` seconds (0: nobody is asked), all is as it
         was. Raises NetworkError.
         """
+        table = _table_of(bridge) if kind == "ovs-userspace" else ""
+        if table:
+            _check_filter(table, interface)
         known = self._known(bridge)
         if known is not None and self._stands(known):
             if (known.interface, known.kind) != (interface, kind):
@@ -67,6 +73,10 @@ class OwnBridge:
                     f"lark-worker bridge undo {bridge}"
                 )
             if _is_done(known):
+                # Its table does not outlive a restart; one that an earlier version made has none.
+                known = replace(known, table=table)
+                self._keep(known)
+                _filter(known)
                 return known
             if kind == "linux" or (known.addresses and not _addresses(interface)):
                 # It broke off while addresses moved.
@@ -76,12 +86,12 @@ class OwnBridge:
         is_there = known is not None and kind != "linux" and self._has_port(bridge, interface)
         if not is_there:
             self._check(bridge, interface, kind)
-        moved = Moved(bridge, interface, kind, *_read(interface))
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(self._path(bridge), json.dumps(asdict(moved)))
+        moved = Moved(bridge, interface, kind, *_read(interface), table)
+        self._keep(moved)
         try:
             self._add(moved, datapath_id, is_there=is_there)
             ip_batch([*_gone(moved, interface), *_come(moved, bridge)])
+            _filter(moved)
             if patience and moved.routers:
                 _answering(moved, patience)
         except NetworkError:
@@ -103,6 +113,8 @@ class OwnBridge:
             steps = [["ip", "link", "set", moved.interface, "nomaster"], ["ip", "link", "del", bridge]]
         else:
             steps = [self._vsctl("--if-exists", "del-br", bridge)]
+        if moved.table:
+            steps.insert(0, ["nft", _no_table(moved.table)])
         steps.append(["ip", "link", "set", moved.interface, "up"])
         steps += [["ip", *line.split()] for line in _come(moved, moved.interface)]
         for step in steps:
@@ -181,15 +193,55 @@ class OwnBridge:
     def _known(self, bridge: str) -> Moved | None:
         with contextlib.suppress(FileNotFoundError):
             found = json.loads(self._path(bridge).read_text("utf-8"))
-            lists = (tuple(found[name]) for name in ("addresses", "routes", "routers"))
-            return Moved(found["bridge"], found["interface"], found["kind"], *lists)
+            lists = {name: tuple(found[name]) for name in ("addresses", "routes", "routers")}
+            return Moved(found["bridge"], found["interface"], found["kind"], **lists, table=found.get("table", ""))
         return None
+
+    def _keep(self, moved: Moved) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(self._path(moved.bridge), json.dumps(asdict(moved)))
 
     def _path(self, bridge: str) -> Path:
         return self._folder / f"{bridge}.json"
 
     def _vsctl(self, *arguments: str) -> list[str]:
         return ["ovs-vsctl", "--timeout=20", f"--db={self._database}", *arguments]
+
+
+def _table_of(bridge: str) -> str:
+    """The name of the table of a bridge, whose own may have characters that nft takes in no name."""
+    return "lark_bridge_" + re.sub("[^A-Za-z0-9_.-]", lambda found: f"/{ord(found[0]):x}", bridge)
+
+
+def _no_table(table: str) -> str:
+    """The nft script after which there is no such table, whether there was one or not."""
+    return f"add table inet {table}; delete table inet {table}"
+
+
+def _filter_script(table: str, interface: str) -> str:
+    """The nft script that has the kernel drop what arrives at a port of a bridge in user space.
+
+    Open vSwitch reads a copy there, and hands the worker what is for it at the bridge. The kernel goes on with its own:
+    of UDP and pings the worker had each packet twice. Before connections are tracked, or what ``nat`` jobs receive
+    would come twice as well.
+    """
+    chain = f'type filter hook prerouting priority raw; iifname "{interface}" drop'
+    return f"{_no_table(table)}\ntable inet {table} {{ chain arriving {{ {chain}; }}; }}\n"
+
+
+def _check_filter(table: str, interface: str) -> None:
+    """Raises NetworkError where that cannot be made here."""
+    try:
+        run(["nft", "--check", "-f", "-"], _filter_script(table, interface))
+    except NetworkError as error:
+        raise NetworkError(
+            f"a bridge in user space needs nftables, or this worker receives pings and UDP twice: {error}"
+        ) from None
+
+
+def _filter(moved: Moved) -> None:
+    if moved.table:
+        run(["nft", "-f", "-"], _filter_script(moved.table, moved.interface))
 
 
 def _is_done(moved: Moved) -> bool:
@@ -309,6 +361,9 @@ def messages(moved: Moved, *, made: bool) -> Iterable[str]:
     """Lines for the operator about a bridge that was made or taken apart."""
     to = moved.bridge if made else moved.interface
     yield f"{moved.interface} is {'a port' if made else 'no longer a port'} of {moved.bridge}"
+    if moved.table:
+        drops = "drops" if made else "no longer drops"
+        yield f"nftables table inet {moved.table} {drops} what the kernel receives at {moved.interface} as well"
     yield f"addresses of {to}: {', '.join(each.split()[0] for each in moved.addresses) or 'none'}"
     if made:
         yield (

@@ -418,6 +418,29 @@ def test_links_that_are_to_have_queues_have_jobs_for_that() -> None:
     assert cluster_nodes.applications(request(plain, queued)) == 3
 
 
+@pytest.mark.parametrize("options", [QUICK, Options()])
+def test_nodes_ping_in_the_runs_whose_round_trips_are_shown_alone(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def popen(command: list[str], **_: object) -> None:
+        raise LabError(" ".join(command))
+
+    monkeypatch.setattr("experiments.cluster.subprocess.Popen", popen)
+    plain, shown = Run("plain", (None,), 2), Run("shown", (None,), 2, pinged=True)
+    request = Request(4, 40.0, True, 1, 1, 1, (plain, shown), 1.0)
+    with cluster.pinged(request, plain) as round_trip:
+        pass
+    assert round_trip() == 0.0
+    with pytest.raises(LabError, match="ping"), cluster.pinged(request, shown):
+        pass
+    asked = {one.name for one in qos_applications.runs(options) if one.pinged}
+    for name in qos_applications.accompanied(options):
+        for noise in qos_applications.noises(name, options):
+            shown_of = {f"{name}, {kind}, noise {noise}" for kind in ("reserved", "free", "reserved elsewhere")}
+            assert asked >= {f"{name}, reserved, noise 0", *shown_of}
+    assert not any("floor" in each or each.endswith("free, noise 0") or "light" in each for each in asked)
+
+
 def test_pings_are_read_as_they_are_printed() -> None:
     printed = "\n5 packets transmitted, 5 received, 0% packet loss, time 803ms\n"
     assert cluster.mean_round_trip(f"{printed}rtt min/avg/max/mdev = 0.052/1.275/3.501/0.9 ms\n") == 1.275

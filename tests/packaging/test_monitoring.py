@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 RULES: dict[str, Any] = yaml.safe_load((ROOT / "etc/prometheus/lark.rules.yml").read_text())
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "etc/grafana/lark.json").read_text())
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+# The page of what was tried.
+PACKAGES = "docs/how-to/packages.md"
 FUNCTIONS = {
     "rate",
     "increase",
@@ -343,6 +345,14 @@ def test_compose_gives_both_what_they_read() -> None:
     source = yaml.safe_load((ROOT / "etc/grafana/provisioning/datasources/prometheus.yaml").read_text())
     assert [(each["type"], each["isDefault"]) for each in source["datasources"]] == [("prometheus", True)]
     assert any(volume.endswith("dashboards/lark.json:ro") for volume in grafana["volumes"])
+
+
+def test_the_page_names_the_prometheus_of_the_compose_file_and_the_one_that_was_tried() -> None:
+    version = COMPOSE["services"]["prometheus"]["image"].rpartition(":v")[2]
+    page = (ROOT / "docs/how-to/monitoring.md").read_text("utf-8")
+    (tried,) = re.findall(r"made of Debian packages: .*Prometheus ([0-9.]+),", (ROOT / PACKAGES).read_text("utf-8"))
+    assert f"the image of {version};" in page
+    assert f"Debian's {tried} in its place" in page
 
 
 def test_no_series_grows_with_jobs_users_or_addresses(tmp_path: Path) -> None:

@@ -131,6 +131,10 @@ def test_a_job_that_is_blocked_is_not_shown_as_well(reader: Reader, site: Site) 
     row = page.get_by_role("row", name=re.compile("mallory")).filter(has_text="worker1")
     expect(row.locator(".state")).to_have_text("blocked")
     expect(row.locator(".state")).to_have_class(re.compile("bad"))
+    page.get_by_label("State").select_option("Blocked")
+    # Without the one that waits.
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr .state")).to_have_text("blocked")
     reader.go(f"#/jobs/{job['id']}")
     expect(page.locator(".title .state")).to_have_text("blocked")
 

@@ -406,6 +406,8 @@ def test_the_one_field_finds_jobs_addresses_users_hosts_and_switches(reader: Rea
         # A host that has had no job has its switch all the same.
         ("worker3.example", "Switch worker3"),
         ("core1", "Switch core1"),
+        ("Core1", "Switch core1"),
+        ("WORKER1", "Switch worker1"),
         (f"{CORE:016x}", "Switch core1"),
         ("group_cms", "Group group_cms"),
         ("group_atlas", "Group group_atlas"),

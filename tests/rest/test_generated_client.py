@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shlex
 import subprocess
 import sys
 import urllib.request
@@ -18,6 +19,7 @@ from fake_switch.switch import FakeNetwork
 from lark_controller.rest.tokens import Scope
 from tests.fixtures.browser import POLICY, Site
 
+PAGE = Path(__file__).parents[2] / "docs/reference/rest.md"
 METHODS = {"get", "put", "post", "patch", "delete"}
 
 
@@ -58,13 +60,13 @@ class Generated:
 @pytest.fixture(scope="module")
 def generated(site: Site, document: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generated]:
     directory = tmp_path_factory.mktemp("generated")
-    written, config = directory / "openapi.json", directory / "config.yaml"
-    written.write_text(json.dumps(document))
-    config.write_text("post_hooks: []\n")
+    directory.joinpath("openapi.json").write_text(json.dumps(document))
+    # The command of the page, without its formatting of what it makes.
+    directory.joinpath("config.yaml").write_text("post_hooks: []\n")
+    (command,) = re.findall(r"^    openapi-python-client (generate .+)$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
     program = Path(sys.executable).with_name("openapi-python-client")
-    command = [program, "generate", "--path", written, "--config", config, "--output-path", directory / "lark_api"]
-    whole = [*map(str, command), "--meta", "none"]
-    done = subprocess.run(whole, capture_output=True, text=True, check=True, timeout=120)
+    whole = [str(program), *shlex.split(command), "--config", "config.yaml"]
+    done = subprocess.run(whole, cwd=directory, capture_output=True, text=True, check=True, timeout=120)
     sys.path.insert(0, str(directory))
     yield Generated(directory / "lark_api", site, done.stdout + done.stderr)
     sys.path.remove(str(directory))

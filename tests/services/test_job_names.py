@@ -15,7 +15,7 @@ from lark_controller.jobs.job import Job, JobState
 from lark_controller.services.job_names import ACCEPTED, JobNames, names_of
 from lark_controller.store import Store
 from lark_controller.store.queries import Called
-from tests.fixtures.controllers import an_edge, connect, post, running
+from tests.fixtures.controllers import an_edge, connect, post, running, until
 from tests.fixtures.databases import NOW, a_run, sqlite_with_tables
 
 # No two runs share an address or a slot.
@@ -42,7 +42,7 @@ def ended(store: Store, job: Job) -> Job:
 
 
 def names(store: Store) -> JobNames:
-    return JobNames(store.runs, lambda job_id: None)
+    return JobNames(store.runs, lambda job_id: None, lambda number: False)
 
 
 def test_every_name_of_a_job_leads_to_it(store: Store) -> None:
@@ -144,7 +144,8 @@ def test_a_live_job_comes_before_those_that_have_ended(store: Store) -> None:
     ended(store, registered(store, "submit2", started=2000, node=1))
     assert names(store).id_of("103.0") == live.id
     # An older run that the loop has ended, and the store not yet.
-    gone = JobNames(store.runs, lambda job_id: replace(live, state=JobState.REFUSED) if job_id == live.id else None)
+    refused = replace(live, state=JobState.REFUSED)
+    gone = JobNames(store.runs, lambda job_id: refused if job_id == live.id else None, lambda number: False)
     with pytest.raises(NotFoundError):
         gone.id_of("submit3#103.0")
     assert gone.id_of("103.0") == live.id
@@ -196,3 +197,19 @@ def test_jobs_that_are_shown_together_have_their_access_point_where_two_share_a_
     other = Called("c" * 16, 8, 0, "submit1#8.0#1")
     assert names_of([one, other]) == {one.id: "7.0", other.id: "8.0"}
     assert names_of([one, two, other]) == {one.id: "submit1#7.0", two.id: "submit2#7.0", other.id: "8.0"}
+
+
+def test_jobs_that_may_be_meant_have_the_words_that_their_pages_have(tmp_path: Path, network: FakeNetwork) -> None:
+    """One without a network was called enforced, and so was one that is blocked."""
+    policy = "version: 1\nnetworks: {jobs: [10.64.0.0/16]}\npolicies: [{block: {when: 'Owner == \"mallory\"'}}]\n"
+    with running(tmp_path, policy) as controller:
+        connect(network, controller, an_edge())
+        post(controller, 1, global_id="submit1#103.0#1")
+        post(controller, 2, "mallory", global_id="submit2#103.0#1")
+        post(controller, 3, "mallory", global_id="submit3#103.0#1", more='LarkNetworkType = "none"', port=None)
+        until(lambda: controller.jobs.counts().enforced == 2 and controller.jobs.counts().no_network == 1)
+        with pytest.raises(AmbiguousError, match=r"submit3#103.0 on slot3@worker1 \(no network, id ") as caught:
+            controller.jobs.named("103.0")
+        assert {each.name: each.state for each in caught.value.candidates} == {
+            "submit1#103.0": "enforced", "submit2#103.0": "blocked", "submit3#103.0": "no network",
+        }  # fmt: skip

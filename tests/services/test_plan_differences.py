@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from lark_common.runs import NetworkType
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.services.plan_differences import Differences
+from tests.fixtures.databases import a_run
 from tests.flows.test_desired import facts_of
 
 FRAME = """\
@@ -18,11 +22,12 @@ DROP = "wan: {action: drop, except: [192.0.2.1]}"
 OTHERS = "wan: {when: 'Owner == \"nobody\"', action: drop}"
 
 
-def differences(old: str, new: str, owner: str = "alice") -> list[str]:
+def differences(old: str, new: str, owner: str = "alice", **asked: Any) -> list[str]:
     """The sentences for a job of group cms, whose policies have these lines."""
     policies = [load(f"{FRAME}{text}\n") for text in (old, new)]
     facts = facts_of(owner, "cms", True, True)
-    return list(Differences(*policies).of(*(Decider(policy).decide(facts) for policy in policies)))
+    job = a_run(owner=owner, facts=facts, **asked)
+    return list(Differences(*policies).of(job, *(Decider(policy).decide(facts) for policy in policies)))
 
 
 @pytest.mark.parametrize(
@@ -75,3 +80,31 @@ def test_what_its_group_is_given_is_a_difference(old: str, new: str, said: list[
     others = "other: {when: 'Owner == \"nobody\"', ceiling: 9}"
     assert differences(f"groups: {{cms: {{{old}}}}}", f"groups: {{cms: {{{new}}}, {others}}}") == said
     assert differences(f"groups: {{other: {{{old}}}}}", f"groups: {{other: {{{new}}}}}") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "asked", "said"),
+    [
+        ("", "mode: guarantee", None, ""),
+        ("mode: guarantee", "mode: guarantee, maximum: 50Mbit", None, ""),
+        ("mode: guarantee", "mode: cap", 0.0, ""),
+        ("mode: guarantee, maximum: 50Mbit", "mode: guarantee, maximum: 60Mbit", 10.0, ""),
+        ("mode: guarantee, default: 5Mbit", "mode: guarantee, default: 6Mbit", 10.0, ""),
+        ("", "mode: guarantee", 10.0, "not enforced becomes guarantee"),
+        ("mode: guarantee", "mode: cap", 10.0, "guarantee becomes cap"),
+        ("mode: guarantee", "mode: guarantee, ceiling: 50Mbit", 10.0, "guarantee becomes guarantee (ceiling 50 Mb/s)"),
+        ("mode: guarantee, maximum: 50Mbit", "mode: guarantee, maximum: 60Mbit", 55.0,
+         "guarantee (maximum 50 Mb/s) becomes guarantee (maximum 60 Mb/s)"),
+        ("mode: cap", "mode: cap, default: 5Mbit", None, "cap becomes cap (default 5 Mb/s)"),
+    ],
+)  # fmt: skip
+def test_bandwidth_is_a_difference_to_jobs_whose_rates_change(
+    old: str, new: str, asked: float | None, said: str
+) -> None:
+    """A guarantee of nothing that becomes another one of nothing is none, and a job without a network has none."""
+
+    def rule(text: str) -> str:
+        return f"policies: [{{bandwidth: {{{text}}}}}]" if text else ""
+
+    assert differences(rule(old), rule(new), bandwidth=asked) == ([f"bandwidth {said}"] if said else [])
+    assert differences(rule(old), rule(new), bandwidth=asked, network_type=NetworkType.NONE) == []

@@ -218,7 +218,7 @@ def test_a_worker_whose_ports_are_no_uplinks_is_cut_off_and_that_is_said(tmp_pat
 
 def test_a_plan_says_what_becomes_of_a_jobs_bandwidth_and_its_accounts(tmp_path: Path, network: FakeNetwork) -> None:
     with running(tmp_path) as controller:
-        post(controller, 1, "alice")
+        post(controller, 1, "alice", attributes="RequestBandwidth = 10")
         capped = POLICY + "  - bandwidth: {mode: cap}\n"
         told = controller.policy.plan(capped + "accounting: none\n").effects
         assert [each.changes for each in told] == [

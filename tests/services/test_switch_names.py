@@ -132,3 +132,25 @@ def edge(site: Site, name: str) -> Json:
     (found,) = [each for each in site.lark.get("/v1/map")["edges"] if each["name"] == name]
     assert isinstance(found, dict)
     return found
+
+
+def test_a_declared_switch_is_found_in_any_case(site: Site) -> None:
+    found = [status(site, word) for word in ("core1", "Core1", "CORE1", "Worker1")]
+    assert [each["name"] for each in found] == ["core1", "core1", "core1", "worker1"]
+    # Names may differ in nothing else; then each is its own, and another one is neither.
+    other = '  Core1: {datapath: "00000000000000c9", role: core, ports: {lan: 1, wan: 2}}\n'
+    site.lark.service.controller.policy.put(POLICY.replace("  core1: {", f"{other}  core1: {{", 1), "test")
+    for word, datapath in (("core1", 0xC0), ("Core1", 0xC9)):
+        assert status(site, word)["datapath"] == f"{datapath:016x}"
+    answer = site.lark.request("GET", "/v1/switches/CORE1")
+    named = "2 switches are called CORE1, by their names or hosts: 00000000000000c9, 00000000000000c0; accepted: "
+    assert (answer.status, answer.body["detail"]) == (404, f"{named}one of these")
+
+
+def test_an_owner_is_found_in_its_own_case_alone(site: Site) -> None:
+    """BOB is another account than bob; the condition of a policy's rule, a ClassAd expression, holds for both."""
+    for number, owner in enumerate(("bob", "BOB"), 50):
+        assert site.lark.post(site.ads(owner, WORKER2, number=number), 5.0).status == 201
+    for owner in ("bob", "BOB"):
+        assert [each["owner"] for each in site.lark.get(f"/v1/jobs?owner={owner}")["jobs"]] == [owner]
+    assert site.lark.get("/v1/jobs?owner=Bob")["jobs"] == []

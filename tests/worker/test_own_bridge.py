@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +17,7 @@ from lab.openvswitch import OpenVSwitch
 from lab.run import run
 from lark_worker import cli
 from lark_worker.errors import NetworkError
+from lark_worker.network import commands
 from lark_worker.network.own_bridge import OwnBridge
 
 pytestmark = pytest.mark.ovs
@@ -29,6 +34,7 @@ class Machine:
     def __init__(self, net: Net, folder: Path) -> None:
         self.net, self.state = net, folder
         self.bridge = net.name("q")
+        self.table = f"lark_bridge_{self.bridge}"
         addresses = (f"{ROUTER}/24", f"{ROUTER6}/64", f"{BEYOND}/32")
         self.router = net.host("router", addresses=addresses)
         self.card = self.router.port
@@ -58,6 +64,26 @@ class Machine:
             routes |= {f"{each['dst']} {each['gateway']}" for each in found if "gateway" in each}
         return addresses, routes
 
+    def is_filtered(self) -> bool:
+        return run(["nft", "list", "table", "inet", self.table], check=False).returncode == 0
+
+    def received(self, address: str) -> list[bytes]:
+        """What a socket of this namespace has of three datagrams that the router sends to the worker's address."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as listening:
+            listening.bind((address, 0))
+            listening.settimeout(1.0)
+            send = (
+                f"import socket; s = socket.socket(socket.{family.name}, socket.SOCK_DGRAM); "
+                f"[s.sendto(bytes([n]), ({address!r}, {listening.getsockname()[1]})) for n in range(3)]"
+            )
+            self.net.exec(self.router, [sys.executable, "-c", send])
+            found: list[bytes] = []
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    found.append(listening.recv(100))
+        return sorted(found)
+
     def bridges(self, ovs: OpenVSwitch) -> OwnBridge:
         return OwnBridge(self.state, f"unix:{ovs.database_socket}")
 
@@ -73,6 +99,7 @@ def machine(net: Net, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
         made = Machine(net, Path(folder))
         yield made
         run(["ip", "link", "del", made.bridge], check=False)
+        run(["nft", "delete", "table", "inet", made.table], check=False)
 
 
 @pytest.mark.parametrize("kind", ["linux", "ovs-userspace"])
@@ -133,6 +160,67 @@ def test_open_vswitchs_bridge_outlives_a_restart_and_gets_the_addresses_again(
     bridges.undo(machine.bridge)
     assert machine.device(machine.card) == WHOLE
     assert machine.reaches()
+
+
+@pytest.fixture
+def no_rp_filter(machine: Machine) -> Iterator[None]:
+    """Has the kernel take packets at an interface without addresses; with IPv6 it does so always."""
+    for_all = Path("/proc/sys/net/ipv4/conf/all/rp_filter")
+    before = for_all.read_text()
+    for_all.write_text("0")
+    Path("/proc/sys/net/ipv4/conf", machine.card, "rp_filter").write_text("0")
+    yield
+    for_all.write_text(before)
+
+
+@pytest.mark.usefixtures("no_rp_filter")
+def test_in_user_space_the_worker_receives_each_packet_once(ovs: OpenVSwitch, machine: Machine) -> None:
+    bridges = machine.bridges(ovs)
+
+    def once() -> bool:
+        for address in (each.partition("/")[0] for each in OWN):
+            said = machine.net.exec(machine.router, ["ping", "-n", "-c3", "-i0.2", "-W2", address]).stdout
+            assert "3 received" in said
+            found = machine.received(address)
+            assert set(found) == {b"\0", b"\1", b"\2"}
+            if "duplicates" in said or len(found) > 3:
+                return False
+        return True
+
+    for _ in range(2):
+        moved = bridges.make(machine.bridge, machine.card, "ovs-userspace")
+        assert (moved.table, machine.is_filtered(), once()) == (machine.table, True, True)
+    # A restart takes it along; an earlier version knew of none.
+    run(["nft", "delete", "table", "inet", machine.table])
+    assert not once()
+    noted = machine.state / "bridges" / f"{machine.bridge}.json"
+    noted.write_text(
+        json.dumps({name: each for name, each in json.loads(noted.read_text()).items() if name != "table"})
+    )
+    bridges.make(machine.bridge, machine.card, "ovs-userspace")
+    assert (machine.is_filtered(), once()) == (True, True)
+    bridges.undo(machine.bridge)
+    assert (machine.is_filtered(), once()) == (False, True)
+
+
+def test_without_nft_no_bridge_is_made_in_user_space(
+    ovs: OpenVSwitch, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The programs that the command starts are looked for in the same places as its own."""
+    bridges = machine.bridges(ovs)
+    for name in ("ip", "ovs-vsctl", "ping"):
+        tmp_path.joinpath(name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setitem(commands._PATH, "PATH", str(tmp_path))
+    with pytest.raises(
+        NetworkError, match=r"needs nftables, or this worker receives pings and UDP twice: nft: .*No such"
+    ):
+        bridges.make(machine.bridge, machine.card, "ovs-userspace")
+    assert machine.device(machine.card) == WHOLE
+    assert machine.bridge not in ovs.bridges()
+    assert not (machine.state / "bridges").exists()
+    # The kernel's bridge needs none.
+    bridges.make(machine.bridge, machine.card, "linux")
+    bridges.undo(machine.bridge)
 
 
 # Settings that sites have beside one address and one router: a peer, labels, lifetimes, several routers, tables.

@@ -41,7 +41,7 @@ export async function find(text) {
   if (JOB.test(text)) return called(text);
   const one = await known(["switches", text]);
   // A host's name means its jobs where it has had any: they are more than what is at its switch now.
-  const byHost = one && one.name !== text && one.host.split(".")[0].toLowerCase() === text.split(".")[0].toLowerCase();
+  const byHost = one && one.name.toLowerCase() !== text.toLowerCase() && one.host.split(".")[0].toLowerCase() === text.split(".")[0].toLowerCase();
   if (one && !byHost) return to("switches", one.datapath);
   for (const [filter, place] of [
     ["owner", () => to("users", text)],

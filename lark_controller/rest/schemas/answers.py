@@ -77,7 +77,7 @@ class CandidateSchema(Schema):
     name = a_text("CLUSTER.PROC with the access point in front")
     global_job_id = a_text("Its GlobalJobId")
     slot = a_text("Its slot")
-    state = a_text("Its state")
+    state = a_text("Its state; of one that is enforced blocked or no network, where it is shown so")
 
 
 class ParameterErrorSchema(Schema):

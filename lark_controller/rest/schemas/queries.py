@@ -7,6 +7,7 @@ import re
 from marshmallow import Schema, ValidationError, fields, validate
 
 from lark_common.runs import EndedBy, number_in_word
+from lark_controller.api.jobs import BLOCKED
 from lark_controller.jobs.job import JobState
 from lark_controller.rest.schemas.members import meta
 
@@ -130,8 +131,11 @@ class JobQuery(PageQuery):
     )
     state = fields.String(
         load_default="live",
-        validate=validate.OneOf([*(str(state) for state in JobState), "live", "any"]),
-        metadata=meta("A state; live is all but ended and refused"),
+        validate=validate.OneOf([*(str(state) for state in JobState), BLOCKED, "live", "any"]),
+        metadata=meta(
+            "A state; live is all but ended and refused, and blocked are those enforced of which nothing passes by a "
+            "rule of the policy"
+        ),
     )
     order = fields.String(
         load_default="oldest",

@@ -6,7 +6,7 @@ import { moment, rate } from "../format.js";
 import { framed, groupLink, jobLink, jobNames, jobState, linked, state, table, to, userLink } from "../parts.js";
 
 const PAGE = 50;
-const STATES = [["live", "Live"], ["enforced", "Enforced"], ["registering", "Registering"], ["pending", "Pending"], ["quarantined", "Quarantined"],
+const STATES = [["live", "Live"], ["enforced", "Enforced"], ["blocked", "Blocked"], ["registering", "Registering"], ["pending", "Pending"], ["quarantined", "Quarantined"],
   ["refused", "Refused"], ["ended", "Ended"], ["any", "Any"]];
 const COLUMNS = {
   job: { head: "Job", cell: (job, names) => jobLink(job.id, names.get(job.id)) },
