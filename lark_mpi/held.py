@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from lark_mpi.errors import AwayError, ReservationError
+from lark_mpi.errors import AwayError, NoRoomError, ReservationError
 from lark_mpi.service import (
     AGAIN,
     AWAY,
@@ -27,6 +27,7 @@ from lark_mpi.service import (
     Answer,
     ask,
     is_id,
+    number,
     printable,
     reason,
 )
@@ -267,6 +268,8 @@ class Flows:
         with self._turn(job):
             if answers:
                 try:
+                if (free := _free(document, rate)) is not None:
+                    raise NoRoomError(reason(answer), job, rate, free)
                     terms = self._terms(rate, steady)
                     answer = ask("PATCH", _target(flow), terms, patience=RENEWAL_PATIENCE, seconds=seconds)
                     answers = answer[0] != AWAY
@@ -328,6 +331,23 @@ class _Renewal:
                 thread = threading.Thread(target=self._run, name="lark_mpi", daemon=True)
                 thread.start()
                 # One that could not be started is tried again by the next one who asks.
+def _free(document: Mapping[str, Any], rate: float) -> float | None:
+    """What is free for a share of which all of the rate was refused, in Mb/s; None where it is not for want of room.
+
+    A link is asked for with the sum of a flow's shares: what it lacks of that, it lacks of this one.
+    """
+    links = document.get("links")
+    lacks = []
+    for link in links if isinstance(links, list) else ():
+        asked, most = (
+            (number(link.get(name)) for name in ("asked", "available")) if isinstance(link, dict) else (None,) * 2
+        )
+        if asked is None or most is None:
+            return None
+        lacks.append(asked - most)
+    return max(rate - max(lacks), 0.0) if lacks else None
+
+
                 self._thread = thread
                 atexit.register(self.release)
             self._lock.notify()

@@ -30,6 +30,19 @@ static int note_away(reservation *of, int asked, const answer *found) {
     return asked;
 }
 
+/* The Mb/s that the links lack which have no room, by the problem of a service; 0 for another problem. A link is asked for
+ * with the sum of a flow's shares: what it lacks of that, it lacks of this one. */
+static double lacking(const answer *of) {
+    double most = 0, asked, available;
+    json list, each;
+    if (!member_list(of->body, "links", &list)) return 0;
+    while (element(&list, &each)) {
+        if (!member_number(each, "asked", &asked) || !member_number(each, "available", &available)) return 0;
+        if (asked - available > most) most = asked - available;
+    }
+    return most;
+}
+
 /* Sets a flow's rate, or makes one where there is none; with `anew` also where it is over, and with more patience. */
 static int take(reservation *of, int job, long long kbps, int steady, int anew, char *reason) {
     char target[96], body[256];
@@ -53,7 +66,11 @@ static int take(reservation *of, int job, long long kbps, int steady, int anew, 
     if (good) {
         made = (flow){.kbps = kbps, .steady = steady};
         good = (found.status == 200 || found.status == 201) && member_text(found.body, "id", made.id, ID) && is_id(made.id);
-        if (!good) say(&found, reason);
+        if (!good) {
+            say(&found, reason);
+            of->lacks = lacking(&found);
+            of->short_of = job;
+        }
         forget(&found);
     }
     end_change(of, job, good ? &made : NULL);
@@ -141,6 +158,7 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     of->away = 0;
     /* Where nobody answers, a request for no more is not refused. */
     if (!look_for(of, wanted, more ? PATIENCE : RENEWAL_PATIENCE, more ? reason : ignored) && more) return 0;
+    of->lacks = 0;
     int last = last_of_more(of, wanted);
     /* First: where the service takes its time, one is to be renewed before the last one is there. */
     if (!enlist(of)) {

@@ -17,6 +17,8 @@ typedef struct reservation {
     int makes, jobs, own, steady;
     int away; /* nobody has answered what was asked last for this change: what it gives back waits for no long answer */
     char version[VERSION]; /* of the paths as they were read last */
+    double lacks; /* Mb/s that the network had too little for the flow that was refused last; 0: that was for another reason */
+    int short_of; /* the job that this flow goes to */
     place *places; /* of each job */
     flow *flows, *before;
     int readers, over; /* threads that read it, of which the last one frees it once it is over */
