@@ -114,6 +114,7 @@ class Reservation:
     def paths(self) -> tuple[Path, ...]:
         """Read what is promised to this communicator from this rank's job, and free beside it. Raises
         ReservationError."""
+        self._flows.check(self._flows.made())
         return self._paths("", 0.0)
 
     def changed(self, timeout: float) -> bool:
@@ -228,9 +229,9 @@ class Reservation:
         try:
             if makes:
                 self._flows.prepare(wanted)
-        except Exception as error:  # whatever it is, such as a thread that cannot be started: the other ranks wait
         except NoRoomError as error:
             refused = self._no_room(error, sent)
+        except Exception as error:  # whatever it is, such as a thread that cannot be started: the other ranks wait
             refused = str(error) or type(error).__name__
         self.reason = _first(comm, refused)
         if self.reason:
@@ -242,7 +243,6 @@ class Reservation:
         told = comm.allgather((self._place, self._flows.made() if makes else None))
         self._told = next((flows for place, flows in told if place == self._place and flows and not makes), {})
 
-    def _release(self) -> None:
     def _no_room(self, error: NoRoomError, sent: Mapping[str, float]) -> str:
         """A refusal with what this job asked for, and could have, as the application counts it: the rest of it has the
         rates of links."""
@@ -254,6 +254,7 @@ class Reservation:
             f"and {int(free)} could be had: {error}"
         )[:MAX_REASON]
 
+    def _release(self) -> None:
         self._over = True
         self._flows.release()
         self._told = {}

@@ -49,6 +49,7 @@ static int take(reservation *of, int job, long long kbps, int steady, int anew, 
     answer found;
     double seconds = anew ? SECONDS : for_answer(of), patience = anew ? PATIENCE : RENEWAL_PATIENCE;
     flow made = begin_change(of, job);
+    double until = now() + (double)(long long)of->lease;
     int is_new = !made.id[0] || made.lost[0], good = 1;
     int length = terms(body, sizeof body, kbps, of->lease, steady) - 1;
     if (!is_new) {
@@ -64,7 +65,7 @@ static int take(reservation *of, int job, long long kbps, int steady, int anew, 
         good = note_away(of, ask("POST", "/v1/reservations", body, 0, seconds, patience, &found, reason), &found);
     }
     if (good) {
-        made = (flow){.kbps = kbps, .steady = steady};
+        made = (flow){.kbps = kbps, .steady = steady, .until = until};
         good = (found.status == 200 || found.status == 201) && member_text(found.body, "id", made.id, ID) && is_id(made.id);
         if (!good) {
             say(&found, reason);
@@ -136,6 +137,7 @@ static int look_for(reservation *of, const long long *wanted, double patience, c
         }
     }
     forget(&found);
+    check(of);
     return good;
 }
 
@@ -156,9 +158,9 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     char ignored[TEXT];
     int more = last_of_more(of, wanted) >= 0;
     of->away = 0;
+    of->lacks = 0;
     /* Where nobody answers, a request for no more is not refused. */
     if (!look_for(of, wanted, more ? PATIENCE : RENEWAL_PATIENCE, more ? reason : ignored) && more) return 0;
-    of->lacks = 0;
     int last = last_of_more(of, wanted);
     /* First: where the service takes its time, one is to be renewed before the last one is there. */
     if (!enlist(of)) {
