@@ -20,7 +20,7 @@ from urllib.parse import quote
 from mpi4py import MPI
 
 from lark_mpi.errors import AwayError, NoRoomError, ReservationError
-from lark_mpi.held import LEASE, LONGEST_LEASE, SHARE, SHORTEST_LEASE, Flow, Flows
+from lark_mpi.held import LEASE, LONGEST_LEASE, SHARE, SHORTEST_LEASE, Flow, Flows, release_all
 from lark_mpi.patterns import (
     MTU,
     Pattern,
@@ -266,6 +266,12 @@ def _gone(_comm: MPI.Comm, _keyval: int, reservation: object) -> None:
         reservation._release()
 
 
+def _ends(_comm: MPI.Comm, _keyval: int, _value: object) -> None:
+    """MPI's delete callback of MPI_COMM_SELF's attribute, which MPI_Finalize deletes first: it need not delete those of
+    communicators that are not freed, and the program may go on for hours."""
+    release_all()
+
+
 _making: Final = threading.Lock()
 _made: list[int] = []
 
@@ -277,7 +283,9 @@ def key() -> int:
     with _making:
         if not _made:
             # Without a copy callback, a duplicate of a communicator has no reservation.
-            _made.append(MPI.Comm.Create_keyval(delete_fn=_gone))
+            made = MPI.Comm.Create_keyval(delete_fn=_gone)
+            MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_ends), True)
+            _made.append(made)
     return _made[0]
 
 

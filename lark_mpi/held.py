@@ -413,3 +413,8 @@ class _Renewal:
 
 
 _renewal = _Renewal()
+
+
+def release_all() -> None:
+    """Release everything that the process holds."""
+    _renewal.release()

@@ -109,7 +109,7 @@ def built(mpi: str) -> Path:
     subprocess.run([*make, "install"], check=True)
     strict = [f"mpicc.{mpi}", "-std=gnu11", "-pthread", "-Wall", "-Wextra", "-Werror", *flags.split()]
     library = [f"-I{folder}/include", f"-L{folder}/lib", "-llark_mpi", f"-Wl,-rpath,{folder}/lib"]
-    for name in ("exchange", "suspended"):
+    for name in ("exchange", "suspended", "attributes"):
         subprocess.run([*strict, "-o", folder / name, PROGRAMS / f"{name}.c", *library], check=True)
     for name in ("answers", "away", "held", "places"):
         subprocess.run([*strict, "-o", folder / name, PROGRAMS / f"{name}.c", f"-I{SOURCE}"], check=True)
