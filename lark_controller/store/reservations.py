@@ -443,7 +443,7 @@ def _check_room(
 
 
 def _of_cluster(connection: Connection, job_id: str | None, but: int | None) -> ChannelRates:
-    """What live jobs of a job's cluster hold, ``but`` for the reservation of that number."""
+    """The rates that live jobs of a job's cluster hold, ``but`` for the reservation of that number."""
     columns = (runs.c.cluster, runs.c.owner, runs.c.global_job_id)
     job = connection.execute(select(*columns).where(runs.c.id == job_id)).one_or_none()
     if job is None:
