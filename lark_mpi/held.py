@@ -332,7 +332,7 @@ def _answered(answer: Answer) -> Answer:
 
 
 def _free(document: Mapping[str, Any], rate: float) -> float | None:
-    """What is free for a share of which all of the rate was refused, in Mb/s; None where it is not for want of room.
+    """The rate in Mb/s that is free for a share which was refused; None where it is not for want of room.
 
     A link is asked for with the sum of a flow's shares: what it lacks of that, it lacks of this one.
     """
