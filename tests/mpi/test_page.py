@@ -60,8 +60,8 @@ def test_the_ring_of_the_page_runs(language: str) -> None:
         standin.capacity = 1.0
         refused = run("mpich", folder, standin.sockets, command)
         standin.close()
-        said = "1000000 bytes a second to two are asked (8.365 Mb/s with headers), and 119550 could be had: link access:one"
-        assert refused.output.startswith(f"without a reservation: rank 0: {said}"), refused.output
+        said = "1000000 bytes a second to two are asked (8.365 Mb/s with headers), and 119550 could be had: "
+        assert refused.output.startswith(f"without a reservation: rank 0: {said}link access:one"), refused.output
         assert standin.rates() == {}
 
 
