@@ -86,7 +86,8 @@ class Shortage:
     """A link that has no room. Rates are Mb/s; ``asked`` would have come on top of ``reserved``.
 
     ``source`` and ``target`` are the direction of a full-duplex link that is short; both are ``""`` where both
-    directions share the link.
+    directions share the link. ``held``: the part of ``asked`` that the same reservation has already. ``own``: the part
+    of ``reserved`` that jobs of the same cluster hold by other reservations.
     """
 
     link: str
@@ -95,17 +96,30 @@ class Shortage:
     capacity: float
     reserved: float
     asked: float
+    held: float = 0.0
+    own: float = 0.0
 
     @property
     def available(self) -> float:
-        """The link's remaining capacity, Mb/s; less than 0 where the policy made it smaller than the reserved."""
+        """The most that the reservation could have of the link, Mb/s; less than 0 where the policy made it smaller than
+        the reserved."""
         return round(self.capacity - self.reserved, 3)
+
+    @property
+    def channel(self) -> str:
+        """The name under which reservations on it are counted."""
+        return f"{self.link} {self.source}>{self.target}" if self.source else self.link
 
     def __str__(self) -> str:
         way = f" ({self.source} to {self.target})" if self.source else " (both directions)"
+        left = max(0.0, round(self.available - self.held, 3))
+        already = f" in all, {self.held:g} of them held already" if self.held else ""
+        others = round(self.reserved - self.own, 3)
+        holders = [f"others hold {others:g}"] if others > 0 else []
+        holders += [f"jobs of the same cluster hold {self.own:g} besides"] if self.own else []
         return (
-            f"link {self.link}{way} has {max(0.0, self.available):g} of {self.capacity:g} Mb/s left, "
-            f"and {self.asked:g} are asked"
+            f"link {self.link}{way} has {left:g} of {self.capacity:g} Mb/s left, and {self.asked:g} are asked{already}"
+            + (f" ({', '.join(holders)})" if holders else "")
         )
 
 

@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 from mpi4py import MPI
 
-from lark_mpi.errors import AwayError, ReservationError
-from lark_mpi.held import LEASE, LONGEST_LEASE, SHARE, SHORTEST_LEASE, Flow, Flows
+from lark_mpi.errors import AwayError, NoRoomError, ReservationError
+from lark_mpi.held import LEASE, LONGEST_LEASE, SHARE, SHORTEST_LEASE, Flow, Flows, release_all
 from lark_mpi.patterns import (
     MTU,
     Pattern,
@@ -35,7 +35,7 @@ from lark_mpi.patterns import (
     uses_ipv6,
     within,
 )
-from lark_mpi.service import AWAY, BUSY, PATIENCE, ask, is_id, path, printable, reason
+from lark_mpi.service import AWAY, BUSY, MAX_REASON, PATIENCE, ask, is_id, number, path, printable, reason
 
 # Linux's numbers; Python has no names for them.
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -52,8 +52,6 @@ SLOWEST_PACE: Final = 16.0
 NO_WISH: Final = "the attribute's value is a lark_mpi.Wish"
 # Letters of what is not accepted, such as a list with a rate for each rank.
 SHOWN: Final = 80
-# Numbers of answers are less.
-_LARGEST: Final = 1e300
 
 
 class _BusyError(ReservationError):
@@ -116,6 +114,7 @@ class Reservation:
     def paths(self) -> tuple[Path, ...]:
         """Read what is promised to this communicator from this rank's job, and free beside it. Raises
         ReservationError."""
+        self._flows.check(self._flows.made())
         return self._paths("", 0.0)
 
     def changed(self, timeout: float) -> bool:
@@ -204,11 +203,11 @@ class Reservation:
         if flow.lost or found is None:
             return Path(job, there.host, 0.0, None, flow.lost or f"the reservation {flow.id} is over")
         mtu, ipv6 = _mtu(there), uses_ipv6(here, there)
-        whole, left = _number(found.get("rate")), _number(found.get("free"))
+        whole, left = number(found.get("rate")), number(found.get("free"))
         # The reservation is the sum of its shares.
         promised = 0.0 if whole is None else min(flow.rate, whole)
         free = None if left is None else application_rate(max(left, 0.0), mtu, ipv6)
-        sent, total, age = (_number(found.get(name)) for name in ("delivered", "delivered_bytes", "age"))
+        sent, total, age = (number(found.get(name)) for name in ("delivered", "delivered_bytes", "age"))
         return Path(
             job,
             there.host,
@@ -220,13 +219,18 @@ class Reservation:
             pending=printable(found.get("pending")),
         )
 
-    def _agree(self, comm: MPI.Intracomm, wanted: Mapping[str, float], makes: bool, lease: float, steady: bool) -> None:
-        """Take what is wanted, on every job or on none."""
+    def _agree(self, comm: MPI.Intracomm, sent: Mapping[str, float], makes: bool, lease: float, steady: bool) -> None:
+        """Take what the ranks of this job send, bytes a second to each other job, on every job or on none."""
+        here, there = self._place, self._places
+        assert here is not None
+        wanted = {job: megabits(rate, _mtu(there[job]), uses_ipv6(here, there[job])) for job, rate in sent.items()}
         refused, before = "", (self._flows.lease, self._flows.steady)
         self._flows.lease, self._flows.steady = lease, steady
         try:
             if makes:
                 self._flows.prepare(wanted)
+        except NoRoomError as error:
+            refused = self._no_room(error, sent)
         except Exception as error:  # whatever it is, such as a thread that cannot be started: the other ranks wait
             refused = str(error) or type(error).__name__
         self.reason = _first(comm, refused)
@@ -238,6 +242,17 @@ class Reservation:
         self.admitted = not self.reason
         told = comm.allgather((self._place, self._flows.made() if makes else None))
         self._told = next((flows for place, flows in told if place == self._place and flows and not makes), {})
+
+    def _no_room(self, error: NoRoomError, sent: Mapping[str, float]) -> str:
+        """A refusal with what this job asked for, and could have, as the application counts it: the rest of it has the
+        rates of links."""
+        here, there = self._place, self._places[error.job]
+        assert here is not None
+        free = application_rate(error.free, _mtu(there), uses_ipv6(here, there))
+        return (
+            f"{sent[error.job]:.0f} bytes a second to {there.host} are asked ({error.rate:.3f} Mb/s with headers), "
+            f"and {int(free)} could be had: {error}"
+        )[:MAX_REASON]
 
     def _release(self) -> None:
         self._over = True
@@ -251,6 +266,12 @@ def _gone(_comm: MPI.Comm, _keyval: int, reservation: object) -> None:
         reservation._release()
 
 
+def _ends(_comm: MPI.Comm, _keyval: int, _value: object) -> None:
+    """MPI's delete callback of MPI_COMM_SELF's attribute, which MPI_Finalize deletes first: it need not delete those of
+    communicators that are not freed, and the program may go on for hours."""
+    release_all()
+
+
 _making: Final = threading.Lock()
 _made: list[int] = []
 
@@ -262,7 +283,9 @@ def key() -> int:
     with _making:
         if not _made:
             # Without a copy callback, a duplicate of a communicator has no reservation.
-            _made.append(MPI.Comm.Create_keyval(delete_fn=_gone))
+            made = MPI.Comm.Create_keyval(delete_fn=_gone)
+            MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_ends), True)
+            _made.append(made)
     return _made[0]
 
 
@@ -358,12 +381,8 @@ def _ask(comm: MPI.Intracomm, wish: object) -> Reservation:
     found._place = here
     sums = comm.allgather((here.job, to_jobs(sent, comm.rank, places)))
     makes = [place.job for place in places].index(here.job) == comm.rank
-    there = found._places
-    wanted = {
-        job: megabits(rate, _mtu(there[job]), uses_ipv6(here, there[job]))
-        for job, rate in together(each for job, each in sums if job == here.job).items()
-    }
-    found._agree(comm, wanted if makes else {}, makes, lease, steady)
+    total = together(each for job, each in sums if job == here.job)
+    found._agree(comm, total if makes else {}, makes, lease, steady)
     return found
 
 
@@ -447,13 +466,6 @@ def _own_place() -> Place:
     if status != 200 or not is_id(job) or not isinstance(host, str) or not isinstance(addresses, list):
         raise ReservationError(reason(answer))
     return Place(job, host, tuple(str(address) for address in addresses))
-
-
-def _number(value: object) -> float | None:
-    """A number of an answer; whole ones of hundreds of digits are none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
-        return None
-    return float(value)
 
 
 def _mtu(there: Place) -> int:

@@ -7,3 +7,11 @@ class ReservationError(Exception):
 
 class AwayError(ReservationError):
     """The worker service or its controller does not answer now."""
+
+
+class NoRoomError(ReservationError):
+    """A flow to ``job`` that was asked for at a ``rate``, of which the network has so much ``free`` for it, Mb/s."""
+
+    def __init__(self, sentence: str, job: str, rate: float, free: float) -> None:
+        super().__init__(sentence)
+        self.job, self.rate, self.free = job, rate, free

@@ -12,11 +12,11 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from lark_mpi.errors import AwayError, ReservationError
+from lark_mpi.errors import AwayError, NoRoomError, ReservationError
 from lark_mpi.service import (
     AGAIN,
     AWAY,
@@ -27,6 +27,7 @@ from lark_mpi.service import (
     Answer,
     ask,
     is_id,
+    number,
     printable,
     reason,
 )
@@ -41,6 +42,7 @@ SECONDS_FOR_EACH: Final = 1.0
 SHARE: Final = "s"
 # Numbers of shares, from 1 on.
 NUMBERS: Final = 999_999_999_999
+OK: Final = 200
 NOT_FOUND: Final = 404
 # Seconds to wait for the queues: while something stands in their way, and while they are being made.
 WAIT: Final = 10.0
@@ -59,12 +61,14 @@ BRIEFLY: Final = 2.0
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A reserved flow of this job: the controller's id, its rate in Mb/s. ``lost``: why it is not reserved any more.
-    ``steady``: the rate is the most as well."""
+    ``steady``: the rate is the most as well. ``until``: the end of its lease at the earliest, by the monotonic clock; a
+    renewal has put it off or not, and other shares of the flow hide that this one is over."""
 
     id: str
     rate: float
     lost: str = ""
     steady: bool = False
+    until: float = math.inf
 
 
 class Flows:
@@ -185,19 +189,37 @@ class Flows:
                 self._late.discard(job)
         return min(self._due, time.monotonic() + self.lease / AGAIN_IN_A_LEASE) if self._late else self._due
 
-    def _renew(self, job: str) -> bool:
-        """Renew a flow; False where nobody has answered."""
+    def check(self, jobs: Iterable[str]) -> None:
+        """Renew those of the flows now whose lease may be over: the process was suspended, and what it had may be
+        another's. Those of which nobody tells are as before."""
+        now = time.monotonic()
+        made = self.made()
+        for job in jobs:
+            if job in made and made[job].until <= now and not self._renew(job, overdue=True):
+                break
+
+    def _renew(self, job: str, overdue: bool = False) -> bool:
+        """Renew a flow, or only one whose lease may be over; False where nobody has answered."""
         with self._turn(job):
-            flow = self.made().get(job)
-            if flow is None or flow.lost:
+            flow, began = self.made().get(job), time.monotonic()
+            # Another thread may have renewed it since.
+            if flow is None or flow.lost or (overdue and flow.until > began):
                 return True
+            terms = self._terms(flow.rate, flow.steady)
             try:
-                answer = ask("PATCH", _target(flow), self._terms(flow.rate, flow.steady), patience=RENEWAL_PATIENCE)
+                answer = ask("PATCH", _target(flow), terms, patience=RENEWAL_PATIENCE)
             except Exception:  # whatever it is, such as no memory for a moment: the other flows are to be renewed
                 return False
             if answer[0] == NOT_FOUND:
                 self._lose(job, flow, reason(answer))
+            elif answer[0] == OK:
+                self._put_off(job, flow.id, began + terms["duration"])
             return answer[0] not in AGAIN
+
+    def _put_off(self, job: str, flow_id: str, until: float) -> None:
+        with self._lock:
+            if (flow := self._made.get(job)) is not None and flow.id == flow_id:
+                self._made[job] = replace(flow, until=until)
 
     def _look_for(self, wanted: Mapping[str, float], patience: float) -> None:
         """Lose those of the flows that are wanted again and are over: an operator may have released them since the last
@@ -213,6 +235,7 @@ class Flows:
         for job, flow in before.items():
             if flow.id.partition(SHARE)[0] not in there:
                 self._lose(job, flow, f"the reservation {flow.id} is over")
+        self.check(before)
 
     def _confirm(self, job: str) -> None:
         """Wait until what was taken is enforced. Raises ReservationError with the reason where it is not."""
@@ -234,7 +257,7 @@ class Flows:
 
     def _take(self, job: str, rate: float) -> None:
         with self._turn(job):
-            before, answer = self.made().get(job), None
+            before, answer, began = self.made().get(job), None, time.monotonic()
             if before is not None and not before.lost:
                 answer = ask("PATCH", _target(before), self._terms(rate, self.steady))
             if answer is None or answer[0] == NOT_FOUND:
@@ -245,9 +268,11 @@ class Flows:
                 answer = ask("POST", "/v1/reservations", wish)
             status, document = _answered(answer)
             if status not in (200, 201) or not is_id(document.get("id")):
+                if (free := _free(document, rate)) is not None:
+                    raise NoRoomError(reason(answer), job, rate, free)
                 raise ReservationError(reason(answer))
             with self._lock:
-                self._made[job] = Flow(document["id"], rate, steady=self.steady)
+                self._made[job] = Flow(document["id"], rate, steady=self.steady, until=began + self.lease)
         self._taken.append((job, before))
 
     def _for_answer(self) -> float:
@@ -266,10 +291,13 @@ class Flows:
         ``seconds``, or nobody ``answers`` as it is: the next renewal does it then."""
         with self._turn(job):
             if answers:
+                began = time.monotonic()
                 try:
                     terms = self._terms(rate, steady)
                     answer = ask("PATCH", _target(flow), terms, patience=RENEWAL_PATIENCE, seconds=seconds)
                     answers = answer[0] != AWAY
+                    if answer[0] == OK:
+                        self._put_off(job, flow.id, began + terms["duration"])
                 except ReservationError:
                     answers = False
             with self._lock:
@@ -291,7 +319,8 @@ class Flows:
 
     def _lose(self, job: str, flow: Flow, why: str) -> None:
         with self._lock:
-            if self._made.get(job) == flow:
+            there = self._made.get(job)
+            if there is not None and replace(there, until=flow.until) == flow:
                 self._made[job] = replace(flow, lost=why)
 
 
@@ -300,6 +329,23 @@ def _answered(answer: Answer) -> Answer:
     if answer[0] in AGAIN:
         raise AwayError(reason(answer))
     return answer
+
+
+def _free(document: Mapping[str, Any], rate: float) -> float | None:
+    """The rate in Mb/s that is free for a share which was refused; None where it is not for want of room.
+
+    A link is asked for with the sum of a flow's shares: what it lacks of that, it lacks of this one.
+    """
+    links = document.get("links")
+    lacks = []
+    for link in links if isinstance(links, list) else ():
+        asked, most = (
+            (number(link.get(name)) for name in ("asked", "available")) if isinstance(link, dict) else (None,) * 2
+        )
+        if asked is None or most is None:
+            return None
+        lacks.append(asked - most)
+    return max(rate - max(lacks), 0.0) if lacks else None
 
 
 def _target(flow: Flow) -> str:
@@ -367,3 +413,8 @@ class _Renewal:
 
 
 _renewal = _Renewal()
+
+
+def release_all() -> None:
+    """Release everything that the process holds."""
+    _renewal.release()

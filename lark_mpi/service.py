@@ -25,6 +25,8 @@ LONGEST_PAUSE: Final = 4.0
 MAX_ANSWER: Final = 16 << 20
 # Letters of a reason, which goes to a terminal or a log, and to every rank.
 MAX_REASON: Final = 512
+# Numbers of answers are less.
+_LARGEST: Final = 1e300
 BUSY: Final = 429
 AWAY: Final = 503
 AGAIN: Final = (BUSY, AWAY)
@@ -80,6 +82,13 @@ def reason(answer: Answer) -> str:
     """The sentence of a problem."""
     status, document = answer
     return printable(document.get("detail")) or f"the worker service answered {status}"
+
+
+def number(value: object) -> float | None:
+    """A number of an answer; whole ones of hundreds of digits are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+        return None
+    return float(value)
 
 
 def printable(text: object) -> str:

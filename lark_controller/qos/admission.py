@@ -33,13 +33,19 @@ def shortages(reserved: ChannelRates, demand: Demand, instead_of: ChannelRates =
         now = reserved.get(channel.key, 0)
         before = instead_of.get(channel.key, 0)
         if kbps > before and now - before + kbps > channel.capacity:
-            short.append(_shortage(channel, now - before, kbps))
+            short.append(_shortage(channel, now - before, kbps, before))
     return tuple(short)
 
 
-def _shortage(channel: Channel, reserved: int, requested: int) -> Shortage:
+def _shortage(channel: Channel, reserved: int, requested: int, held: int) -> Shortage:
     return Shortage(
-        channel.link, channel.source, channel.target, channel.capacity / KILO, reserved / KILO, requested / KILO
+        channel.link,
+        channel.source,
+        channel.target,
+        channel.capacity / KILO,
+        reserved / KILO,
+        requested / KILO,
+        held / KILO,
     )
 
 

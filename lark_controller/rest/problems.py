@@ -171,6 +171,8 @@ def shortages(found: tuple[Shortage, ...]) -> list[dict[str, object]]:
             "reserved": each.reserved,
             "available": each.available,
             "asked": each.asked,
+            "held": each.held,
+            "own": each.own,
         }
         for each in found
     ]

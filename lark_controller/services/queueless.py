@@ -42,8 +42,7 @@ class Queueless:
         self._count(policy, topology)
         said = []
         for short in error.shortages:
-            key = f"{short.link} {short.source}>{short.target}" if short.source else short.link
-            for why, count in self._counts.get(key, Counter()).most_common(1):
+            for why, count in self._counts.get(short.channel, Counter()).most_common(1):
                 jobs = "1 pending job has" if count == 1 else f"{count} pending jobs have"
                 said.append(f"of link {short.link} {jobs} a part reserved, and no queue: {why}")
         return CapacityError(error.what, error.shortages, tuple(dict.fromkeys(said)))

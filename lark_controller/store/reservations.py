@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, or_, select, update
 
-from lark_common.errors import NotFoundError, PathError
+from lark_common.errors import CapacityError, NotFoundError, PathError
 from lark_controller.qos.admission import NOTHING, ChannelRates, ReservedCapacity, rates_of
 from lark_controller.qos.reservation import (
     Booking,
@@ -26,7 +26,7 @@ from lark_controller.qos.reservation import (
     ReservationPage,
     words,
 )
-from lark_controller.qos.topology import Demand
+from lark_controller.qos.topology import KILO, Demand
 from lark_controller.store import external_addresses
 from lark_controller.store.audit_and_policies import record
 from lark_controller.store.cursors import cursor_for, number_in
@@ -63,7 +63,7 @@ def _admit(connection: Connection, booking: Booking, now: float, actor: str, has
         before = _one(connection, (reservations.c.kind == ReservationKind.JOB) & (reservations.c.job == booking.job))
     if before is not None:
         return _replace(connection, before, booking.kbps, booking.until, booking.steady, booking.demand, now, actor)
-    holds = _move(connection, booking.what, booking.demand)
+    holds = _move(connection, booking.what, booking.demand, job=booking.job)
     values = _values(booking, holds, now, actor)
     row = connection.execute(insert(reservations).values(values).returning(*reservations.c)).one()
     made = _reservation(row)
@@ -73,14 +73,14 @@ def _admit(connection: Connection, booking: Booking, now: float, actor: str, has
 
 
 def admit_together(
-    connection: Connection, bookings: Collection[Booking], what: str, rest: Demand, now: float, actor: str
+    connection: Connection, job_id: str, bookings: Collection[Booking], what: str, rest: Demand, now: float, actor: str
 ) -> tuple[Reservation, ...]:
     """Admit these bookings of one job, after :func:`keep_ends`, where there is room for the ``rest`` of a pattern as
     well, whose words are ``what``. Raises CapacityError."""
     made = tuple(_admit(connection, each, now, actor) for each in bookings)
     if rest:
         _lock(connection)
-        ReservedCapacity(_use_of(connection, [channel.key for channel, _ in rest])).admit(what, rest)
+        _check_room(connection, what, rest, job=job_id)
     return made
 
 
@@ -346,7 +346,8 @@ def _replace(
     has_line: bool = True,
 ) -> Reservation:
     after = replace(before, kbps=kbps, until=until, steady=steady)
-    holds = _move(connection, words(after.kind, kbps, after.source, after.destination), demand, before.holds)
+    what = words(after.kind, kbps, after.source, after.destination)
+    holds = _move(connection, what, demand, before.holds, job=before.job, number=before.number)
     after = replace(after, holds=holds)
     if after != before:
         connection.execute(
@@ -403,13 +404,60 @@ def _end_addresses(connection: Connection, gone: Collection[Reservation], now: f
         external_addresses.release_of_reservations(connection, numbers, now)
 
 
-def _move(connection: Connection, what: str, demand: Demand, instead_of: ChannelRates = NOTHING) -> ChannelRates:
-    """Admit a demand in place of the held one; returns what is held now. Raises CapacityError."""
+def _move(
+    connection: Connection,
+    what: str,
+    demand: Demand,
+    instead_of: ChannelRates = NOTHING,
+    *,
+    job: str | None,
+    number: int | None = None,
+) -> ChannelRates:
+    """Admit a demand of a job in place of the one that the reservation of that number holds; returns what is held now.
+    Raises CapacityError."""
     holds = rates_of(demand)
     if holds != instead_of:
-        ReservedCapacity(_use_of(connection, {*holds, *instead_of})).admit(what, demand, instead_of)
+        _check_room(connection, what, demand, instead_of, job=job, number=number)
         _write(connection, instead_of, holds)
     return holds
+
+
+def _check_room(
+    connection: Connection,
+    what: str,
+    demand: Demand,
+    instead_of: ChannelRates = NOTHING,
+    *,
+    job: str | None,
+    number: int | None = None,
+) -> None:
+    """Raise CapacityError where there is no room: with what the job's cluster holds of the links by other reservations,
+    since who asks takes its own flows for no others'."""
+    keys = {channel.key for channel, _ in demand} | set(instead_of)
+    try:
+        ReservedCapacity(_use_of(connection, keys)).admit(what, demand, instead_of)
+    except CapacityError as error:
+        own = _of_cluster(connection, job, number)
+        short = tuple(replace(each, own=own.get(each.channel, 0) / KILO) for each in error.shortages)
+        raise CapacityError(what, short) from None
+
+
+def _of_cluster(connection: Connection, job_id: str | None, but: int | None) -> ChannelRates:
+    """The rates that live jobs of a job's cluster hold, ``but`` for the reservation of that number."""
+    columns = (runs.c.cluster, runs.c.owner, runs.c.global_job_id)
+    job = connection.execute(select(*columns).where(runs.c.id == job_id)).one_or_none()
+    if job is None:
+        return NOTHING
+    # Each access point counts its clusters from 1 on.
+    access_point = runs.c.global_job_id.startswith(job.global_job_id.partition("#")[0] + "#", autoescape=True)
+    same = select(runs.c.id).where(runs.c.cluster == job.cluster, LIVE, runs.c.owner == job.owner, access_point)
+    held: dict[str, int] = {}
+    for row in connection.execute(
+        select(reservations.c.number, reservations.c.holds).where(reservations.c.job.in_(same))
+    ):
+        for key, kbps in json.loads(row.holds).items() if row.number != but else ():
+            held[key] = held.get(key, 0) + kbps
+    return held
 
 
 def _use_of(connection: Connection, channels: Collection[str]) -> ChannelRates:

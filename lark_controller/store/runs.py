@@ -140,7 +140,7 @@ def register_post(connection: Connection, post: Post) -> StoredRun:
         reservations.release_of_job(connection, fresh.id)
     made: tuple[Reservation, ...] = ()
     if fresh.live and (post.flows or post.rest):
-        made = reservations.admit_together(connection, post.flows, post.what, post.rest, now, actor)
+        made = reservations.admit_together(connection, fresh.id, post.flows, post.what, post.rest, now, actor)
     return StoredRun(fresh, stored is None, tuple(ended), made)
 
 

@@ -30,12 +30,26 @@ static int note_away(reservation *of, int asked, const answer *found) {
     return asked;
 }
 
+/* The Mb/s that the links lack which have no room, by the problem of a service; 0 for another problem. A link is asked for
+ * with the sum of a flow's shares: what it lacks of that, it lacks of this one. */
+static double lacking(const answer *of) {
+    double most = 0, asked, available;
+    json list, each;
+    if (!member_list(of->body, "links", &list)) return 0;
+    while (element(&list, &each)) {
+        if (!member_number(each, "asked", &asked) || !member_number(each, "available", &available)) return 0;
+        if (asked - available > most) most = asked - available;
+    }
+    return most;
+}
+
 /* Sets a flow's rate, or makes one where there is none; with `anew` also where it is over, and with more patience. */
 static int take(reservation *of, int job, long long kbps, int steady, int anew, char *reason) {
     char target[96], body[256];
     answer found;
     double seconds = anew ? SECONDS : for_answer(of), patience = anew ? PATIENCE : RENEWAL_PATIENCE;
     flow made = begin_change(of, job);
+    double until = now() + (double)(long long)of->lease;
     int is_new = !made.id[0] || made.lost[0], good = 1;
     int length = terms(body, sizeof body, kbps, of->lease, steady) - 1;
     if (!is_new) {
@@ -51,9 +65,13 @@ static int take(reservation *of, int job, long long kbps, int steady, int anew, 
         good = note_away(of, ask("POST", "/v1/reservations", body, 0, seconds, patience, &found, reason), &found);
     }
     if (good) {
-        made = (flow){.kbps = kbps, .steady = steady};
+        made = (flow){.kbps = kbps, .steady = steady, .until = until};
         good = (found.status == 200 || found.status == 201) && member_text(found.body, "id", made.id, ID) && is_id(made.id);
-        if (!good) say(&found, reason);
+        if (!good) {
+            say(&found, reason);
+            of->lacks = lacking(&found);
+            of->short_of = job;
+        }
         forget(&found);
     }
     end_change(of, job, good ? &made : NULL);
@@ -119,6 +137,7 @@ static int look_for(reservation *of, const long long *wanted, double patience, c
         }
     }
     forget(&found);
+    check(of);
     return good;
 }
 
@@ -139,6 +158,7 @@ static int prepare(reservation *of, const long long *wanted, char *reason) {
     char ignored[TEXT];
     int more = last_of_more(of, wanted) >= 0;
     of->away = 0;
+    of->lacks = 0;
     /* Where nobody answers, a request for no more is not refused. */
     if (!look_for(of, wanted, more ? PATIENCE : RENEWAL_PATIENCE, more ? reason : ignored) && more) return 0;
     int last = last_of_more(of, wanted);

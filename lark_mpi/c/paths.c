@@ -122,6 +122,7 @@ int lark_mpi_paths(MPI_Comm comm, lark_mpi_path *paths, int most, int *count, ch
     *count = 0;
     *reason = '\0';
     if (lark_mpi_keyval() == MPI_KEYVAL_INVALID || enter(comm, &of)) return failed(comm, reason);
+    if (of) check(of);
     for (int job = 0, jobs = of ? jobs_of(of) : 0; job < jobs && !result; job++) {
         flow made = flow_of(of, job);
         if (!made.id[0]) continue;

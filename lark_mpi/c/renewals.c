@@ -5,6 +5,7 @@ typedef struct {
     long long kbps;
     int steady, changing; /* a request for another rate is under way */
     int late; /* its last renewal had no answer */
+    double until; /* the end of its lease at the earliest. Then it may be over, which other shares of the flow hide */
     char lost[TEXT];
 } flow;
 
@@ -16,6 +17,8 @@ typedef struct reservation {
                                   later where the job asks too often */
     int makes, jobs, own, steady;
     int away; /* nobody has answered what was asked last for this change: what it gives back waits for no long answer */
+    double lacks; /* Mb/s that the network had too little for the flow that was refused last; 0: that was for another reason */
+    int short_of; /* the job that this flow goes to */
     char version[VERSION]; /* of the paths as they were read last */
     place *places; /* of each job */
     flow *flows, *before;
@@ -96,17 +99,21 @@ static int terms(char *body, size_t size, long long kbps, double lease, int stea
                     (long long)lease, steady ? "true" : "false");
 }
 
-/* Renews a flow as it is now. The lock is held, but not while the service is asked. */
-static void renew(const char *id) {
+/* Renews a flow as it is now, or only one whose lease may be over; 0 where nobody has answered. The lock is held, but not
+ * while the service is asked. */
+static int renew(const char *id, int overdue) {
     char target[96], body[128], reason[TEXT] = "";
     answer found = {.text = NULL};
     reservation *of;
     flow *made = find_flow(id, &of);
-    while (made && made->changing) {
+    while (made && (made->changing || renewing[0])) {
         pthread_cond_wait(&idle, &lock);
         made = find_flow(id, &of);
     }
-    if (!made) return;
+    /* Another thread may have renewed it since. */
+    double began = now();
+    if (!made || (overdue && made->until > began)) return 1;
+    double until = began + (double)(long long)of->lease;
     snprintf(target, sizeof target, "/v1/reservations/%s", id);
     terms(body, sizeof body, made->kbps, of->lease, made->steady);
     memcpy(renewing, made->id, ID);
@@ -121,8 +128,25 @@ static void renew(const char *id) {
         made->late = !answered || found.status == BUSY || found.status == AWAY;
         if (made->late && again < of->due) of->due = again;
         if (answered && found.status == NOT_FOUND) memcpy(made->lost, reason, TEXT);
+        if (answered && found.status == 200) made->until = until;
     }
+    int told = answered && found.status != BUSY && found.status != AWAY;
     forget(&found);
+    return told;
+}
+
+/* Renews those of the flows now whose lease may be over: the process was suspended, and what it had may be another's.
+ * Those of which nobody tells are as before. */
+static void check(reservation *of) {
+    char id[ID];
+    pthread_mutex_lock(&lock);
+    for (int job = 0, told = 1; of->makes && !of->over && job < of->jobs && told; job++) {
+        const flow *made = &of->flows[job];
+        if (!made->id[0] || made->lost[0] || made->until > now()) continue;
+        memcpy(id, made->id, ID);
+        told = renew(id, 1);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* The flows that are due, which the caller frees; the lock is held. */
@@ -157,7 +181,7 @@ static void *renewals(void *unused) {
             continue;
         }
         due_flow *due = take_due(now(), &count);
-        for (int i = 0; i < count && !stopping; i++) renew(due[i].id);
+        for (int i = 0; i < count && !stopping; i++) renew(due[i].id, 0);
         free(due);
     }
     pthread_mutex_unlock(&lock);

@@ -42,6 +42,19 @@ static reservation *attribute(MPI_Comm comm, const place *places, int jobs, int 
     return found;
 }
 
+/* Puts in front of a refusal what this job asked for, and could have, as the application counts it: the rest of it has the
+ * rates of links. `sent` are bytes a second to each job, and `wanted` kb/s. */
+static void say_in_bytes(const reservation *of, const double *sent, const long long *wanted, char *problem) {
+    char why[TEXT];
+    const place *here = &of->places[of->own], *there = &of->places[of->short_of];
+    double rate = (double)wanted[of->short_of] / 1000, free_rate = rate > of->lacks ? rate - of->lacks : 0;
+    if (of->lacks <= 0) return;
+    memcpy(why, problem, TEXT);
+    int length = snprintf(problem, TEXT, "%.0f bytes a second to %s are asked (%.3f Mb/s with headers), and %lld could be had: ",
+                          sent[of->short_of], there->host, rate, (long long)(free_rate * 125000 / headers(here, there)));
+    if (length < TEXT) snprintf(problem + length, TEXT - (size_t)length, "%.*s", TEXT - length - 1, why);
+}
+
 /* Takes what the ranks of the job send, on every job or on none; `sent` are bytes a second to each job, lease and steady
  * those of before. */
 static int agree(MPI_Comm comm, reservation *of, const double *sent, double lease, int steady) {
@@ -64,7 +77,7 @@ static int agree(MPI_Comm comm, reservation *of, const double *sent, double leas
     pthread_mutex_lock(&lock);
     if (of->lease < least) of->lease = least;
     pthread_mutex_unlock(&lock);
-    if (of->makes) prepare(of, wanted, problem);
+    if (of->makes && !prepare(of, wanted, problem)) say_in_bytes(of, total, wanted, problem);
     if (first(comm, problem, reason, &refused)) goto end;
     if (refused) {
         pthread_mutex_lock(&lock);

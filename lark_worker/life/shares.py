@@ -44,6 +44,8 @@ _DIGITS: Final = 12
 # Mb/s by which a rate may be more than was asked for: a controller rounds up to whole kb/s.
 _ROUNDED: Final = 0.0015
 _LOCKS: Final = 64
+# The problem of a controller that has no room.
+NO_ROOM: Final = "urn:lark:problem:capacity"
 # Flows of one job that are kept. A controller accepts half as many at a time; others were asked for, and no answer has
 # come, or are over though their shares were not released.
 MOST_FLOWS: Final = 256
@@ -116,7 +118,7 @@ class Shares:
         number = number or _new(flow.shares.keys() | flow.over)
         status, document = self._set(flow, found, {**flow.shares, number: share})
         if status != HTTPStatus.OK:
-            return status, document
+            return status, _refused(document, flow, number, share.rate)
         return HTTPStatus.CREATED, _shown(document, number, share.rate)
 
     def _enforced(self, record: Record, share: dict[str, Any], wait: float) -> ControllerAnswer:
@@ -177,7 +179,9 @@ class Shares:
                 share.steady if steady is None else steady,
             )
             status, document = self._set(flow, found, {**flow.shares, number: wanted})
-            return status, _shown(document, number, wanted.rate) if status == HTTPStatus.OK else document
+            if status != HTTPStatus.OK:
+                return status, _refused(document, flow, number, wanted.rate)
+            return status, _shown(document, number, wanted.rate)
 
     def show(self, record: Record, share_id: str, wait: float = 0.0) -> ControllerAnswer:
         """A share, as the reservation is shown once it is enforced or ``wait`` seconds are over, with the share's
@@ -365,6 +369,15 @@ def is_share(reservation_id: str) -> bool:
 
 def _shown(reservation: dict[str, Any], number: int, rate: float) -> dict[str, Any]:
     return {**reservation, "id": f"{reservation.get('id')}{MARK}{number}", "rate": rate}
+
+
+def _refused(problem: dict[str, Any], flow: SharedFlow, number: int, rate: float) -> dict[str, Any]:
+    """A problem of a flow, which is asked for with the sum of its shares: with the part of this one."""
+    others = sum(share.rate for each, share in flow.shares.items() if each != number)
+    if others < NOTHING or problem.get("type") != NO_ROOM:
+        return problem
+    parts = f"of this flow {rate:g} Mb/s are of this request, and {others:g} of others of the job"
+    return {**problem, "detail": f"{problem.get('detail')}; {parts}"}
 
 
 def _rate(body: dict[str, Any]) -> float | None:

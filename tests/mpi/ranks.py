@@ -108,15 +108,9 @@ def built(mpi: str) -> Path:
     make = ["make", "-s", "-C", str(SOURCE), build, f"MPICC=mpicc.{mpi}", f"CFLAGS={flags}", f"PREFIX={folder}"]
     subprocess.run([*make, "install"], check=True)
     strict = [f"mpicc.{mpi}", "-std=gnu11", "-pthread", "-Wall", "-Wextra", "-Werror", *flags.split()]
-    program: list[str | Path] = [
-        *strict,
-        "-o",
-        folder / "exchange",
-        PROGRAMS / "exchange.c",
-        f"-I{folder}/include",
-        f"-L{folder}/lib",
-    ]
-    subprocess.run([*program, "-llark_mpi", f"-Wl,-rpath,{folder}/lib"], check=True)
+    library = [f"-I{folder}/include", f"-L{folder}/lib", "-llark_mpi", f"-Wl,-rpath,{folder}/lib"]
+    for name in ("exchange", "suspended", "attributes"):
+        subprocess.run([*strict, "-o", folder / name, PROGRAMS / f"{name}.c", *library], check=True)
     for name in ("answers", "away", "held", "places"):
         subprocess.run([*strict, "-o", folder / name, PROGRAMS / f"{name}.c", f"-I{SOURCE}"], check=True)
     return folder

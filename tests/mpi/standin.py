@@ -187,7 +187,9 @@ class Standin:
     def _short(self, channels: list[str], rate: float) -> tuple[int, dict[str, Any]] | None:
         for channel in channels:
             if (left := self.capacity - self._held(channel)) < rate:
-                return 409, {"detail": f'link {channel} has "{left:g}" Mb/s left\u2026 and {rate:g} are asked'}
+                short = {"link": channel, "asked": rate, "available": left}
+                said = f'link {channel} has "{left:g}" Mb/s left\u2026 and {rate:g} are asked'
+                return 409, {"detail": said, "links": [short]}
         return None
 
     def close(self) -> None:

@@ -66,8 +66,11 @@ def test_a_reservation_is_made_changed_refused_duplicated_and_freed(mpi: str, la
         # Of 100 Mb/s, 33.5 and 66.9 are promised to the four pairs of ranks, which leaves so much.
         assert seen["made"] == {other: [4000, 7955]}
         assert seen["changed"] == seen["as before"] == seen["still"] == {other: [8000, 3955]}
-        assert seen["too much"].startswith("rank 0: link access:one")
-        assert "and 66." in seen["too much"]
+        # Four pairs, and what they have already with what is free.
+        asked = (
+            "rank 0: 16000000 bytes a second to two are asked (133.835 Mb/s with headers), and 11955085 could be had: "
+        )
+        assert seen["too much"].startswith(asked + "link access:one")
         assert seen["too much"] == outcome.told[0]["too much"]
         assert seen["of the duplicate"]
         assert seen["released"]

@@ -106,8 +106,16 @@ def test_shares_are_admitted_changed_and_released_one_by_one(jobs: Jobs) -> None
     # No room for more: neither for a third one nor for a higher rate.
     status, refused = jobs.ask("POST", "/v1/reservations", wish)
     assert (status, refused["type"], jobs.rates()) == (409, "urn:lark:problem:capacity", [80.0])
+    assert refused["detail"].endswith(
+        "20 of 100 Mb/s left, and 110 are asked in all, 80 of them held already; "
+        "of this flow 30 Mb/s are of this request, and 80 of others of the job"
+    )
     one, other = (f"/v1/reservations/{each[1]['id']}" for each in (first, second))
-    assert jobs.ask("PATCH", one, {"rate": 51, "duration": 60})[0] == 409
+    status, refused = jobs.ask("PATCH", one, {"rate": 51, "duration": 60})
+    assert (status, refused["detail"].rpartition("; ")[2]) == (
+        409,
+        "of this flow 51 Mb/s are of this request, and 50 of others of the job",
+    )
     assert jobs.ask("PATCH", one, {"rate": 45})[1]["rate"] == 45.0
     assert jobs.rates() == [95.0]
     assert jobs.ask("GET", other)[1]["rate"] == 50.0

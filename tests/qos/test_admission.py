@@ -134,7 +134,20 @@ def test_a_refusal_names_every_short_link_and_what_is_left() -> None:
         ("trunk1", 550.0, 600.0),
         ("wan", 50.0, 600.0),
     ]
-    assert "link wan (core1 to wan) has 50 of 500 Mb/s left, and 600 are asked" in str(caught.value)
+    assert "link wan (core1 to wan) has 50 of 500 Mb/s left, and 600 are asked (others hold 450)" in str(caught.value)
+    assert "link trunk1 (rack1 to core1) has 550 of 1000 Mb/s left" in str(caught.value)
+
+
+def test_a_refused_change_names_what_is_held_already_and_what_is_free_besides() -> None:
+    tree = topology()
+    demand = tree.flow("a.example", "wan", requested_rate(100))
+    capacity = ReservedCapacity().admit("x", tree.flow("b.example", "wan", requested_rate(350))).admit("y", demand)
+    with pytest.raises(CapacityError) as caught:
+        capacity.admit("z", tree.flow("a.example", "wan", requested_rate(200)), rates_of(demand))
+    (short,) = caught.value.shortages
+    assert (short.reserved, short.available, short.held, short.asked) == (350.0, 150.0, 100.0, 200.0)
+    said = "has 50 of 500 Mb/s left, and 200 are asked in all, 100 of them held already (others hold 350)"
+    assert str(caught.value).endswith(f"link wan (core1 to wan) {said}")
 
 
 def test_a_demand_that_takes_no_more_than_before_is_never_short() -> None:

@@ -65,9 +65,14 @@ def test_what_does_not_fit_says_which_link_and_what_is_left(api: Api) -> None:
             "reserved": 60.0,
             "available": 40.0,
             "asked": 60.0,
+            "held": 0.0,
+            "own": 0.0,
         }
     ]
-    assert "link internet (core1 to wan) has 40 of 100 Mb/s left, and 60 are asked" in refused.json["detail"]
+    assert (
+        "link internet (core1 to wan) has 40 of 100 Mb/s left, and 60 are asked (others hold 60)"
+        in refused.json["detail"]
+    )
 
 
 def test_a_hook_reserves_for_jobs_alone(api: Api) -> None:

@@ -106,8 +106,8 @@ def test_who_is_refused_hears_of_jobs_that_hold_the_link_without_a_queue(tmp_pat
         with pytest.raises(CapacityError, match="no room") as refused:
             start(controller, 2, rate=800)
         assert str(refused.value).endswith(
-            "has 200 of 1000 Mb/s left, and 800 are asked; of link access:worker1 1 pending job has a part reserved, "
-            f"and no queue: {NO_DATABASE}"
+            "has 200 of 1000 Mb/s left, and 800 are asked (others hold 800); of link access:worker1 1 pending job has "
+            f"a part reserved, and no queue: {NO_DATABASE}"
         )
         # It keeps its part: with the next start it has its queue, and nobody is there instead.
         assert controller.jobs.live(first.id) is not None

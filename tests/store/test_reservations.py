@@ -113,6 +113,30 @@ def test_what_does_not_fit_changes_nothing(store: Store) -> None:
     assert [entry.action for entry in store.trail.page(first.id, None, 10).entries] == ["release", "change", "reserve"]
 
 
+def test_a_refusal_tells_what_jobs_of_the_same_cluster_hold_from_what_others_do(store: Store) -> None:
+    # The last one is of another access point's cluster of the same number.
+    keys = [
+        a_run(number).run._replace(global_job_id=name)
+        for number, name in ((1, "s#1.0#1"), (2, "s#1.1#1"), (3, "t#1.0#1"))
+    ]
+    made = [a_run(number, run=key, id=key.id, cluster=1, owner="alice") for number, key in enumerate(keys, 1)]
+    jobs = [store.runs.register(each, "", "", "hook", NOW).job for each in made]
+    for job, rate in zip(jobs, (20, 30, 10), strict=True):
+        store.reservations.admit(flow(rate, job=job.id), NOW, "ops")
+    with pytest.raises(CapacityError) as refused:
+        store.reservations.admit(flow(41, job=jobs[0].id), NOW, "ops")
+    (short,) = refused.value.shortages
+    assert (short.reserved, short.own, short.held) == (60.0, 50.0, 0.0)
+    said = "has 40 of 100 Mb/s left, and 41 are asked (others hold 10, jobs of the same cluster hold 50 besides)"
+    assert said in str(refused.value)
+    first = store.reservations.page(jobs[0].id, NOW, None, 1).reservations[0]
+    with pytest.raises(CapacityError) as refused:
+        store.reservations.change(first.id, to(61), NOW, "ops")
+    (short,) = refused.value.shortages
+    assert (short.reserved, short.own, short.held, short.available) == (40.0, 30.0, 20.0, 60.0)
+    assert store.reservations.use()["out core>wan"] == 60_000
+
+
 def test_a_jobs_reservations_are_in_its_own_trail(store: Store) -> None:
     one, other = (store.runs.register(a_run(number), "", "", "hook", NOW).job for number in (1, 2))
     made = store.reservations.admit(flow(10, job=one.id, peer=other.id), NOW, "ops")

@@ -94,9 +94,11 @@ class ShortageSchema(Schema):
     source = a_text("From; empty where both directions share the link")
     target = a_text("To; empty where both directions share the link")
     capacity = a_float("Its capacity, Mb/s")
-    reserved = a_float("Its reserved part, Mb/s")
-    available = a_float("Its free part, Mb/s")
-    asked = a_float("The rate that was asked for on top, Mb/s")
+    reserved = a_float("Its part that is reserved beside this reservation, Mb/s")
+    available = a_float("The most that this reservation could have of it, Mb/s")
+    asked = a_float("The rate that was asked for in all, Mb/s")
+    held = a_float("The part of asked that the reservation has already, Mb/s")
+    own = a_float("The part of reserved that jobs of the same cluster hold by other reservations, Mb/s")
 
 
 class MistakeSchema(Schema):
