@@ -87,7 +87,7 @@ class Shortage:
 
     ``source`` and ``target`` are the direction of a full-duplex link that is short; both are ``""`` where both
     directions share the link. ``held``: the part of ``asked`` that the same reservation has already. ``own``: the part
-    of ``reserved`` that jobs of the same cluster hold by other reservations.
+    of ``reserved`` that jobs of the same cluster hold by other reservations; None: they are too many to be looked at.
     """
 
     link: str
@@ -97,7 +97,7 @@ class Shortage:
     reserved: float
     asked: float
     held: float = 0.0
-    own: float = 0.0
+    own: float | None = 0.0
 
     @property
     def available(self) -> float:
@@ -114,8 +114,9 @@ class Shortage:
         way = f" ({self.source} to {self.target})" if self.source else " (both directions)"
         left = max(0.0, round(self.available - self.held, 3))
         already = f" in all, {self.held:g} of them held already" if self.held else ""
-        others = round(self.reserved - self.own, 3)
-        holders = [f"others hold {others:g}"] if others > 0 else []
+        others = round(self.reserved - (self.own or 0), 3)
+        who = "others hold" if self.own is not None else "others and jobs of the same cluster hold"
+        holders = [f"{who} {others:g}"] if others > 0 else []
         holders += [f"jobs of the same cluster hold {self.own:g} besides"] if self.own else []
         return (
             f"link {self.link}{way} has {left:g} of {self.capacity:g} Mb/s left, and {self.asked:g} are asked{already}"

@@ -29,6 +29,7 @@ from lark_controller.qos.reservation import (
 from lark_controller.qos.topology import KILO, Demand
 from lark_controller.store import external_addresses
 from lark_controller.store.audit_and_policies import record
+from lark_controller.store.cluster_rates import rates_of_cluster
 from lark_controller.store.cursors import cursor_for, number_in
 from lark_controller.store.schema import LIVE, reservations, reserved, runs, worker_links
 
@@ -437,27 +438,9 @@ def _check_room(
     try:
         ReservedCapacity(_use_of(connection, keys)).admit(what, demand, instead_of)
     except CapacityError as error:
-        own = _of_cluster(connection, job, number)
-        short = tuple(replace(each, own=own.get(each.channel, 0) / KILO) for each in error.shortages)
-        raise CapacityError(what, short) from None
-
-
-def _of_cluster(connection: Connection, job_id: str | None, but: int | None) -> ChannelRates:
-    """The rates that live jobs of a job's cluster hold, ``but`` for the reservation of that number."""
-    columns = (runs.c.cluster, runs.c.owner, runs.c.global_job_id)
-    job = connection.execute(select(*columns).where(runs.c.id == job_id)).one_or_none()
-    if job is None:
-        return NOTHING
-    # Each access point counts its clusters from 1 on.
-    access_point = runs.c.global_job_id.startswith(job.global_job_id.partition("#")[0] + "#", autoescape=True)
-    same = select(runs.c.id).where(runs.c.cluster == job.cluster, LIVE, runs.c.owner == job.owner, access_point)
-    held: dict[str, int] = {}
-    for row in connection.execute(
-        select(reservations.c.number, reservations.c.holds).where(reservations.c.job.in_(same))
-    ):
-        for key, kbps in json.loads(row.holds).items() if row.number != but else ():
-            held[key] = held.get(key, 0) + kbps
-    return held
+        own = rates_of_cluster(connection, job, number)
+        short = (replace(each, own=own and own.get(each.channel, 0) / KILO) for each in error.shortages)
+        raise CapacityError(what, tuple(short)) from None
 
 
 def _use_of(connection: Connection, channels: Collection[str]) -> ChannelRates:

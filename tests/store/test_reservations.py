@@ -21,7 +21,7 @@ from lark_controller.jobs.job import JobState
 from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
 from lark_controller.qos.topology import Demand, Topology, requested_rate
-from lark_controller.store import LEASE_EXPIRED, Post, Store, StoredRun, reservations
+from lark_controller.store import LEASE_EXPIRED, Post, Store, StoredRun, cluster_rates, reservations
 from lark_controller.store.database import connect
 from lark_controller.store.schema import runs
 from tests.fixtures.databases import NOW, a_run, at_once
@@ -113,7 +113,9 @@ def test_what_does_not_fit_changes_nothing(store: Store) -> None:
     assert [entry.action for entry in store.trail.page(first.id, None, 10).entries] == ["release", "change", "reserve"]
 
 
-def test_a_refusal_tells_what_jobs_of_the_same_cluster_hold_from_what_others_do(store: Store) -> None:
+def test_a_refusal_tells_what_jobs_of_the_same_cluster_hold_from_what_others_do(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The last one is of another access point's cluster of the same number.
     keys = [
         a_run(number).run._replace(global_job_id=name)
@@ -135,6 +137,11 @@ def test_a_refusal_tells_what_jobs_of_the_same_cluster_hold_from_what_others_do(
     (short,) = refused.value.shortages
     assert (short.reserved, short.own, short.held, short.available) == (40.0, 30.0, 20.0, 60.0)
     assert store.reservations.use()["out core>wan"] == 60_000
+    # So many are looked at, while other posts wait, and no more.
+    monkeypatch.setattr(cluster_rates, "MOST_OF_CLUSTER", 2)
+    with pytest.raises(CapacityError, match="others and jobs of the same cluster hold 60") as refused:
+        store.reservations.admit(flow(41, job=jobs[0].id), NOW, "ops")
+    assert [each.own for each in refused.value.shortages] == [None]
 
 
 def test_a_jobs_reservations_are_in_its_own_trail(store: Store) -> None:

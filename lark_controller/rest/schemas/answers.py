@@ -98,7 +98,9 @@ class ShortageSchema(Schema):
     available = a_float("The most that this reservation could have of it, Mb/s")
     asked = a_float("The rate that was asked for in all, Mb/s")
     held = a_float("The part of asked that the reservation has already, Mb/s")
-    own = a_float("The part of reserved that jobs of the same cluster hold by other reservations, Mb/s")
+    own = maybe_float(
+        "The part of reserved that jobs of the same cluster hold by other reservations, Mb/s; null: not looked at"
+    )
 
 
 class MistakeSchema(Schema):
