@@ -439,7 +439,8 @@ def _check_room(
         ReservedCapacity(_use_of(connection, keys)).admit(what, demand, instead_of)
     except CapacityError as error:
         own = rates_of_cluster(connection, job, number)
-        short = (replace(each, own=own and own.get(each.channel, 0) / KILO) for each in error.shortages)
+        held = [None if own is None else own.get(each.channel, 0) / KILO for each in error.shortages]
+        short = (replace(each, own=part) for each, part in zip(error.shortages, held, strict=True))
         raise CapacityError(what, tuple(short)) from None
 
 
