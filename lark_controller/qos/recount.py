@@ -1,0 +1,35 @@
+"""The counting of reservations anew by another policy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lark_controller.jobs.job import Job
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.model import Policy
+from lark_controller.qos.booking import Finder, demand_of, promise
+from lark_controller.qos.reservation import Booking, Reservation
+from lark_controller.qos.topology import Demand, Topology
+
+
+class Recount:
+    """The reservations by a policy and its topology (None: it has none); ``find`` has the live jobs, with the facts
+    that the policy needs."""
+
+    def __init__(self, policy: Policy, topology: Topology | None, find: Finder) -> None:
+        self._policy = policy
+        self._topology = topology
+        self._find = find
+        self._decide = Decider(policy).decide
+
+    def demand(self, reservation: Reservation) -> Demand:
+        """The demand of a reservation. Raises PathError."""
+        return demand_of(reservation, self._topology, self._policy, self._find, decided=self._decide)
+
+    def promised(self, live: Iterable[Job]) -> dict[str, Booking]:
+        """The guarantees to live jobs, by job id; one takes nothing where no path is known for it."""
+        policy, topology, found = self._policy, self._topology, dict[str, Booking]()
+        for job in () if topology is None else live:
+            if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, self._decide)):
+                found[job.id] = booking
+        return found

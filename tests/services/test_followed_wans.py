@@ -1,0 +1,60 @@
+"""Reservations to the WAN through changes of policy, at a running controller: they are counted where packets leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lark_common.errors import CapacityError
+from lark_controller.api.reservations import Change, Wish
+from lark_controller.controller import Controller
+from tests.fixtures.controllers import running
+from tests.services.test_reservations import POLICY, start
+
+NOT_STEERED = POLICY.replace("carol", "nobody")
+
+
+def trunks(controller: Controller) -> dict[str, float]:
+    """What is reserved towards the WAN, by link."""
+    links = controller.reservations.links().items
+    return {each.name: each.reserved for each in links if each.target.startswith("wan")}
+
+
+@pytest.mark.parametrize("destination", ["wan", "198.18.0.0/16"])
+def test_a_reserved_flow_follows_where_a_new_policy_steers_its_job(tmp_path: Path, destination: str) -> None:
+    with running(tmp_path, POLICY) as controller:
+        carol = start(controller, 1, "carol")
+        made = controller.reservations.reserve(Wish(carol.id, destination, 90), "hook", True)
+        assert set(made.holds) == {"access:worker1 worker1>core1", "fast core1>wan-fast"}
+        assert made.destination == "wan"
+        controller.policy.put(NOT_STEERED, "ops")
+        assert trunks(controller) == {"internet": 90, "fast": 0}
+        (found,) = controller.reservations.sent_by(carol.id)
+        assert set(found.holds) == {"access:worker1 worker1>core1", "internet core1>wan"}
+        assert (found.id, found.destination) == (made.id, "wan")
+        # It has its place there, and is changed there.
+        with pytest.raises(CapacityError, match="link internet"):
+            controller.reservations.change(made.id, Change(101), "hook", True)
+        controller.reservations.change(made.id, Change(100), "hook", True)
+        controller.policy.put(POLICY, "ops")
+        assert trunks(controller) == {"internet": 0, "fast": 100}
+        assert controller.reservations.change(made.id, Change(900), "hook", True).rate == 900
+    with running(tmp_path, POLICY) as controller:
+        assert trunks(controller) == {"internet": 0, "fast": 900}
+
+
+def test_a_wan_that_is_named_stays_that_one(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        carol, alice = start(controller, 1, "carol"), start(controller, 2)
+        for job in (carol, alice):
+            controller.reservations.reserve(Wish(job.id, "wan-fast", 50), "hook", True)
+        controller.policy.put(NOT_STEERED, "ops")
+        assert trunks(controller) == {"internet": 0, "fast": 100}
+
+
+def test_what_a_path_carries_is_that_of_the_wan_to_which_a_job_is_steered(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        carol, alice = start(controller, 1, "carol"), start(controller, 2, host=3, more="AvailBandwidth = 2000")
+        rate = controller.reservations.path_rate
+        assert (rate(carol, "wan"), rate(alice, "wan"), rate(alice, "wan-fast")) == (1000, 100, 1000)
