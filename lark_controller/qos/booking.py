@@ -175,8 +175,8 @@ def _check_versions(source: End, destination: End) -> None:
 
 
 def wan_node(job: Job | None, policy: Policy, topology: Topology, decided: Deciding | None = None) -> str:
-    """The WAN that a job's traffic takes: where a rule steers it, else its group's port, else the only one, or
-    ``wan``, or the first to which no rule steers. Raises PathError."""
+    """The WAN that a job's traffic takes: where a rule steers it, else the only one, or ``wan``, or the first to which
+    no rule steers. A group's port steers nothing. Raises PathError."""
     wans = topology.wans
     if not wans:
         raise PathError("no link of the policy's topology leads to a WAN")
@@ -190,10 +190,11 @@ def wan_node(job: Job | None, policy: Policy, topology: Topology, decided: Decid
 
 
 def _steered(job: Job, policy: Policy, decided: Deciding | None) -> str | None:
+    if not policy.wans:
+        return None
     decision = decide(job.facts, policy) if decided is None else decided(job.facts)
-    if decision.wan and policy.wans[decision.wan - 1].action is WanAction.STEER:
-        return policy.wans[decision.wan - 1].port
-    return next((group.port for group in policy.groups if group.name == decision.group), None)
+    rule = policy.wans[decision.wan - 1] if decision.wan else None
+    return rule.port if rule is not None and rule.action is WanAction.STEER else None
 
 
 def _job_demand(topology: Topology, node: str, to: str, kbps: int) -> Demand:

@@ -13,6 +13,7 @@ from tests.fixtures.controllers import running
 from tests.services.test_reservations import POLICY, start
 
 NOT_STEERED = POLICY.replace("carol", "nobody")
+UP_TO_WAN = POLICY.replace("topology:", "topology:\n  reserves: wan")
 
 
 def trunks(controller: Controller) -> dict[str, float]:
@@ -58,3 +59,13 @@ def test_what_a_path_carries_is_that_of_the_wan_to_which_a_job_is_steered(tmp_pa
         carol, alice = start(controller, 1, "carol"), start(controller, 2, host=3, more="AvailBandwidth = 2000")
         rate = controller.reservations.path_rate
         assert (rate(carol, "wan"), rate(alice, "wan"), rate(alice, "wan-fast")) == (1000, 100, 1000)
+
+
+def test_a_groups_port_steers_no_reservation(tmp_path: Path) -> None:
+    """It is where the group has its queue: the job's packets leave as others do."""
+    groups = "groups: {default: {port: wan-fast, ceiling: 20}}\n"
+    with running(tmp_path, UP_TO_WAN + groups) as controller:
+        alice = start(controller, 1, rate=20)
+        controller.reservations.reserve(Wish(alice.id, "wan", 30), "hook", True)
+        start(controller, 2, "carol", rate=20)
+        assert trunks(controller) == {"internet": 50, "fast": 20}
