@@ -119,6 +119,9 @@ def _present(node: str, sender: Job | None, policy: Policy, topology: Topology, 
     """The node of the topology that a name means which is no job's host. Raises PathError."""
     if node == WAN:
         return wan_node(sender, policy, topology, decided)
+    if is_wan(node) and not topology.has(node):
+        # It is no host, which the topology's default could be for.
+        raise PathError(f"the policy's topology has no WAN {node}; it has {', '.join(topology.wans) or 'none'}")
     return node
 
 
@@ -137,8 +140,7 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
         return End(job.host.lower(), job, tuple(ip_network(address) for address in own))
     node = text.lower()
     if is_wan(node):
-        follows = node == WAN or not topology.has(node)
-        return End(wan_node(sender, policy, topology) if follows else node, follows=follows)
+        return End(_present(node, sender, policy, topology, None), follows=node == WAN)
     node = topology.called(text)
     if topology.has(node):
         spec = topology.spec.hosts.get(node)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from lark_common.errors import PathError
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
@@ -33,3 +34,20 @@ class Recount:
             if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, self._decide)):
                 found[job.id] = booking
         return found
+
+    def pathless(self, flows: Iterable[Reservation], step: Callable[[], None] = lambda: None) -> Iterator[str]:
+        """The sentence on flows that count on links now and would have no path; ``step`` is called between them."""
+        count, such = 0, ""
+        for each in flows:
+            step()
+            try:
+                # One inside a worker takes no link by any policy.
+                _ = each.holds and self.demand(each)
+            except PathError as error:
+                count += 1
+                job = None if each.job is None else self._find(each.job)
+                sender = each.source if job is None else f"job {job.called}"
+                such = such or f"{each.id} from {sender} to {each.destination}: {error}"
+        if count:
+            has = "1 reservation has" if count == 1 else f"{count} reservations have"
+            yield f"{has} no path any more, and would count on no link, such as {such}"

@@ -164,9 +164,8 @@ def test_what_a_reservation_takes_is_what_was_booked() -> None:
         kept = Reservation(1, "0" * 16, booked.kind, booked.kbps, booked.source, booked.destination, {})
         assert kept.rate == 100.0
         assert demand_of(kept, topology, policy, {}.get) == booked.demand
-        assert [kbps for _, kbps in demand_of(kept, topology, policy, {}.get, 7)] == [
-            kbps * 7 // 100_000 for _, kbps in booked.demand
-        ]
+        other_rate = demand_of(kept, topology, policy, {}.get, 7)
+        assert [kbps for _, kbps in other_rate] == [kbps * 7 // 100_000 for _, kbps in booked.demand]
 
 
 def test_the_ends_that_a_text_names() -> None:
@@ -182,6 +181,8 @@ def test_the_ends_that_a_text_names() -> None:
     assert named(nat.id) == End("w1", nat)
     assert named("WAN-Fast") == End("wan-fast")
     assert named("wan") == End("wan", follows=True)
+    with pytest.raises(PathError, match="the policy's topology has no WAN wan7; it has wan, wan-fast"):
+        named("wan7")
     assert named("Store") == End("store", None, (ip_network("10.0.0.5/32"), ip_network("10.0.1.0/24")))
     assert named("CORE") == End("core")
     assert named("10.0.1.9") == End("store", None, (ip_network("10.0.1.9/32"),))
@@ -249,6 +250,23 @@ def test_a_flow_to_the_wan_follows_its_sender_and_the_names_of_wans(text: str, t
                 1, "0" * 16, booked.kind, booked.kbps, "w1", destination, {}, job=job.id, target=booked.target
             )
             assert demand_of(kept, topology, policy, jobs.get) == booked.demand
+
+
+def test_a_name_that_means_a_wan_is_no_host_of_the_default() -> None:
+    defaults = SITE.replace("  hosts:\n", "  hosts:\n    default: {switch: rack, capacity: 1Gbit}\n")
+    policy, topology = site(defaults)
+    for source, destination in (("w1", "wan-old"), ("wan-old", "w1")):
+        kept = Reservation(1, "0" * 16, ReservationKind.FLOW, 5, source, destination, {})
+        with pytest.raises(PathError, match="has no WAN wan-old"):
+            demand_of(kept, topology, policy, {}.get)
+    # A worker may be called so.
+    (job, peer) = a_job(1, host="Wanda1"), a_job(2, host="wanda2")
+    booked = flow_booking(End("wanda1", job), End("wanda2", peer), 5, None, topology)
+    kept = Reservation(1, "0" * 16, booked.kind, booked.kbps, "wanda1", "wanda2", {}, job=job.id, peer=peer.id)
+    assert demand_of(kept, topology, policy, {job.id: job}.get) == booked.demand
+    own = job_booking(job, policy, topology)
+    assert own is not None
+    assert (own.source, len(own.demand)) == ("wanda1", 2)
 
 
 def test_without_a_topology_nothing_is_taken() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lark_common.errors import CapacityError
+from lark_common.errors import CapacityError, PathError
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.controller import Controller
 from tests.fixtures.controllers import running
@@ -69,3 +69,52 @@ def test_a_groups_port_steers_no_reservation(tmp_path: Path) -> None:
         controller.reservations.reserve(Wish(alice.id, "wan", 30), "hook", True)
         start(controller, 2, "carol", rate=20)
         assert trunks(controller) == {"internet": 50, "fast": 20}
+
+
+DEFAULTS = NOT_STEERED.replace("default: {switch: core1}", "default: {switch: core1, capacity: 1000}")
+
+
+def test_a_wan_that_gets_another_name_has_what_was_reserved_to_the_wan(tmp_path: Path) -> None:
+    renamed = DEFAULTS.replace("[core1, wan]", "[core1, wan-main]")
+    steered = renamed.replace("nobody", "alice")
+    with running(tmp_path, DEFAULTS) as controller:
+        job = start(controller, 1)
+        for destination, rate in (("wan", 60), ("198.51.100.7", 30)):
+            controller.reservations.reserve(Wish(job.id, destination, rate), "hook", True)
+        controller.reservations.reserve(Wish("files.example", "wan", 5, 600.0), "ops", False)
+        for policy, reserved in ((renamed, (95, 0)), (steered, (5, 90)), (renamed, (95, 0))):
+            assert controller.policy.plan(policy).warnings == ()
+            controller.policy.put(policy, "ops")
+            assert trunks(controller) == {"internet": reserved[0], "fast": reserved[1]}
+        assert {each.name for each in controller.reservations.links().items if each.name.startswith("access:")} == {
+            "access:files.example", "access:worker1", "access:worker2",
+        }  # fmt: skip
+        with pytest.raises(CapacityError, match="link internet"):
+            controller.reservations.reserve(Wish(start(controller, 2).id, "wan", 6), "hook", True)
+
+
+def test_a_named_wan_that_is_gone_is_a_path_that_is_gone(tmp_path: Path) -> None:
+    gone = DEFAULTS.replace("[core1, wan-fast]", "[core1, wan-new]")
+    why = "the policy's topology has no WAN wan-fast; it has wan, wan-new"
+    with running(tmp_path, DEFAULTS) as controller:
+        job = start(controller, 1)
+        made = controller.reservations.reserve(Wish(job.id, "wan-fast", 90), "hook", True)
+        assert controller.policy.plan(gone).warnings == (
+            f"1 reservation has no path any more, and would count on no link, such as {made.id} from job 1.0 to "
+            f"wan-fast: {why}",
+        )
+        controller.reservations.reserve(Wish("wan-fast", job.id, 5), "ops", False)
+        assert any(each.startswith("2 reservations have no path") for each in controller.policy.plan(gone).warnings)
+        controller.policy.put(gone, "ops")
+        found = controller.reservations.page(None, None, 10).reservations
+        assert [dict(each.holds) for each in found] == [{}, {}]
+        # The default of hosts makes no link to it, and none is reserved there.
+        assert {each.reserved for each in controller.reservations.links().items} == {0}
+        with pytest.raises(PathError, match=why):
+            controller.reservations.reserve(Wish(job.id, "Wan-Fast", 1), "hook", True)
+        with pytest.raises(PathError, match=why):
+            controller.reservations.change(made.id, Change(91), "hook", True)
+        assert controller.policy.plan(gone).warnings == ()
+        # It counts again once there is such a WAN.
+        controller.policy.put(DEFAULTS, "ops")
+        assert trunks(controller)["fast"] == 90
