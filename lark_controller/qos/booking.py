@@ -43,7 +43,7 @@ class End:
 def job_booking(job: Job, policy: Policy, topology: Topology, decided: Deciding | None = None) -> Booking | None:
     """The booking of a job's RequestBandwidth, by the policy's ``bandwidth`` rules (default, maximum); None where it
     asks for none. ``decided`` keeps the policy's decisions. Raises PathError."""
-    rate = _rate(job, policy, decided)
+    rate = job_rate(job, policy, decided)
     if rate is None:
         return None
     node = job.host.lower()
@@ -56,12 +56,12 @@ def promise(job: Job, policy: Policy, topology: Topology, decided: Deciding) -> 
     try:
         return job_booking(job, policy, topology, decided)
     except PathError:
-        rate, node = _rate(job, policy, decided), job.host.lower()
+        rate, node = job_rate(job, policy, decided), job.host.lower()
         return None if rate is None else Booking(ReservationKind.JOB, rate, node, node, (), job=job.id)
 
 
-def _rate(job: Job, policy: Policy, decided: Deciding | None) -> int | None:
-    """The rate of a job in kb/s."""
+def job_rate(job: Job, policy: Policy, decided: Deciding | None) -> int | None:
+    """The rate that is booked for a job, in kb/s; None: it asks for none, and no rule gives it one."""
     rate = job.bandwidth
     if policy.bandwidths:
         decision = decide(job.facts, policy) if decided is None else decided(job.facts)

@@ -8,8 +8,8 @@ from lark_common.errors import PathError
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
-from lark_controller.qos.booking import Finder, demand_of, promise
-from lark_controller.qos.reservation import Booking, Reservation
+from lark_controller.qos.booking import Finder, demand_of, job_rate, promise
+from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
 from lark_controller.qos.topology import Demand, Topology
 
 
@@ -34,6 +34,13 @@ class Recount:
             if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, self._decide)):
                 found[job.id] = booking
         return found
+
+    def is_over(self, reservation: Reservation) -> bool:
+        """True of the guarantee that a rule's default gave to a live job, where no rule gives it one any more."""
+        if reservation.kind is not ReservationKind.JOB or reservation.job is None:
+            return False
+        job = self._find(reservation.job)
+        return job is not None and job_rate(job, self._policy, self._decide) is None
 
     def pathless(self, flows: Iterable[Reservation], step: Callable[[], None] = lambda: None) -> Iterator[str]:
         """The sentence on flows that count on links now and would have no path; ``step`` is called between them."""

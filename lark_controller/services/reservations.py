@@ -95,7 +95,7 @@ class Reservations:
         capacities = self._store.reservations.worker_capacities() | self.new_links
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         count = Recount(policy, topology, self._find)
-        lost = self._store.reservations.reroute(count.demand, count.promised(live), time.time())
+        lost = self._store.reservations.reroute(count.demand, count.promised(live), time.time(), count.is_over)
         flows = self._store.reservations.flows(self._feed.clock.earliest())
         self._coming = None
         self._policy, self._topology, self._capacities = policy, topology, capacities
