@@ -30,7 +30,9 @@ class Recount:
     def promised(self, live: Iterable[Job]) -> dict[str, Booking]:
         """The guarantees to live jobs, by job id; one takes nothing where no path is known for it."""
         policy, topology, found = self._policy, self._topology, dict[str, Booking]()
-        for job in () if topology is None else live:
+        if topology is None:
+            return found
+        for job in live:
             if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, self._decide)):
                 found[job.id] = booking
         return found
