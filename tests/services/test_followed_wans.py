@@ -17,7 +17,7 @@ UP_TO_WAN = POLICY.replace("topology:", "topology:\n  reserves: wan")
 
 
 def trunks(controller: Controller) -> dict[str, float]:
-    """What is reserved towards the WAN, by link."""
+    """The rates reserved towards the WAN, by link."""
     links = controller.reservations.links().items
     return {each.name: each.reserved for each in links if each.target.startswith("wan")}
 
