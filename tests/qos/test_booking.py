@@ -259,8 +259,12 @@ def test_a_flow_to_the_wan_follows_its_sender_and_the_names_of_wans(text: str, t
 def test_a_name_that_means_a_wan_is_no_host_of_the_default() -> None:
     defaults = SITE.replace("  hosts:\n", "  hosts:\n    default: {switch: rack, capacity: 1Gbit}\n")
     policy, topology = site(defaults)
-    for source, destination in (("w1", "wan-old"), ("wan-old", "w1")):
-        kept = Reservation(1, "0" * 16, ReservationKind.FLOW, 5, source, destination, {})
+    for kind, source, destination in (
+        (ReservationKind.FLOW, "w1", "wan-old"),
+        (ReservationKind.FLOW, "wan-old", "w1"),
+        (ReservationKind.JOB, "w1", "wan-old"),
+    ):
+        kept = Reservation(1, "0" * 16, kind, 5, source, destination, {})
         with pytest.raises(PathError, match="has no WAN wan-old"):
             demand_of(kept, topology, policy, nobody)
     # A worker may be called so.
