@@ -21,7 +21,7 @@ LINE = next(number for number, line in enumerate(BLOCKED.splitlines(), 1) if "al
 
 
 def standing(controller: Controller, job: Job) -> Standing | None:
-    """How far what a job has reserved is enforced, once its worker has confirmed its rules."""
+    """The standing of what a job has reserved, once its worker has confirmed its rules."""
     put_in_place(controller, job)
     return controller.jobs.reserved(job.id)
 
