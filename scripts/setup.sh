@@ -75,6 +75,8 @@ if [ "$(cat .venv/.lark-stamp 2>/dev/null)" = "$stamp" ] && [ -x .venv/bin/pytho
 fi
 
 say "making .venv with $("$python" -V)"
+# Through a link, --clear would empty another checkout's.
+[ ! -L .venv ] || rm .venv
 "$python" -m venv --clear .venv
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
