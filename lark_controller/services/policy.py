@@ -169,7 +169,7 @@ class PolicyInForce:
             names = needed_attributes(new)
             if not self._covers(names):
                 jobs = with_facts(self._store, self._wider(names), jobs, pace.keep)
-            made = planning.plan(before, after, jobs, switches, pace)
+            made = planning.plan(before, after, jobs, switches, pace, new)
             capacities = self._store.reservations.worker_capacities()
             hosts = {*capacities, *(job.host for job in jobs)}
             warnings = (
