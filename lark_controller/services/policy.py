@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,17 +28,18 @@ from lark_common.log import ERROR, event
 from lark_common.turns import aside
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyHistory, PolicyVersion
-from lark_controller.jobs.job import Job
+from lark_controller.flows.live_addresses import with_live_addresses
 from lark_controller.policies import predicate
 from lark_controller.policies.compare import Comparison, compare
 from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
-from lark_controller.policies.reach import Deciding, Reach, Versions, reach
+from lark_controller.policies.reach import Reach, reach
 from lark_controller.qos.warnings import policy_warnings, queue_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services import policy_plan as planning
+from lark_controller.services.decided_jobs import decided
 from lark_controller.services.described_job import Names
 from lark_controller.services.job_facts import refresh_facts, with_facts
 from lark_controller.services.registration import Registration
@@ -67,28 +68,6 @@ def _one_of(places: threading.Semaphore, busy: str) -> Iterator[None]:
         # The texts of others' policies are not kept.
         predicate.forget()
         places.release()
-
-
-# The IP versions of a job's addresses, by whether it has one of each.
-_VERSIONS: Final[Mapping[tuple[bool, bool], Versions]] = {
-    (False, False): frozenset(),
-    (True, False): frozenset({4}),
-    (False, True): frozenset({6}),
-    (True, True): frozenset({4, 6}),
-}
-
-
-def _decided(decider: Decider, jobs: Iterable[Job], pace: planning.Pace) -> Iterator[Deciding]:
-    for job in jobs:
-        pace.step()
-        yield Deciding(
-            job.owner,
-            decider.of(job),
-            job.network_type,
-            job.host,
-            job.vlan,
-            _VERSIONS[job.ipv4 is not None, job.ipv6 is not None],
-        )
 
 
 def _nothing(_: Policy) -> None:
@@ -225,7 +204,9 @@ class PolicyInForce:
             if decider.policy is not self.policy:
                 decider = Decider(self.policy)
             pace = planning.Pace(planning.MAX_SECONDS)
-            found = reach(_decided(decider, self._loop.call(self._reconciler.jobs), pace), decider.policy, MAX_PARTIES)
+            jobs = self._loop.call(self._reconciler.jobs)
+            enforced = with_live_addresses(decider.policy, jobs)
+            found = reach(decided(decider, enforced, jobs, pace), decider.policy, MAX_PARTIES)
             self._reach = found, decider, time.monotonic()
             return found
 
