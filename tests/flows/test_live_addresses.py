@@ -117,6 +117,12 @@ def test_the_fewest_networks_are_added_and_as_many_as_switches_can_take(monkeypa
     hosted = with_live_addresses(load(HOSTED), [a_job(number, "alice") for number in (0, 1, 2, 3)])
     assert hosted.job_networks == load(HOSTED).job_networks
     assert hosted.hosts == (ip_network("10.64.0.4/30"), ip_network("2001:db8:64::4/126"))
+    # Addresses of hosts' network and those beside the job networks make no prefix together.
+    both = load(HOSTED.replace("jobs: [10.64.0.0/16", "jobs: [10.64.0.0/29"))
+    mixed = with_live_addresses(both, [a_job(number, "alice") for number in range(10, 0x10)])
+    assert mixed.job_networks[2:] == (ip_network("10.64.0.10/31"), ip_network("10.64.0.12/30"))
+    mixed = with_live_addresses(both, [a_job(number, "alice") for number in range(0x10)])
+    assert (mixed.job_networks[2:], mixed.hosts) == ((ip_network("10.64.0.8/29"),), ())
     check_prefixes(policy, changed)
     monkeypatch.setattr(live_addresses, "MOST_PREFIXES", 1)
     with pytest.raises(RuleLimitError, match="leaves out addresses of live jobs, which are 2 prefixes"):
