@@ -407,8 +407,11 @@ def _standing(reservation: Reservation) -> Standing | None:
     jobs = current().controls.jobs
     if reservation.kind is ReservationKind.FLOW:
         return jobs.reserved(reservation.job)
-    job = jobs.live(reservation.job)
-    return None if job is None else Standing(job.state, shown_job(job).reason)
+    if (job := jobs.live(reservation.job)) is None:
+        return None
+    if job.state is JobState.ENFORCED and jobs.isolated([job]):
+        return Standing(JobState.PENDING, "nothing of the job passes: by a rule of the policy")
+    return Standing(job.state, shown_job(job).reason)
 
 
 def _of_job() -> bool:
