@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -159,18 +159,21 @@ class PolicyInForce:
                 *worker_warnings(new, capacities, hosts),
                 *made.warnings,
                 *queue_warnings(new, makers),
-                *self._pathless(new, capacities, jobs, pace.step),
+                *self._recounted(new, capacities, jobs, pace.step),
             )
             # A switch that is there and declared has some of them twice.
             return replace(made, warnings=tuple(dict.fromkeys(warnings)))
 
-    def _pathless(
-        self, new: Policy, capacities: Mapping[str, float], jobs: Iterable[Job], step: Callable[[], None]
+    def _recounted(
+        self, new: Policy, capacities: Mapping[str, float], jobs: Sequence[Job], step: Callable[[], None]
     ) -> Iterator[str]:
-        """Warn of reserved flows that a policy has no path for; ``jobs`` have the facts that it needs."""
+        """Warn of reserved flows that a policy has no path for, and of links that carry less than would be reserved on
+        them; ``jobs`` have the facts that it needs."""
         topology = None if new.topology is None else Topology(new.topology, capacities)
         live = {job.id: job for job in jobs}
-        return Recount(new, topology, live.get).pathless(self._store.reservations.flows(time.time()), step)
+        recount, flows = Recount(new, topology, live.get), self._store.reservations.flows(time.time())
+        yield from recount.pathless(flows, step)
+        yield from recount.small_links(flows, jobs, step)
 
     def put(self, text: str, actor: str, instead_of: str | None = None, file_of: str | None = None) -> PolicyVersion:
         """Put a policy in force; with ``instead_of`` only in place of the one with that digest. ``file_of`` is the
