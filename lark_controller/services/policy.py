@@ -28,6 +28,7 @@ from lark_common.log import ERROR, event
 from lark_common.turns import aside
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyHistory, PolicyVersion
+from lark_controller.flows.wan_down import DownWays
 from lark_controller.jobs.job import Job
 from lark_controller.policies import predicate
 from lark_controller.policies.compare import Comparison, compare
@@ -225,7 +226,15 @@ class PolicyInForce:
             if decider.policy is not self.policy:
                 decider = Decider(self.policy)
             pace = planning.Pace(planning.MAX_SECONDS)
-            found = reach(_decided(decider, self._loop.call(self._reconciler.jobs), pace), decider.policy, MAX_PARTIES)
+            desired = self._reconciler.desired
+            jobs, switches = self._loop.call(lambda: (self._reconciler.jobs(), list(desired.switches.values())))
+            ways = DownWays(decider.policy, switches)
+
+            def why_down(each: Deciding) -> str:
+                way = ways.of(each.decision.wan, each.network) if ways else None
+                return "" if way is None else way.reason
+
+            found = reach(_decided(decider, jobs, pace), decider.policy, MAX_PARTIES, why_down)
             self._reach = found, decider, time.monotonic()
             return found
 
