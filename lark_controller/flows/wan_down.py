@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from lark_common.runs import NetworkType
@@ -11,15 +11,21 @@ from lark_controller.policies.model import Policy, WanAction, WanRule
 
 
 class DownWay(NamedTuple):
-    """A WAN port that is down, with no backup that is up, at each of these cores."""
+    """A WAN port that is down, with no backup that is up, at each of these cores; as text a sentence on it."""
 
     port: str
     switches: tuple[str, ...]
 
-    @property
-    def reason(self) -> str:
-        """A sentence on it."""
-        return f"WAN port {self.port} of {', '.join(self.switches)} is down, and nothing takes its place"
+    def __str__(self) -> str:
+        return are_down((self.port,), self.switches)
+
+
+def are_down(ports: Collection[str], switches: Iterable[str]) -> str:
+    """A sentence on WAN ports of cores that are down."""
+    names, at = ", ".join(ports), ", ".join(switches)
+    if len(ports) > 1:
+        return f"WAN ports {names} of {at} are down, and nothing takes their place"
+    return f"WAN port {names} of {at} is down, and nothing takes its place"
 
 
 class DownWays:

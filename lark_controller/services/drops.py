@@ -207,7 +207,7 @@ class Drops:
 
     def _down_ways(self) -> DownWays:
         desired = self._reconciler.desired
-        return DownWays(desired.policy, list(desired.switches.values()))
+        return DownWays(desired.policy, desired.cores())
 
     def _there(self, chosen: Iterable[tuple[Dropping, Placed]], policy: Policy) -> _There:
         """All drops at the switches with a chosen job that several rules may drop packets of."""

@@ -227,12 +227,12 @@ class PolicyInForce:
                 decider = Decider(self.policy)
             pace = planning.Pace(planning.MAX_SECONDS)
             desired = self._reconciler.desired
-            jobs, switches = self._loop.call(lambda: (self._reconciler.jobs(), list(desired.switches.values())))
-            ways = DownWays(decider.policy, switches)
+            jobs, cores = self._loop.call(lambda: (self._reconciler.jobs(), desired.cores()))
+            ways = DownWays(decider.policy, cores)
 
             def why_down(each: Deciding) -> str:
                 way = ways.of(each.decision.wan, each.network) if ways else None
-                return "" if way is None else way.reason
+                return "" if way is None else str(way)
 
             found = reach(_decided(decider, jobs, pace), decider.policy, MAX_PARTIES, why_down)
             self._reach = found, decider, time.monotonic()

@@ -42,7 +42,7 @@ def test_where_no_core_is_known_or_all_ports_are_up_nothing_is_said() -> None:
 def test_a_steered_job_leaves_by_the_port_of_its_rule() -> None:
     found, fast = ways(core(1, 3)), DownWay("wan-fast", ("core1",))
     assert found.of(STEERED, BRIDGED) == found.of(STEERED, NetworkType.BRIDGE) == fast
-    assert fast.reason == "WAN port wan-fast of core1 is down, and nothing takes its place"
+    assert str(fast) == "WAN port wan-fast of core1 is down, and nothing takes its place"
     # A worker's address is steered nowhere.
     assert found.of(STEERED, NAT) is None
     assert {found.of(wan, BRIDGED) for wan in (0, DROPPED, PARTLY, ALLOWED)} == {None}

@@ -9,7 +9,9 @@ import pytest
 
 from fake_switch.switch import FakeNetwork, FakeSwitch
 from lark_controller.api.drops import DropsByDown
+from lark_controller.api.external import ExternalWish
 from lark_controller.controller import Controller
+from lark_controller.jobs.external import Association
 from lark_controller.services import policy
 from tests.fixtures.controllers import a_core, an_edge, connect, post, running, until
 
@@ -99,3 +101,39 @@ def test_a_port_whose_backup_is_up_drops_nothing(tmp_path: Path, network: FakeNe
         assert _wan(controller)["carol"] == ("all", "")
         network.call(_set(core, 2, up=False))
         until(lambda: controller.drops.now(0).down == (DropsByDown("wan-fast", ("core1",), 1),))
+
+
+def test_an_external_address_at_a_port_that_is_down_is_pending_with_the_port(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    pools = "{public: {networks: [198.51.100.64/30], port: wan-fast, switch: core1}, wide: [203.0.113.0/30]}"
+    rules = "[{when: 'Owner == \"carol\"', pool: public, open: [tcp/80]}, {pool: wide, open: [tcp/80]}]"
+    with running(tmp_path, f"{PORTS}external: {{pools: {pools}, rules: {rules}}}\n") as controller:
+        core = a_core()
+        connect(network, controller, an_edge())
+        connect(network, controller, core)
+        carol, alice = (post(controller, number, owner).job for number, owner in enumerate(("carol", "alice"), 1))
+        at_port, anywhere = (
+            controller.external.associate(ExternalWish(job.id), "test").association for job in (carol, alice)
+        )
+
+        def told(association: Association) -> tuple[str, str]:
+            return tuple(map(str, controller.external.standing(association)))  # type: ignore[return-value]  # of two
+
+        until(lambda: told(at_port) == told(anywhere) == ("open", ""))
+        network.call(_set(core, 3, up=False))
+        down = "pending", "WAN port wan-fast of core1 is down, and nothing takes its place"
+        until(lambda: told(at_port) == down)
+        explained = controller.switches.explain("192.0.2.1", str(at_port.address), PATIENCE).reason
+        assert explained == "it would come from the WAN by wan-fast, which is down"
+        assert told(anywhere) == ("open", "")
+        # Calls come by the other port still, and no answer leaves.
+        network.call(_set(core, 2, up=False))
+        network.call(_set(core, 3, up=True))
+        until(lambda: told(anywhere) == ("pending", "WAN port wan of core1 is down, and nothing takes its place"))
+        until(lambda: told(at_port) == ("open", ""))
+        network.call(_set(core, 3, up=False))
+        both = "WAN ports wan, wan-fast of core1 are down, and nothing takes their place"
+        until(lambda: told(anywhere) == ("pending", both))
+        network.call(_set(core, 2, up=True))
+        until(lambda: told(anywhere) == ("open", ""))

@@ -19,7 +19,7 @@ const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Conne
 export function open({ one, who, paint, say, live, signal }) {
   let pointed = null;
   let wanted = false;
-  let [job, flows, failed, events, names, reserved, advice, drops, down] = [null, null, null, null, new Map(), [], null, [], []];
+  let [job, flows, failed, events, names, reserved, advice, drops, down, external] = [null, null, null, null, new Map(), [], null, [], [], []];
   const title = () => {
     if (!job) return `Job ${one}`;
     return { text: `Job ${job.cluster}.${job.proc} of ${job.owner}`, aside: state(jobState(job)) };
@@ -38,7 +38,7 @@ export function open({ one, who, paint, say, live, signal }) {
     headed("Use of the network", usageAside(job), usageContent()),
     h("div", { class: "columns" },
       h("div", {},
-        section("Run", about(job))),
+        section("Run", about(job, external))),
       h("div", {},
         reserved.length > 0 && section("Reservations", reservationTable(reserved, { job: false })),
         section("Events", events ? eventList(events, { subject: false }) : h("p", { class: "empty" }, "Loading…")))),
@@ -102,8 +102,9 @@ export function open({ one, who, paint, say, live, signal }) {
   const more = live(10, async (stop) => {
     const held = await get(["jobs", one], {}, stop);
     const here = [...new Set([held.datapath, ...held.confirmed, ...held.waiting.map((each) => each.datapath)].filter(Boolean))];
-    const [{ entries }, { reservations }, found] = await Promise.all([
-      get(["audit"], { subject: one, limit: 20 }, stop), get(["reservations"], { job: one }, stop), get(["jobs", one, "advice"], {}, stop)]);
+    const [{ entries }, { reservations }, found, given] = await Promise.all([
+      get(["audit"], { subject: one, limit: 20 }, stop), get(["reservations"], { job: one }, stop), get(["jobs", one, "advice"], {}, stop),
+      held.external_addresses.length > 0 ? get(["external-addresses"], { job: one }, stop) : { addresses: [] }]);
     const known = await Promise.all(here.map((datapath) => get(["switches", datapath], {}, stop).catch(orNothing)));
     const asked = held.state === "ended" || !wanted ? null : await Promise.all(here.map(async (datapath) => {
       try {
@@ -112,9 +113,9 @@ export function open({ one, who, paint, say, live, signal }) {
         return orNothing(error) || [datapath, null, error];
       }
     }));
-    return { entries, reservations, found, known: known.filter(Boolean), asked };
-  }, ({ entries, reservations, found, known, asked }) => {
-    [events, reserved, advice] = [entries, reservations, found];
+    return { entries, reservations, found, given, known: known.filter(Boolean), asked };
+  }, ({ entries, reservations, found, given, known, asked }) => {
+    [events, reserved, advice, external] = [entries, reservations, found, given.addresses];
     names = new Map(known.map((each) => [each.datapath, each.name]));
     if (asked) {
       failed = asked.find(([, some]) => !some)?.[2] || null;
@@ -141,7 +142,7 @@ function orNothing(error) {
   throw error;
 }
 
-function about(job) {
+function about(job, external) {
   return facts(["Id", h("code", {}, job.id)], ["GlobalJobId", h("code", {}, job.global_job_id)], ["User", userLink(job.owner)],
     ["Group", job.decision.group ? [groupLink(job.decision.group), job.group && job.group !== job.decision.group ? ` (AcctGroup ${job.group})` : ""] : job.group],
     ["Slot", job.slot], ["Host", h("a", { href: to("jobs", { host: job.host }) }, job.host)],
@@ -149,6 +150,7 @@ function about(job) {
       each.block && h("span", { class: "reason" }, `from the block ${each.block}`)))],
     ["External address", job.external_addresses.length > 0 && [h("code", {}, job.external_addresses.join(", ")),
       h("span", { class: "reason" }, job.external_open.length > 0 ? `open: ${job.external_open.join(", ")}` : "closed"),
+      external.filter((each) => each.state === "pending" && each.reason).map((each) => h("span", { class: "reason", key: each.id }, `${each.address}: ${each.state}, ${each.reason}`)),
       job.external_name && h("code", {}, job.external_name)]],
     ["Network", `${job.network_type}, address by ${job.address_type}`], ["MAC", job.mac && h("code", {}, job.mac)],
     ["Port", job.port && h("code", {}, job.port)], ["VLAN", job.vlan], ["RequestBandwidth", job.bandwidth && `${count(job.bandwidth)} Mb/s`],
