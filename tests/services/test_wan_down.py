@@ -70,6 +70,13 @@ def test_jobs_whose_wan_port_is_down_are_named_where_drops_and_reach_are_shown(
         explained = controller.switches.explain("10.64.0.3", "192.0.2.1", PATIENCE).reason
         assert explained == "core1 sends it to the WAN by wan-fast, which is down"
 
+        # Another policy steers others.
+        controller.policy.put(PORTS.replace('"carol"', '"alice"'), "test")
+        until(lambda: controller.drops.now(0).down == (replace(fast, jobs=1),))
+        assert controller.drops.now(5, "carol").down == ()
+        controller.policy.put(PORTS, "test")
+        until(lambda: controller.drops.now(0).down == (fast,))
+
         # The port by which what no rule steers leaves.
         network.call(_set(core, 2, up=False))
         until(lambda: set(controller.drops.now(0).down) == {fast, DropsByDown("wan", ("core1",), 1)})
