@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple, TypeAlias
@@ -31,8 +31,12 @@ class Party:
 
     owner: Annotated[str, "Owner"]
     jobs: Annotated[int, "Live jobs"]
-    wan: Annotated[str, "The jobs that may open connections to the WAN: all, some (or to some addresses), none"]
+    wan: Annotated[
+        str,
+        "Jobs that may open connections to the WAN and whose WAN port is up: all, some (or to some addresses), none",
+    ]
     reaches: Annotated[tuple[str, ...], "For each party in order: its jobs that these may call: all, some, none"]
+    wan_reason: Annotated[str, "The WAN ports that are down, for which it is not more of them; empty for none"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,20 @@ class _Jobs:
     open: Counter[_Kind] = field(default_factory=Counter)
     wan_open: int = 0
     wan_partly: int = 0
+    wan_down: dict[str, None] = field(default_factory=dict)
 
 
-def reach(decided: Iterable[Deciding], policy: Policy, most: int) -> Reach:
-    """The reach of the ``most`` users with the most jobs."""
+def _up(_: Deciding) -> str:
+    return ""
+
+
+def reach(decided: Iterable[Deciding], policy: Policy, most: int, why_down: Callable[[Deciding], str] = _up) -> Reach:
+    """The reach of the ``most`` users with the most jobs; ``why_down`` is the reason why nothing of a job's leaves by
+    its WAN port now (``""``: it does)."""
     dropped = {rule.position: bool(rule.exceptions) for rule in policy.wans if rule.action is WanAction.DROP}
     owners: dict[str, _Jobs] = {}
-    for owner, decision, network, host, vlan, known, closed in decided:
+    for each in decided:
+        owner, decision, network, host, vlan, known, closed = each
         jobs = owners.setdefault(owner, _Jobs())
         jobs.total += 1
         if decision.isolated or network is NetworkType.NONE:
@@ -121,12 +132,23 @@ def reach(decided: Iterable[Deciding], policy: Policy, most: int) -> Reach:
             elif behind:
                 jobs.calling[decision.slice, "", vlan][kind] += 1
             jobs.both += decision.inbound and here.reaches(here)
+            may = decision.wan not in dropped or dropped[decision.wan]
+            if may and (down := why_down(each)):
+                jobs.wan_down[down] = None
+                continue
             jobs.wan_open += decision.wan not in dropped
             jobs.wan_partly += dropped.get(decision.wan, False)
     ranked = sorted(owners.items(), key=lambda item: (-item[1].total, item[0]))
     shown, others = ranked[:most], ranked[most:]
     parties = tuple(
-        Party(owner, jobs.total, _wan(jobs), tuple(_extent(jobs, other) for _, other in shown)) for owner, jobs in shown
+        Party(
+            owner,
+            jobs.total,
+            _wan(jobs),
+            tuple(_extent(jobs, other) for _, other in shown),
+            "; ".join(jobs.wan_down),
+        )
+        for owner, jobs in shown
     )
     return Reach(parties, len(others), sum(jobs.total for _, jobs in others))
 

@@ -29,13 +29,14 @@ from lark_common.turns import aside
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyHistory, PolicyVersion
 from lark_controller.flows.live_addresses import with_live_addresses
+from lark_controller.flows.wan_down import DownWays
 from lark_controller.jobs.job import Job
 from lark_controller.policies import predicate
 from lark_controller.policies.compare import Comparison, compare
 from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
-from lark_controller.policies.reach import Reach, reach
+from lark_controller.policies.reach import Deciding, Reach, reach
 from lark_controller.qos.recount import Recount
 from lark_controller.qos.topology import Topology
 from lark_controller.qos.warnings import policy_warnings, queue_warnings, worker_warnings
@@ -219,9 +220,16 @@ class PolicyInForce:
             if decider.policy is not self.policy:
                 decider = Decider(self.policy)
             pace = planning.Pace(planning.MAX_SECONDS)
-            jobs = self._loop.call(self._reconciler.jobs)
+            desired = self._reconciler.desired
+            jobs, cores = self._loop.call(lambda: (self._reconciler.jobs(), desired.cores()))
+            ways = DownWays(decider.policy, cores)
+
+            def why_down(each: Deciding) -> str:
+                way = ways.of(each.decision.wan, each.network) if ways else None
+                return "" if way is None else str(way)
+
             enforced = with_live_addresses(decider.policy, jobs)
-            found = reach(decided(decider, enforced, jobs, pace), decider.policy, MAX_PARTIES)
+            found = reach(decided(decider, enforced, jobs, pace), decider.policy, MAX_PARTIES, why_down)
             self._reach = found, decider, time.monotonic()
             return found
 
