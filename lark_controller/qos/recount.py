@@ -39,7 +39,9 @@ class Recount:
 
     def _promises(self, live: Iterable[Job]) -> Iterator[Booking]:
         policy, topology = self._policy, self._topology
-        for job in () if topology is None else live:
+        if topology is None:
+            return
+        for job in live:
             if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, self._decide)):
                 yield booking
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.rest_app import Api, bearer, make_api
+from tests.fixtures.fake_controls import bearer
+from tests.fixtures.rest_app import Api, make_api
 from tests.rest.test_transfer_treatments import post
 
 SENT, SHOWN = "fine \u202eabc\u009b1m <b>hi</b>", "fine \ufffdabc\ufffd1m <b>hi</b>"
