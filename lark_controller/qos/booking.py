@@ -103,19 +103,22 @@ def demand_of(
     if topology is None or policy is None:
         raise PathError(NO_TOPOLOGY)
     rate = reservation.kbps if kbps is None else kbps
-    if reservation.kind is ReservationKind.JOB:
-        return _job_demand(topology, reservation.source, reservation.destination, rate)
     source, to = reservation.source, reservation.destination
+    sender = None if reservation.job is None else find(reservation.job)
+    if reservation.kind is ReservationKind.JOB:
+        to = to if to == source else present_node(to, sender, policy, topology, decided)
+        return _job_demand(topology, source, to, rate)
     if reservation.job is None:
-        source = _present(source, None, policy, topology, decided)
+        source = present_node(source, None, policy, topology, decided)
     if reservation.peer is None:
-        sender = None if reservation.job is None else find(reservation.job)
         # Addresses outside of the site are no certain WAN's, whatever the name is that was kept.
-        to = _present(WAN if reservation.target and is_wan(to) else to, sender, policy, topology, decided)
+        to = present_node(WAN if reservation.target and is_wan(to) else to, sender, policy, topology, decided)
     return topology.flow(source, to, rate)
 
 
-def _present(node: str, sender: Job | None, policy: Policy, topology: Topology, decided: Deciding | None) -> str:
+def present_node(
+    node: str, sender: Job | None, policy: Policy, topology: Topology, decided: Deciding | None = None
+) -> str:
     """The node of the topology that a name means which is no job's host. Raises PathError."""
     if node == WAN:
         return wan_node(sender, policy, topology, decided)
@@ -140,7 +143,7 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
         return End(job.host.lower(), job, tuple(ip_network(address) for address in own))
     node = text.lower()
     if is_wan(node):
-        return End(_present(node, sender, policy, topology, None), follows=node == WAN)
+        return End(present_node(node, sender, policy, topology), follows=node == WAN)
     node = topology.called(text)
     if topology.has(node):
         spec = topology.spec.hosts.get(node)

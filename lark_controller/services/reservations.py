@@ -18,10 +18,18 @@ from lark_common.log import WARNING, event
 from lark_controller.api.reservations import Change, LinkStatus, PathStatus, Seen, Wish
 from lark_controller.jobs.job import Job, ReservedFlow
 from lark_controller.policies.model import Policy, Refused
-from lark_controller.policies.switches import WAN
 from lark_controller.policies.topology import ACCESS
 from lark_controller.qos.admission import ReservedCapacity
-from lark_controller.qos.booking import NO_TOPOLOGY, End, Finder, demand_of, end_of, flow_booking, job_booking, wan_node
+from lark_controller.qos.booking import (
+    NO_TOPOLOGY,
+    End,
+    Finder,
+    demand_of,
+    end_of,
+    flow_booking,
+    job_booking,
+    present_node,
+)
 from lark_controller.qos.recount import Recount
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind, ReservationPage
 from lark_controller.qos.topology import KILO, Channel, Demand, Topology, channels, requested_rate
@@ -174,8 +182,7 @@ class Reservations:
         topology, policy, path = self._topology, self._policy, tuple[Channel, ...]()
         with suppress(PathError):
             if topology is not None and policy is not None:
-                to = wan_node(sender, policy, topology) if node == WAN else node
-                path = topology.path(sender.host, to)
+                path = topology.path(sender.host, present_node(node, sender, policy, topology))
         return min((each.capacity / KILO for each in path), default=None)
 
     def judged(self, error: AdmissionError) -> AdmissionError:

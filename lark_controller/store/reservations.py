@@ -225,7 +225,7 @@ def reroute(
         query = query.values(kbps=bindparam("rate"), source=bindparam("from"), destination=bindparam("to"))
         connection.execute(query.values(holds=bindparam("now")), changed)
     for start in range(0, len(over), _BATCH):
-        # What they held is in no sum any more.
+        # The sums are without them already.
         connection.execute(delete(reservations).where(reservations.c.number.in_(over[start : start + _BATCH])))
     if total != dict(use(connection)):
         connection.execute(delete(reserved))

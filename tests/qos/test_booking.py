@@ -60,6 +60,10 @@ def a_job(number: int = 1, owner: str = "alice", **changes: Any) -> Job:
     return replace(job, **changes)
 
 
+def nobody(_: str) -> None:
+    """The live job of an id or an address, where none lives."""
+
+
 def taken(demand: Demand) -> dict[str, int]:
     return {channel.key: kbps for channel, kbps in demand}
 
@@ -163,8 +167,8 @@ def test_what_a_reservation_takes_is_what_was_booked() -> None:
     for booked in (job, flow_booking(End("w1"), End("w2"), 100, None, topology)):
         kept = Reservation(1, "0" * 16, booked.kind, booked.kbps, booked.source, booked.destination, {})
         assert kept.rate == 100.0
-        assert demand_of(kept, topology, policy, {}.get) == booked.demand
-        other_rate = demand_of(kept, topology, policy, {}.get, 7)
+        assert demand_of(kept, topology, policy, nobody) == booked.demand
+        other_rate = demand_of(kept, topology, policy, nobody, 7)
         assert [kbps for _, kbps in other_rate] == [kbps * 7 // 100_000 for _, kbps in booked.demand]
 
 
@@ -239,7 +243,7 @@ def test_a_flow_to_the_wan_follows_its_sender_and_the_names_of_wans(text: str, t
     carol, alice = a_job(1, "carol"), a_job(2, "alice")
     jobs = {job.id: job for job in (carol, alice)}
     for job, link in ((carol, "wan-fast core>wan-fast"), (alice, f"wan core>{plain}")):
-        end = end_of(text, {}.get, job, policy, topology)
+        end = end_of(text, nobody, job, policy, topology)
         booked = flow_booking(End("w1", job), end, 20, None, topology)
         taken_links = {"access:w1 w1>rack", "trunk rack>core", link}
         assert (booked.destination, {*taken(booked.demand)}) == ("wan", taken_links)
@@ -255,10 +259,14 @@ def test_a_flow_to_the_wan_follows_its_sender_and_the_names_of_wans(text: str, t
 def test_a_name_that_means_a_wan_is_no_host_of_the_default() -> None:
     defaults = SITE.replace("  hosts:\n", "  hosts:\n    default: {switch: rack, capacity: 1Gbit}\n")
     policy, topology = site(defaults)
-    for source, destination in (("w1", "wan-old"), ("wan-old", "w1")):
-        kept = Reservation(1, "0" * 16, ReservationKind.FLOW, 5, source, destination, {})
+    for kind, source, destination in (
+        (ReservationKind.FLOW, "w1", "wan-old"),
+        (ReservationKind.FLOW, "wan-old", "w1"),
+        (ReservationKind.JOB, "w1", "wan-old"),
+    ):
+        kept = Reservation(1, "0" * 16, kind, 5, source, destination, {})
         with pytest.raises(PathError, match="has no WAN wan-old"):
-            demand_of(kept, topology, policy, {}.get)
+            demand_of(kept, topology, policy, nobody)
     # A worker may be called so.
     (job, peer) = a_job(1, host="Wanda1"), a_job(2, host="wanda2")
     booked = flow_booking(End("wanda1", job), End("wanda2", peer), 5, None, topology)
@@ -273,7 +281,7 @@ def test_without_a_topology_nothing_is_taken() -> None:
     policy, _ = site()
     kept = Reservation(1, "0" * 16, ReservationKind.FLOW, 5, "w1", "wan", {})
     with pytest.raises(PathError, match="declares no topology"):
-        demand_of(kept, None, policy, {}.get)
+        demand_of(kept, None, policy, nobody)
 
 
 def test_without_a_plain_wan_the_first_is_taken_and_without_any_there_is_no_path() -> None:

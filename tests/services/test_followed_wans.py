@@ -17,7 +17,7 @@ UP_TO_WAN = POLICY.replace("topology:", "topology:\n  reserves: wan")
 
 
 def trunks(controller: Controller) -> dict[str, float]:
-    """What is reserved towards the WAN, by link."""
+    """The rates reserved towards the WAN, by link."""
     links = controller.reservations.links().items
     return {each.name: each.reserved for each in links if each.target.startswith("wan")}
 
@@ -59,6 +59,7 @@ def test_what_a_path_carries_is_that_of_the_wan_to_which_a_job_is_steered(tmp_pa
         carol, alice = start(controller, 1, "carol"), start(controller, 2, host=3, more="AvailBandwidth = 2000")
         rate = controller.reservations.path_rate
         assert (rate(carol, "wan"), rate(alice, "wan"), rate(alice, "wan-fast")) == (1000, 100, 1000)
+        assert rate(alice, "wan-old") is None
 
 
 def test_a_groups_port_steers_no_reservation(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class ReservationSchema(Written):
     rate = a_float("Mb/s of L2 bytes")
     steady = a_flag("The rate is the most as well; else the flow may use what is free, too")
     source = a_text("The sender's node in the topology")
-    destination = a_text("The receiver's node in the topology")
+    destination = a_text("The receiver's node in the topology; wan: the WAN by which the sender's packets leave")
     job = maybe_text("The id of the job whose it is, or that sends")
     job_name = maybe_text("That job's CLUSTER.PROC")
     peer = maybe_text("The id of the job that receives")
