@@ -263,8 +263,8 @@ class Accounts:
         limited = [group for group in desired.policy.groups if has_queue(group)]
         ruled = {rule.position for rule in desired.policy.wans if rule.action is not WanAction.ALLOW}
         unsteered = desired.groups.copy()
-        for (group, position), jobs in desired.wan_ruled.items():
-            unsteered[group] -= jobs if position in ruled else 0
+        for (name, position), jobs in desired.wan_ruled.items():
+            unsteered[name] -= jobs if position in ruled else 0
         for datapath, spec in desired.policy.switches.items():
             switch = desired.switches.get(datapath)
             if switch is None and spec.role is not SwitchRole.EDGE:
