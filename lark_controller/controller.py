@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lark_common.errors import SwitchError
 from lark_common.log import WARNING, event
+from lark_common.runs import Address
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.pairs import PairLedger
 from lark_controller.api.instances import Term
@@ -122,7 +123,12 @@ class Controller:
         translations = Translations(
             partial(self._openflow.hand_over, gateways.served), partial(self._openflow.hand_over, gateways.confirmed)
         )
-        self.external = ExternalAddresses(store, self._feed, translations)
+        self.external = ExternalAddresses(
+            store,
+            self._feed,
+            translations,
+            self._why_unreached,
+        )
         self._names = ExternalNames(store, dns or DnsUpdates(None, None), fence, self.external)
         self._registration = Registration(store, lease_seconds, self._feed, self.reservations, self._why_kept)
         self._pool = None if pool is None else PoolWatch(pool, self._registration, metrics)
@@ -301,6 +307,10 @@ class Controller:
     def _look_again(self) -> None:
         self._registration.look_again()
         self.policy.look_again()
+
+    def _why_unreached(self, number: int, address: Address) -> str:
+        # Of the policy in force, whichever that is by now.
+        return self._reconciler.desired.why_unreached(number, address)
 
     def _why_kept(self, job: Job) -> str:
         return "" if self._pool is None else self._pool.why_kept(job)

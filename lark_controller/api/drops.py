@@ -18,6 +18,12 @@ CORES_UNREAD: Final = (
     "start, a connection or a change of the policy's groups or WAN rules, or not answering"
 )
 
+# And of `down`.
+DOWN: Final = (
+    "WAN ports that are down without a backup that is up, with the live jobs whose packets to the WAN are dropped for "
+    "that; no counter has these packets"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Drop:
@@ -49,9 +55,23 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class DropsByDown:
+    """A WAN port that is down, without a backup that is up, and the live jobs whose packets to the WAN are dropped for
+    that. No counter has these packets."""
+
+    port: Annotated[str, "The WAN port, as the policy names it; empty with the scope self"]
+    switches: Annotated[tuple[str, ...], "The cores where it is down; none with the scope self"]
+    jobs: Annotated[
+        int, "Live jobs that would leave by it: steered there, or by no rule where it is the first WAN port of a core"
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class DropList:
     """The drops of now, the most first; ``jobs`` and ``packets_per_second`` are those of all jobs, listed or not, and
     ``groups`` those of which cores drop something, whose jobs are not told apart.
+    ``down`` are the WAN ports by which nothing leaves,
+    which is not in these numbers, with the jobs of all, of the user or the one.
     ``away`` are the switches that cannot be asked now, None of one user's jobs or of one job, ``uncounted`` the live
     jobs that the policy in force does not count, or those of the user, and ``unread`` those whose rates and drops are
     not known now. ``cores_unread`` are the cores whose drops are not known, None as ``away``."""
@@ -64,6 +84,7 @@ class DropList:
     unread: int = 0
     cores_unread: int | None = None
     groups: int = 0
+    down: tuple[DropsByDown, ...] = ()
 
 
 class DropControls(Protocol):

@@ -35,8 +35,8 @@ class Given:
 
 
 class ExternalState(StrEnum):
-    """The state of an external address: ``pending`` until its job's switches have confirmed, ``open``, ``closed`` where
-    a switch does not have it, ``over``."""
+    """The state of an external address: ``pending`` until its job's switches have confirmed and while the WAN port for
+    it is down, ``open``, ``closed`` where a switch does not have it, ``over``."""
 
     PENDING = "pending"
     OPEN = "open"

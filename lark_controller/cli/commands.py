@@ -171,7 +171,9 @@ def drops(arguments: Arguments) -> int:
     """Show what is dropped now: from whom, to where, by which rule, how fast."""
     found = connected(arguments).drop_list(arguments.limit)
     unknown = traffic_tables.Unknown.of(found)
-    return _show(arguments, found["drops"], partial(traffic_tables.drops, unknown=unknown))
+    return _show(
+        arguments, found["drops"], partial(traffic_tables.drops, unknown=unknown, down=found.get("down") or ())
+    )
 
 
 def advice(arguments: Arguments) -> int:

@@ -47,6 +47,10 @@ def show(found: Answer) -> None:
             for own, each in enumerate(parties)
         ],
     )
+    for each in parties:
+        # A controller of an earlier release gives no reason.
+        if why := each.get("wan_reason"):
+            print(f"{each['owner']} to the WAN: {each['wan']}, as {why}")
     if found["other_owners"]:
         jobs, users = (
             printing.several(found[f"other_{each}"], word) for each, word in (("jobs", "job"), ("owners", "other user"))

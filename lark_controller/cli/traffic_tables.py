@@ -56,8 +56,8 @@ def rates(found: Sequence[Answer], by: str, unknown: Unknown) -> None:
     say_unread("what is sent and received by", unknown.unread)
 
 
-def drops(found: Sequence[Answer], unknown: Unknown) -> None:
-    """A table of what is dropped now, and that some is ``unknown``."""
+def drops(found: Sequence[Answer], unknown: Unknown, down: Sequence[Answer] = ()) -> None:
+    """A table of what is dropped now, that some is ``unknown``, and which WAN ports are ``down``."""
     rows = [
         (
             f"{each['packets_per_second']:.1f}{'~' if each['estimated'] else ''}",
@@ -71,7 +71,12 @@ def drops(found: Sequence[Answer], unknown: Unknown) -> None:
     if rows:
         table(("PACKETS/S", "FROM", "TO", "BY", "AT"), rows)
     else:
-        print(_none("Nothing is dropped now.", unknown))
+        # Drops that nobody counts are some.
+        print(_none("Nothing is dropped now.", unknown, bool(down)))
+    for each in down:
+        where = f"WAN port {each['port']} of {', '.join(each['switches'])}" if each["port"] else "A WAN port"
+        lost = f"what {several(each['jobs'], 'job')} would send by it is dropped, and not counted"
+        print(f"{where} is down, and nothing takes its place: {lost}")
     if any(each["estimated"] for each in found):
         print("~ several rules drop packets there and are not counted apart for each job; this is a share of them")
     _say_away("what is dropped", unknown.away)
@@ -82,9 +87,9 @@ def drops(found: Sequence[Answer], unknown: Unknown) -> None:
         print(f"Not known: what is dropped of groups at {where} not looked at twice yet, or not answering")
 
 
-def _none(words: str, unknown: Unknown) -> str:
+def _none(words: str, unknown: Unknown, uncounted: bool = False) -> str:
     """The words for an empty table, as far as they are known to be so."""
-    return f"Of what is known: {words[0].lower()}{words[1:]}" if any(unknown) else words
+    return f"Of what is known: {words[0].lower()}{words[1:]}" if uncounted or any(unknown) else words
 
 
 def _say_away(what: str, away: int) -> None:

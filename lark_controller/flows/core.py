@@ -318,6 +318,21 @@ def steered_past(switch: Switch, policy: Policy, ruled: Mapping[tuple[str, int],
                 yield GroupRemark(group.name, text)
 
 
+def carried_past(switch: Switch, policy: Policy, unsteered: Mapping[str, int]) -> Iterator[GroupRemark]:
+    """The groups whose queue is on a port that is down, and of which a backup without that queue carries something by
+    now; ``unsteered`` is the number of each group's jobs that no WAN rule drops or steers."""
+    transfers = {(mark.group, mark.port) for mark in policy.transfer_marks}
+    for group in policy.groups:
+        port = None if group.port is None else switch.wan_or_backup(group.port)
+        some = unsteered.get(group.name, 0) > 0 or (group.name, group.port) in transfers
+        if some and port is not None and port.up and queue_is_elsewhere(switch, group, port.name):
+            text = (
+                f"its guarantee and ceiling do not hold for what leaves by port {port.name}, which takes the place of"
+                f" port {group.port} while that is down: its queue is on port {group.port}"
+            )
+            yield GroupRemark(group.name, text)
+
+
 def unkept(switch: Switch, policy: Policy) -> Iterator[GroupRemark]:
     """The limits of groups that a core or an access point's switch does not keep, or not as they seem to be meant."""
     if not switch.is_edge:

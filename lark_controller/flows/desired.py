@@ -19,6 +19,7 @@ from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_change, slice_flows
 from lark_controller.flows.external_jobs import ExternalJobs, no_room
 from lark_controller.flows.labelled_prefixes import LabelledPrefixes
+from lark_controller.flows.live_addresses import with_live_addresses
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
 from lark_controller.flows.prefixes import Prefix
@@ -293,6 +294,8 @@ class Desired(ExternalJobs):
         assert not self.placed, "jobs are loaded first"
         assert not self.switches, "jobs are loaded before switches connect"
         self._place_first(jobs)
+        self.policy = with_live_addresses(self.policy, (placed.job for placed in self.placed.values()))
+        self.networks = local_networks(self.policy)
         used = (bool(self.policy.slices), bool(self._classed), self._grouped)
         sets = (self._slices, slice_label), (self._classes, self._class_label), (self._inbound, self._group_label)
         fill(self.placed.values(), (each for each, wanted in zip(sets, used, strict=True) if wanted))

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator
 from typing import Self
 
 from lark_common.runs import Address
-from lark_controller.flows.external import external_flows
+from lark_controller.flows.external import external_flows, pool_ports
 from lark_controller.flows.external_room import Moved, Room
 from lark_controller.flows.model import Flow, Program
 from lark_controller.flows.placed_jobs import PlacedJobs
 from lark_controller.flows.placement import Placed, Switch
+from lark_controller.flows.wan_down import DownWays, are_down
 from lark_controller.policies.external import leaves_by
 from lark_controller.policies.external_spec import PoolPlace
 from lark_controller.policies.model import Policy, SwitchRole, WanAction
@@ -55,6 +56,27 @@ class ExternalJobs(PlacedJobs):
             if reason := next(filter(None, why), ""):
                 found[each.address] = reason
         return found
+
+    def why_unreached(self, number: int, address: Address) -> str:
+        """The reason why nothing comes to a job by its external address though its switches have it, or no answer of
+        the job's leaves: the WAN ports for that are down, and nothing takes their place (``""``: they are not)."""
+        placed = self.placed.get(number)
+        if placed is None or all(port.up for core in self.cores() for port in core.wan):
+            return ""
+        there = set(self._translating(placed, address))
+        spec = self.policy.external
+        place = PoolPlace() if spec is None or address.version == 6 else spec.place(address)
+        entries = [(core, port) for core in self.cores() if core.datapath in there for port in pool_ports(core, place)]
+        if entries and not any(port.up for _, port in entries):
+            # The pool's own port, and a backup that is down as well, are both of the core.
+            ports = {port.name: None for _, port in entries if place.port in (None, port.name)}
+            return are_down(ports, dict.fromkeys(core.name for core, _ in entries))
+        way = DownWays(self.policy, self.cores()).of(placed.decision.wan, placed.job.network_type)
+        return "" if way is None else str(way)
+
+    def cores(self) -> list[Switch]:
+        """The cores that are known; any thread may ask."""
+        return [self.switches[datapath] for datapath in self._cores()]
 
     def translating(self, placed: Placed) -> Iterator[int]:
         """The cores, known or not, that a job's external IPv4 addresses need."""

@@ -22,7 +22,8 @@ class PlacedJobs:
     """The jobs that are admitted, each at its switch if that is known, and the switches.
 
     ``groups`` counts the jobs of each group of the policy, ``wan_ruled`` those of a group that come under a WAN rule,
-    by its position; ``unattached`` those without a network, which no rule is for; ``uncounted`` those with one whose
+    by its position; ``leaving`` those of which something passes, by that position and the kind of their network;
+    ``unattached`` those without a network, which no rule is for; ``uncounted`` those with one whose
     use the policy does not count; ``isolated`` are the numbers of the jobs with a network of which nothing passes, and
     of all in quarantine. ``queues`` are the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are
     the jobs whose workers enforce what is decided.
@@ -33,6 +34,7 @@ class PlacedJobs:
         self.placed: dict[int, Placed] = {}
         self.groups: Counter[str] = Counter()
         self.wan_ruled: Counter[tuple[str, int]] = Counter()
+        self.leaving: Counter[tuple[int, NetworkType]] = Counter()
         self.unattached = 0
         self.uncounted = 0
         self.isolated = NumberSet()
@@ -52,6 +54,7 @@ class PlacedJobs:
         self.groups, self.ruled = before.groups.copy(), before.ruled.copy()
         self.unattached, self.isolated = before.unattached, before.isolated.copy()
         self.uncounted, self.wan_ruled = before.uncounted, before.wan_ruled.copy()
+        self.leaving = before.leaving.copy()
         self._local = before._local.copy()
         self._hosts, self._external = dict(before._hosts), set(before._external)
         self._refusals = before._refusals.copy()
@@ -147,6 +150,9 @@ class PlacedJobs:
             self.uncounted += 0 if decision.accounted else len(numbers)
             if decision.isolated:
                 self.isolated.update(numbers)
+            else:
+                # What has an edge is of this kind.
+                self.leaving[decision.wan, NetworkType.OVS_BRIDGE] += len(numbers)
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:
         self.ruled.move(old, new)
@@ -159,6 +165,8 @@ class PlacedJobs:
             self.groups[old.decision.group] -= 1
             if old.decision.wan:
                 self.wan_ruled[old.decision.group, old.decision.wan] -= 1
+            if _leaves(old):
+                self.leaving[old.decision.wan, old.job.network_type] -= 1
             self.unattached -= _unattached(old)
             self.uncounted -= is_uncounted(old)
             self.isolated.discard(old.job.number)
@@ -175,6 +183,8 @@ class PlacedJobs:
             if new.decision.wan:
                 self.wan_ruled[new.decision.group, new.decision.wan] += 1
             self.uncounted += is_uncounted(new)
+            if _leaves(new):
+                self.leaving[new.decision.wan, new.job.network_type] += 1
             if _unattached(new):
                 self.unattached += 1
             elif new.decision.isolated:
@@ -189,6 +199,11 @@ class PlacedJobs:
 def _unattached(placed: Placed) -> bool:
     """True where a job has no network; in quarantine it is counted with the others that are."""
     return placed.job.network_type is NetworkType.NONE and not placed.decision.quarantine
+
+
+def _leaves(placed: Placed) -> bool:
+    """True where a job has a network and something of it passes."""
+    return placed.job.network_type is not NetworkType.NONE and not placed.decision.isolated
 
 
 def is_uncounted(placed: Placed) -> bool:

@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from lark_common.runs import Address, Network
 
 FULL: Final = {4: 32, 6: 128}
+# Networks as integers: version, first address, mask.
+Bounds: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class Prefix(NamedTuple):
@@ -205,3 +207,14 @@ def pack(prefix: Prefix) -> int:
 def unpack(key: int) -> Prefix:
     """The prefix of a key."""
     return Prefix(6 if key & 1 else 4, key >> 9, key >> 1 & 0xFF)
+
+
+def bounds(networks: Iterable[Network]) -> Bounds:
+    """Networks as integers, to ask for many addresses whether they are :func:`within`."""
+    return tuple((each.version, int(each.network_address), int(each.netmask)) for each in networks)
+
+
+def within(address: Address, networks: Bounds) -> bool:
+    """True where an address is in one of the networks."""
+    version, value = address.version, int(address)
+    return any(version == of and value & mask == first for of, first, mask in networks)

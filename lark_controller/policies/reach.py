@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple, TypeAlias
@@ -13,6 +13,8 @@ from lark_controller.policies.model import Decision, Policy, SliceKey, WanAction
 
 # IP versions.
 Versions: TypeAlias = frozenset[int]
+# WAN rules that drop, by position, each with the IP version of an address that is the WAN to it.
+Closed: TypeAlias = frozenset[tuple[int, int]]
 
 
 class Extent(StrEnum):
@@ -29,8 +31,12 @@ class Party:
 
     owner: Annotated[str, "Owner"]
     jobs: Annotated[int, "Live jobs"]
-    wan: Annotated[str, "The jobs that may open connections to the WAN: all, some (or to some addresses), none"]
+    wan: Annotated[
+        str,
+        "Jobs that may open connections to the WAN and whose WAN port is up: all, some (or to some addresses), none",
+    ]
     reaches: Annotated[tuple[str, ...], "For each party in order: its jobs that these may call: all, some, none"]
+    wan_reason: Annotated[str, "The WAN ports that are down, for which it is not more of them; empty for none"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,8 @@ class Reach:
 
 class Deciding(NamedTuple):
     """A live job: its owner, the policy's decision, and the kind of its network; ``host`` is its worker, ``vlan`` its
-    VLAN, and ``versions`` are the IP versions of its addresses (none: not known yet, so any)."""
+    VLAN, and ``versions`` are the IP versions of its addresses (none: not known yet, so any). ``closed`` are the WAN
+    rules that drop what jobs under them exchange with its addresses, as others see them: these are not local."""
 
     owner: str
     decision: Decision
@@ -52,60 +59,96 @@ class Deciding(NamedTuple):
     host: str = ""
     vlan: int | None = None
     versions: Versions = frozenset()
+    closed: Closed = frozenset()
+
+
+class _Kind(NamedTuple):
+    """The properties of a job on which it depends whom it reaches where no slice keeps it off."""
+
+    versions: Versions
+    wan: int = 0
+    closed: Closed = frozenset()
+
+    def reaches(self, other: _Kind) -> bool:
+        """True where packets pass by one of the IP versions; either job may be the other's WAN."""
+        return any(
+            (self.wan, version) not in other.closed and (other.wan, version) not in self.closed
+            for version in self.versions & other.versions
+        )
 
 
 # A slice; of jobs behind NAT their worker, since nobody else reaches them, "" for all others; and the VLAN: switches
 # pass nothing from one to another.
 _Place = tuple[SliceKey | None, str, int | None]
 _BOTH: Final = frozenset({4, 6})
-_ANY: Final = (frozenset({4}), frozenset({6}), _BOTH)
 
 
 @dataclass(slots=True)
 class _Jobs:
-    """The live jobs of one user: by place and IP versions those that may call and those that may be called; how many
-    may do both, and so would call themselves; those that may call whatever is not behind NAT (``anywhere``), and those
+    """The live jobs of one user: by place and kind those that may call and those that may be called; how many would
+    call themselves, since they may do both; those that may call whatever is not behind NAT (``anywhere``), and those
     that are not (``open``) and may be called; and all."""
 
     total: int = 0
-    calling: Counter[tuple[_Place, Versions]] = field(default_factory=Counter)
-    called: Counter[tuple[_Place, Versions]] = field(default_factory=Counter)
+    calling: defaultdict[_Place, Counter[_Kind]] = field(default_factory=lambda: defaultdict(Counter))
+    called: defaultdict[_Place, Counter[_Kind]] = field(default_factory=lambda: defaultdict(Counter))
     both: int = 0
-    anywhere: Counter[Versions] = field(default_factory=Counter)
-    open: Counter[Versions] = field(default_factory=Counter)
+    anywhere: Counter[_Kind] = field(default_factory=Counter)
+    open: Counter[_Kind] = field(default_factory=Counter)
     wan_open: int = 0
     wan_partly: int = 0
+    wan_down: dict[str, None] = field(default_factory=dict)
 
 
-def reach(decided: Iterable[Deciding], policy: Policy, most: int) -> Reach:
-    """The reach of the ``most`` users with the most jobs."""
+def _up(_: Deciding) -> str:
+    return ""
+
+
+def reach(decided: Iterable[Deciding], policy: Policy, most: int, why_down: Callable[[Deciding], str] = _up) -> Reach:
+    """The reach of the ``most`` users with the most jobs; ``why_down`` is the reason why nothing of a job's leaves by
+    its WAN port now (``""``: it does)."""
     dropped = {rule.position: bool(rule.exceptions) for rule in policy.wans if rule.action is WanAction.DROP}
     owners: dict[str, _Jobs] = {}
-    for owner, decision, network, host, vlan, known in decided:
+    for each in decided:
+        owner, decision, network, host, vlan, known, closed = each
         jobs = owners.setdefault(owner, _Jobs())
         jobs.total += 1
         if decision.isolated or network is NetworkType.NONE:
             continue
         behind = host if network is NetworkType.NAT else ""
-        called_at, versions = (decision.slice, behind, vlan), known or _BOTH
+        place, kind = (decision.slice, behind, vlan), _Kind(known or _BOTH, decision.wan, closed)
+        # To each other those behind one NAT are local.
+        here = _Kind(kind.versions) if behind else kind
         if decision.inbound:
-            jobs.called[called_at, versions] += 1
-            jobs.open[versions] += not behind and vlan is None
+            jobs.called[place][here] += 1
+            if not behind and vlan is None:
+                jobs.open[kind] += 1
         if decision.outbound:
-            jobs.calling[called_at, versions] += 1
+            jobs.calling[place][here] += 1
             # A job behind NAT calls those of its own worker behind NAT, and all others of its slice. Without one, and
             # where its worker cannot know whose an address is, all others, since they meet its worker's address.
             if behind and decision.slice is None and not policy.job_networks:
-                jobs.anywhere[versions] += 1
+                jobs.anywhere[kind] += 1
             elif behind:
-                jobs.calling[(decision.slice, "", vlan), versions] += 1
-            jobs.both += decision.inbound
+                jobs.calling[decision.slice, "", vlan][kind] += 1
+            jobs.both += decision.inbound and here.reaches(here)
+            may = decision.wan not in dropped or dropped[decision.wan]
+            if may and (down := why_down(each)):
+                jobs.wan_down[down] = None
+                continue
             jobs.wan_open += decision.wan not in dropped
             jobs.wan_partly += dropped.get(decision.wan, False)
     ranked = sorted(owners.items(), key=lambda item: (-item[1].total, item[0]))
     shown, others = ranked[:most], ranked[most:]
     parties = tuple(
-        Party(owner, jobs.total, _wan(jobs), tuple(_extent(jobs, other) for _, other in shown)) for owner, jobs in shown
+        Party(
+            owner,
+            jobs.total,
+            _wan(jobs),
+            tuple(_extent(jobs, other) for _, other in shown),
+            "; ".join(jobs.wan_down),
+        )
+        for owner, jobs in shown
     )
     return Reach(parties, len(others), sum(jobs.total for _, jobs in others))
 
@@ -119,14 +162,14 @@ def _wan(jobs: _Jobs) -> Extent:
 def _extent(one: _Jobs, other: _Jobs) -> Extent:
     """The jobs of another that the jobs of one may call; where both are one user, a job does not count as another."""
     same = one is other
-    passing = sum(
-        count * other.called[place, versions]
-        for (place, mine), count in one.calling.items()
-        for versions in _ANY
-        if mine & versions
-    )
-    passing += sum(a * b for mine, a in one.anywhere.items() for theirs, b in other.open.items() if mine & theirs)
+    passing = sum(_pairs(kinds, other.called[place]) for place, kinds in one.calling.items() if place in other.called)
+    passing += _pairs(one.anywhere, other.open)
     passing -= one.both if same else 0
     if not passing:
         return Extent.NONE
     return Extent.ALL if passing == one.total * (other.total - same) else Extent.SOME
+
+
+def _pairs(calling: Counter[_Kind], called: Counter[_Kind]) -> int:
+    """The number of pairs in which the first reaches the second."""
+    return sum(a * b for one, a in calling.items() for other, b in called.items() if one.reaches(other))

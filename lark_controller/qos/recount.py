@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Final
 
 from lark_common.errors import PathError
 from lark_controller.jobs.job import Job
@@ -10,7 +13,10 @@ from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
 from lark_controller.qos.booking import Finder, demand_of, job_rate, promise
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
-from lark_controller.qos.topology import Demand, Topology
+from lark_controller.qos.topology import KILO, Channel, Demand, Topology
+
+# Links that a plan names.
+MOST: Final = 20
 
 
 class Recount:
@@ -29,13 +35,15 @@ class Recount:
 
     def promised(self, live: Iterable[Job]) -> dict[str, Booking]:
         """The guarantees to live jobs, by job id; one takes nothing where no path is known for it."""
-        policy, topology, found = self._policy, self._topology, dict[str, Booking]()
+        return {each.job: each for each in self._promises(live) if each.job is not None}
+
+    def _promises(self, live: Iterable[Job]) -> Iterator[Booking]:
+        policy, topology = self._policy, self._topology
         if topology is None:
-            return found
+            return
         for job in live:
             if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, self._decide)):
-                found[job.id] = booking
-        return found
+                yield booking
 
     def is_over(self, reservation: Reservation) -> bool:
         """True of the guarantee that a rule's default gave to a live job, where no rule gives it one any more."""
@@ -60,3 +68,30 @@ class Recount:
         if count:
             has = "1 reservation has" if count == 1 else f"{count} reservations have"
             yield f"{has} no path any more, and would count on no link, such as {such}"
+
+    def small_links(
+        self, flows: Iterable[Reservation], live: Iterable[Job], step: Callable[[], None] = lambda: None
+    ) -> Iterator[str]:
+        """The sentences on links on which more would be reserved than they carry, the largest excess first; ``step`` is
+        called between reservations."""
+        total: Counter[Channel] = Counter()
+        for demand in chain(self._demands(flows), (each.demand for each in self._promises(live))):
+            step()
+            for channel, kbps in demand:
+                total[channel] += kbps
+        small = [(channel, kbps) for channel, kbps in total.items() if kbps > channel.capacity]
+        small.sort(key=lambda each: (each[0].capacity - each[1], each[0]))
+        for channel, kbps in small[:MOST]:
+            ends = f" from {channel.source} to {channel.target}" if channel.source else ""
+            carried, there = channel.capacity / KILO, kbps / KILO
+            yield f"link {channel.link}{ends} carries {carried:g} Mb/s, and {there:g} Mb/s would be reserved on it"
+        if len(small) > MOST:
+            yield f"beside these, of links that carry less than would be reserved on them: {len(small) - MOST}"
+
+    def _demands(self, flows: Iterable[Reservation]) -> Iterator[Demand]:
+        for each in flows:
+            try:
+                yield self.demand(each)
+            except PathError:
+                # It counts on no link.
+                yield ()

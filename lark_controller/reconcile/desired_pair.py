@@ -10,6 +10,7 @@ from typing import Final
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.external_jobs import no_room
+from lark_controller.flows.live_addresses import check_prefixes, left_out, with_live_addresses
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import places_alike
@@ -146,6 +147,10 @@ class DesiredPair:
         RuleLimitError or UnsupportedError where the policy cannot be enforced; nothing has changed then.
         """
         decider = Decider(policy)
+        given = policy
+        # Before other work may go ahead: a job that comes in between would be left out.
+        policy = with_live_addresses(given, (placed.job for placed in self.desired.placed.values()))
+        check_prefixes(given, policy)
         follows = places_alike(self.desired.policy, policy)
         desired = Desired.following(policy, self.desired) if follows else Desired(policy, self.desired)
         self._coming = (desired, decider)
@@ -226,6 +231,9 @@ class _Again:
 
 def _check_support(desired: Desired, job: Job, decision: Decision) -> None:
     if why := unsupported(desired.policy, job, decision):
+        raise UnsupportedError(why)
+    # It was posted by the policy before; those that were there when this one came stay under their slices.
+    if job.number not in desired.placed and (why := left_out(desired.policy, job)):
         raise UnsupportedError(why)
     datapath = desired.datapath_of(job)
     switch = None if datapath is None else desired.switches.get(datapath)

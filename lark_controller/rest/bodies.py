@@ -62,6 +62,12 @@ def read_kept_text(limit: int, accepted: tuple[str, ...], empty: bool = False) -
     return text
 
 
+def printable(text: str) -> str:
+    """A worker's sentence as pages, logs and terminals show it, whatever job has a part in it: U+202E, for one, turns
+    around what stands behind it."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
 def parse_json(body: bytes) -> Any:
     """The value of a body in JSON. Raises Problem 400 where it is none, or holds text that no store can keep."""
     text = _decode(body)

@@ -15,7 +15,7 @@ from flask import g
 
 from lark_common.errors import NotFoundError
 from lark_controller.api.audit import AuditEntry
-from lark_controller.api.drops import Drop
+from lark_controller.api.drops import Drop, DropsByDown
 from lark_controller.api.jobs import JobDetail
 from lark_controller.jobs.job import Job
 from lark_controller.qos.reservation import Reservation
@@ -83,6 +83,11 @@ def shown_drop(drop: Drop) -> Drop:
     rule = drop.kind if drop.line is None else f"{drop.kind} (policy line {drop.line})"
     source, destination = (own, "others") if drop.direction == "out" else ("others", own)
     return replace(drop, source=source, destination=destination, rule=rule)
+
+
+def shown_down(down: DropsByDown) -> DropsByDown:
+    """A WAN port that is down as this request shows it."""
+    return down if own_user() is None else replace(down, port="", switches=())
 
 
 def shown_entries(entries: Sequence[AuditEntry]) -> Sequence[AuditEntry]:

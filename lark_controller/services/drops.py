@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 from lark_common.worker_rules import RULED
 from lark_controller.accounting.drops import Dropping
 from lark_controller.accounting.ledger import Ledger
-from lark_controller.api.drops import Drop, DropList
+from lark_controller.api.drops import Drop, DropList, DropsByDown
 from lark_controller.flows.drop_sources import DropSource, are_several, may_drop
 from lark_controller.flows.placed_jobs import is_uncounted
 from lark_controller.flows.placement import Placed
+from lark_controller.flows.wan_down import DownWay, DownWays
 from lark_controller.policies.model import Accounting, Because, Decision, Policy, RuleKind
 from lark_controller.reconcile.core_drops import CoreDrop, CoreDrops
 from lark_controller.reconcile.reconciler import Reconciler
@@ -100,7 +101,8 @@ class Drops:
         found = self._first_of_jobs(limit, groups) if limit else []
         packets = whole.packets + sum(each.packets for each in cores)
         unknown = self.away(), self.uncounted(), self.unread(), self.cores_unread()
-        return DropList(tuple(found), whole.jobs, packets, *unknown, groups=len({each.group for each in cores}))
+        groups_there = len({each.group for each in cores})
+        return DropList(tuple(found), whole.jobs, packets, *unknown, groups=groups_there, down=self._down())
 
     def of_job(self, limit: int, job_id: str) -> DropList:
         """The drops of now of one job, by rule; nothing of one that is over."""
@@ -113,7 +115,8 @@ class Drops:
         found = _first(self._listed(chosen), limit)
         packets = sum(sum(each.rate) for each in chosen)
         unread = self._ledger.unread(lambda each: each == number)
-        return DropList(tuple(found), len(chosen), packets, uncounted=int(is_uncounted(placed)), unread=unread)
+        uncounted, down = int(is_uncounted(placed)), self._down_of([placed])
+        return DropList(tuple(found), len(chosen), packets, uncounted=uncounted, unread=unread, down=down)
 
     def _first_of_jobs(self, limit: int, groups: list[Drop]) -> list[Drop]:
         """The ``limit`` most of the drops of all jobs and of these."""
@@ -182,7 +185,29 @@ class Drops:
         chosen = self._ledger.dropping(_OWN, is_own)
         found = _first(self._listed(chosen), limit)
         packets = sum(sum(each.rate) for each in chosen)
-        return DropList(tuple(found), len(chosen), packets, uncounted=self.uncounted(owner), unread=self.unread(owner))
+        uncounted, unread, down = self.uncounted(owner), self.unread(owner), self._down_of(self._own(owner))
+        return DropList(tuple(found), len(chosen), packets, uncounted=uncounted, unread=unread, down=down)
+
+    def _own(self, owner: str) -> Iterator[Placed]:
+        yield from (each for each in list(self._reconciler.desired.placed.values()) if each.job.owner == owner)
+
+    def _down(self) -> tuple[DropsByDown, ...]:
+        """The WAN ports by which nothing leaves, with the live jobs that would leave there."""
+        desired = self._reconciler.desired
+        if not (ways := self._down_ways()):
+            return ()
+        return _by_port((ways.of(*of), jobs) for of, jobs in list(desired.leaving.items()))
+
+    def _down_of(self, chosen: Iterable[Placed]) -> tuple[DropsByDown, ...]:
+        """The same of some jobs."""
+        if not (ways := self._down_ways()):
+            return ()
+        leaving = (each for each in chosen if not each.decision.isolated)
+        return _by_port((ways.of(each.decision.wan, each.job.network_type), 1) for each in leaving)
+
+    def _down_ways(self) -> DownWays:
+        desired = self._reconciler.desired
+        return DownWays(desired.policy, desired.cores())
 
     def _there(self, chosen: Iterable[tuple[Dropping, Placed]], policy: Policy) -> _There:
         """All drops at the switches with a chosen job that several rules may drop packets of."""
@@ -263,6 +288,15 @@ class Drops:
                     f"more is sent to it than {most}" if inward else "it sends faster than its rate"
                 )
                 yield _drop(placed, name, dropping, _Reason("rate", queue, _ANYONE), packets, inward, False)
+
+
+def _by_port(found: Iterable[tuple[DownWay | None, int]]) -> tuple[DropsByDown, ...]:
+    """The ports with their jobs, the most first."""
+    jobs: Counter[DownWay] = Counter()
+    for way, count in found:
+        if way is not None and count:
+            jobs[way] += count
+    return tuple(DropsByDown(*way, count) for way, count in jobs.most_common())
 
 
 def _first(drops: list[Drop], limit: int) -> list[Drop]:

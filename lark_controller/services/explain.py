@@ -301,7 +301,7 @@ class _Walk:
             "eth_src": SOMEBODY if from_mac is None else from_mac,
             "eth_dst": SOMEBODY if to_mac is None else to_mac,
             "vlan_vid": self._tag(),
-            "ip_dscp": 0,
+            "ip_dscp": self._dscp(),
         }
         if self.ends.src.version == 4:
             fields |= {
@@ -325,6 +325,15 @@ class _Walk:
         protocol = opening.protocol
         number = TCP if protocol == "tcp" else UDP
         return fields | {"ip_proto": number, f"{protocol}_src": ports[0], f"{protocol}_dst": ports[1]}
+
+    def _dscp(self) -> int:
+        """The DSCP that the packet has when the first switch gets it: that of its group where the sender's worker sets
+        it by its rules. A job's switch sets it itself, and what comes from elsewhere is of no group."""
+        source = self.ends.src_job
+        rules = None if source is None else self.ends.rules.get(source.job.host)
+        if rules is None or source is None or source.job.network_type not in RULED:
+            return 0
+        return next((each.dscp or 0 for each in rules.jobs if each.id == source.job.id), 0)
 
     def _tag(self) -> int:
         """The VLAN tag with which the first switch gets the packet: none from a job's port, which tags by itself; from

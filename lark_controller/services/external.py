@@ -36,9 +36,9 @@ from lark_controller.api.external import (
     Given,
     TranslationChanges,
 )
-from lark_controller.jobs.external import Association, PoolState, closed_by, listed, refused, size
+from lark_controller.jobs.external import Association, PoolState, listed, refused, size
 from lark_controller.jobs.external_names import WANTED, label
-from lark_controller.jobs.job import Job, JobState
+from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import decide
 from lark_controller.policies.external import leaves_by, pool_of, rule_of
 from lark_controller.policies.external_spec import ExternalSpec, WithoutExternal
@@ -52,6 +52,7 @@ from lark_controller.services.external_rules import (
     why_not,
     why_over,
 )
+from lark_controller.services.external_standing import WhyUnreached, nothing_known, standing_of
 from lark_controller.services.external_translations import Translations
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
@@ -74,7 +75,14 @@ GIVEN_A_SECOND: Final = 1 / 60
 class ExternalAddresses:
     """External addresses of this controller's jobs; thread-safe. They are part of the live jobs in ``feed``."""
 
-    def __init__(self, store: Store, feed: Feed, translations: Translations | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        feed: Feed,
+        translations: Translations | None = None,
+        why_unreached: WhyUnreached = nothing_known,
+    ) -> None:
+        self._why_unreached = why_unreached
         self._store = store.external_addresses
         self._reservations = store.reservations
         self._trail = store.trail
@@ -312,17 +320,7 @@ class ExternalAddresses:
             return ExternalStanding(ExternalState.OVER, association.why)
         if _reservation_over(job, association):
             return ExternalStanding(ExternalState.OVER, RESERVATION_OVER)
-        state, reason = directory.standing(job.number)
-        if why := directory.closed.get(job.number, {}).get(association.address):
-            return ExternalStanding(ExternalState.CLOSED, why)
-        if state is JobState.QUARANTINED:
-            return ExternalStanding(ExternalState.CLOSED, f"the job is in quarantine: {reason}")
-        # After a start the store's word stands until the cores are here.
-        if state is JobState.ENFORCED and (why := closed_by(reason, association.address)):
-            return ExternalStanding(ExternalState.CLOSED, why)
-        if state is JobState.ENFORCED:
-            return ExternalStanding(ExternalState.OPEN)
-        return ExternalStanding(ExternalState.PENDING, reason)
+        return standing_of(directory, job, association, self._why_unreached)
 
     def translations(self, revision: str, wait: float) -> TranslationChanges:
         """The changes of translations after a revision, once there are any; after ``wait`` seconds in any case."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,19 +28,22 @@ from lark_common.log import ERROR, event
 from lark_common.turns import aside
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyHistory, PolicyVersion
+from lark_controller.flows.live_addresses import with_live_addresses
+from lark_controller.flows.wan_down import DownWays
 from lark_controller.jobs.job import Job
 from lark_controller.policies import predicate
 from lark_controller.policies.compare import Comparison, compare
 from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
-from lark_controller.policies.reach import Deciding, Reach, Versions, reach
+from lark_controller.policies.reach import Deciding, Reach, reach
 from lark_controller.qos.recount import Recount
 from lark_controller.qos.topology import Topology
 from lark_controller.qos.warnings import policy_warnings, queue_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services import policy_plan as planning
+from lark_controller.services.decided_jobs import decided
 from lark_controller.services.described_job import Names
 from lark_controller.services.job_facts import refresh_facts, with_facts
 from lark_controller.services.registration import Registration
@@ -69,28 +72,6 @@ def _one_of(places: threading.Semaphore, busy: str) -> Iterator[None]:
         # The texts of others' policies are not kept.
         predicate.forget()
         places.release()
-
-
-# The IP versions of a job's addresses, by whether it has one of each.
-_VERSIONS: Final[Mapping[tuple[bool, bool], Versions]] = {
-    (False, False): frozenset(),
-    (True, False): frozenset({4}),
-    (False, True): frozenset({6}),
-    (True, True): frozenset({4, 6}),
-}
-
-
-def _decided(decider: Decider, jobs: Iterable[Job], pace: planning.Pace) -> Iterator[Deciding]:
-    for job in jobs:
-        pace.step()
-        yield Deciding(
-            job.owner,
-            decider.of(job),
-            job.network_type,
-            job.host,
-            job.vlan,
-            _VERSIONS[job.ipv4 is not None, job.ipv6 is not None],
-        )
 
 
 def _nothing(_: Policy) -> None:
@@ -171,7 +152,7 @@ class PolicyInForce:
             names = needed_attributes(new)
             if not self._covers(names):
                 jobs = with_facts(self._store, self._wider(names), jobs, pace.keep)
-            made = planning.plan(before, after, jobs, switches, pace)
+            made = planning.plan(before, after, jobs, switches, pace, new)
             capacities = self._store.reservations.worker_capacities()
             hosts = {*capacities, *(job.host for job in jobs)}
             warnings = (
@@ -179,18 +160,21 @@ class PolicyInForce:
                 *worker_warnings(new, capacities, hosts),
                 *made.warnings,
                 *queue_warnings(new, makers),
-                *self._pathless(new, capacities, jobs, pace.step),
+                *self._recounted(new, capacities, jobs, pace.step),
             )
             # A switch that is there and declared has some of them twice.
             return replace(made, warnings=tuple(dict.fromkeys(warnings)))
 
-    def _pathless(
-        self, new: Policy, capacities: Mapping[str, float], jobs: Iterable[Job], step: Callable[[], None]
+    def _recounted(
+        self, new: Policy, capacities: Mapping[str, float], jobs: Sequence[Job], step: Callable[[], None]
     ) -> Iterator[str]:
-        """Warn of reserved flows that a policy has no path for; ``jobs`` have the facts that it needs."""
+        """Warn of reserved flows that a policy has no path for, and of links that carry less than would be reserved on
+        them; ``jobs`` have the facts that it needs."""
         topology = None if new.topology is None else Topology(new.topology, capacities)
         live = {job.id: job for job in jobs}
-        return Recount(new, topology, live.get).pathless(self._store.reservations.flows(time.time()), step)
+        recount, flows = Recount(new, topology, live.get), self._store.reservations.flows(time.time())
+        yield from recount.pathless(flows, step)
+        yield from recount.small_links(flows, jobs, step)
 
     def put(self, text: str, actor: str, instead_of: str | None = None, file_of: str | None = None) -> PolicyVersion:
         """Put a policy in force; with ``instead_of`` only in place of the one with that digest. ``file_of`` is the
@@ -236,7 +220,16 @@ class PolicyInForce:
             if decider.policy is not self.policy:
                 decider = Decider(self.policy)
             pace = planning.Pace(planning.MAX_SECONDS)
-            found = reach(_decided(decider, self._loop.call(self._reconciler.jobs), pace), decider.policy, MAX_PARTIES)
+            desired = self._reconciler.desired
+            jobs, cores = self._loop.call(lambda: (self._reconciler.jobs(), desired.cores()))
+            ways = DownWays(decider.policy, cores)
+
+            def why_down(each: Deciding) -> str:
+                way = ways.of(each.decision.wan, each.network) if ways else None
+                return "" if way is None else str(way)
+
+            enforced = with_live_addresses(decider.policy, jobs)
+            found = reach(decided(decider, enforced, jobs, pace), decider.policy, MAX_PARTIES, why_down)
             self._reach = found, decider, time.monotonic()
             return found
 

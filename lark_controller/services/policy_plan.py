@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from lark_common.errors import AdError, BusyError
+from lark_common.errors import AdError, BusyError, RuleLimitError
 from lark_common.runs import AddressType, names
 from lark_controller.api.policy import Effect, JobChange, Plan, SwitchPlan
 from lark_controller.flows import core
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
+from lark_controller.flows.live_addresses import check_prefixes, left_out
 from lark_controller.flows.model import Changes, Program
 from lark_controller.flows.placement import Switch, cut_off
 from lark_controller.flows.text import flow_text
@@ -76,10 +77,16 @@ class Pace:
 
 
 def plan(
-    before: Desired, after: Desired, jobs: Sequence[Job], switches: Iterable[BothPlaces], pace: Pace | None = None
+    before: Desired,
+    after: Desired,
+    jobs: Sequence[Job],
+    switches: Iterable[BothPlaces],
+    pace: Pace | None = None,
+    given: Policy | None = None,
 ) -> Plan:
     """The plan for live jobs and connected switches. ``before`` and ``after`` are the desired states of the old and the
-    new policy with what stands now, still without jobs and switches, which they get here.
+    new policy with what stands now, still without jobs and switches, which they get here. ``given`` is the new policy
+    as it is written, where ``after`` has live jobs' addresses among its job networks.
 
     Raises BusyError where it takes longer than its ``pace``.
     """
@@ -109,13 +116,19 @@ def plan(
     ]
     plans = []
     then = [each.then for each in places]
-    warnings = [*_turned_away(new, jobs, pace), *_untracked(new, then), *_cut_off(new, then)]
+    given = new if given is None else given
+    warnings = [*_turned_away(given, jobs, pace), *_left_out(given, new, jobs, pace)]
+    warnings += [*_untracked(new, then), *_cut_off(new, then)]
     refusals = [
         f"job {placed.job.called}: {why}"
         for host in after.ruled.hosts()
         for placed in after.ruled_at(host)
         if (why := unsupported(new, placed.job, placed.decision))
     ][:MAX_JOBS]
+    try:
+        check_prefixes(given, new)
+    except RuleLimitError as error:
+        refusals.append(str(error))
     for switch in then:
         pace.step()
         program, there = after.build(switch.datapath), before.build(switch.datapath)
@@ -159,6 +172,20 @@ def _turned_away(policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[st
             such = such or f"{job.called} of {job.owner}: {error.reason}"
     if count:
         yield f"{count} of {len(jobs)} live jobs would be refused if they started now, such as {such}"
+
+
+def _left_out(given: Policy, policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[str]:
+    """Warns where live jobs keep addresses that the job networks leave out; ``policy`` has them."""
+    if policy is given:
+        return
+    count = 0
+    for job in jobs:
+        pace.step()
+        count += bool(left_out(given, job))
+    yield (
+        f"{count} of {len(jobs)} live jobs keep addresses that networks.jobs leaves out or networks.hosts has: their"
+        " slices hold for these until the jobs end"
+    )
 
 
 def _untracked(policy: Policy, switches: Iterable[Switch]) -> Iterator[str]:

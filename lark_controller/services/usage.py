@@ -29,7 +29,7 @@ from lark_controller.api.usage import (
 from lark_controller.flows import core
 from lark_controller.flows.wan import local_networks
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import SwitchRole
+from lark_controller.policies.model import SwitchRole, WanAction
 from lark_controller.qos.advice import Advice, Request, advice
 from lark_controller.qos.groups import GroupRemark, has_queue
 from lark_controller.qos.reservation import Reservation
@@ -261,6 +261,10 @@ class Accounts:
         """The rates of groups that are not kept, each with the switch. On the loop."""
         desired, queues = self._reconciler.desired, self._reconciler.queues
         limited = [group for group in desired.policy.groups if has_queue(group)]
+        ruled = {rule.position for rule in desired.policy.wans if rule.action is not WanAction.ALLOW}
+        unsteered = desired.groups.copy()
+        for (name, position), jobs in desired.wan_ruled.items():
+            unsteered[name] -= jobs if position in ruled else 0
         for datapath, spec in desired.policy.switches.items():
             switch = desired.switches.get(datapath)
             if switch is None and spec.role is not SwitchRole.EDGE:
@@ -270,6 +274,8 @@ class Accounts:
                 yield from ((f"{switch.name}: ", remark) for remark in core.unkept(switch, desired.policy))
                 steered = core.steered_past(switch, desired.policy, desired.wan_ruled)
                 yield from ((f"{switch.name}: ", remark) for remark in steered)
+                carried = core.carried_past(switch, desired.policy, unsteered)
+                yield from ((f"{switch.name}: ", remark) for remark in carried)
                 lacking = queues.group_obstacles(datapath)
                 for group in limited:
                     if why := lacking.get(group.dscp):

@@ -37,6 +37,15 @@ def test_drops_of_switches_that_are_away_are_not_known(capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines() == ["Of what is known: nothing is dropped now.", told]
 
 
+def test_a_wan_port_that_is_down_is_named_though_its_drops_are_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    traffic_tables.drops([], Unknown(), [{"port": "wan-fast", "switches": ["core1"], "jobs": 2}])
+    assert capsys.readouterr().out.splitlines() == [
+        "Of what is known: nothing is dropped now.",
+        "WAN port wan-fast of core1 is down, and nothing takes its place: what 2 jobs would send by it is dropped, "
+        "and not counted",
+    ]
+
+
 def test_rates_at_switches_that_are_away_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     traffic_tables.rates([], "group", Unknown(away=1))
     head, *told = capsys.readouterr().out.splitlines()

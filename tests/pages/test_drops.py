@@ -173,3 +173,34 @@ def test_what_is_not_read_is_not_said_to_be_nothing(reader: Reader, site: Site) 
     page.unroute_all()
     reader.go("#/drops")
     expect(page.get_by_text("Nothing is dropped now.")).to_be_visible()
+
+
+def test_a_wan_port_that_is_down_is_named_where_drops_are(reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    page = reader.log_in(site.reader)
+    down = [{"port": "wan-fast", "switches": ["core1"], "jobs": 1}]
+
+    def with_down(route: Route) -> None:
+        found = route.fetch()
+        answer = found.json()
+        (answer["drops"] if isinstance(answer["drops"], dict) else answer)["down"] = down
+        route.fulfill(response=found, json=answer)
+
+    def unreached(route: Route) -> None:
+        found = route.fetch()
+        parties = [
+            each | {"wan": "none", "wan_reason": "WAN port wan-fast is down"} for each in found.json()["parties"]
+        ]
+        route.fulfill(response=found, json=found.json() | {"parties": parties})
+
+    page.route(re.compile("/v1/(overview|drops)"), with_down)
+    page.route("**/v1/map", unreached)
+    port = "WAN port wan-fast of core1 is down, and nothing takes its place: what "
+    for where in ("#/", "#/drops"):
+        reader.go(where)
+        expect(page.locator(".note")).to_contain_text(f"{port}1 job would send by it is dropped, and not counted.")
+    expect(page.get_by_text("Of what is known, nothing is dropped now.")).to_be_visible()
+    reader.go(f"#/jobs/{job['id']}")
+    expect(page.locator(".note").first).to_contain_text(f"{port}it sends to the WAN is dropped")
+    reader.go("#/map")
+    expect(page.get_by_text("alice to the WAN: none, as WAN port wan-fast is down.")).to_be_visible()

@@ -38,12 +38,25 @@ _DECISIONS = st.builds(
 
 
 _VERSIONS = st.sampled_from([frozenset(), frozenset({4}), frozenset({6}), frozenset({4, 6})])
+_CLOSED = st.one_of(
+    st.just(frozenset[tuple[int, int]]()),
+    st.frozensets(st.tuples(st.sampled_from([1, 2]), st.sampled_from([4, 6])), max_size=3),
+)
 _OWNERS = st.sampled_from("xyz")
 # Behind NAT there are no VLANs.
 _TAGGED = st.sampled_from([NetworkType.OVS_BRIDGE, NetworkType.BRIDGE])
 _JOBS = st.one_of(
-    st.builds(Deciding, _OWNERS, _DECISIONS, st.sampled_from(NetworkType), st.sampled_from("hg"), st.none(), _VERSIONS),
-    st.builds(Deciding, _OWNERS, _DECISIONS, _TAGGED, st.just(""), st.sampled_from([10, 20]), _VERSIONS),
+    st.builds(
+        Deciding,
+        _OWNERS,
+        _DECISIONS,
+        st.sampled_from(NetworkType),
+        st.sampled_from("hg"),
+        st.none(),
+        _VERSIONS,
+        _CLOSED,
+    ),
+    st.builds(Deciding, _OWNERS, _DECISIONS, _TAGGED, st.just(""), st.sampled_from([10, 20]), _VERSIONS, _CLOSED),
 )
 
 
@@ -53,10 +66,13 @@ def passes(one: Deciding, other: Deciding, policy: Policy) -> bool:
         return False
     if NetworkType.NONE in (one.network, other.network) or one.vlan != other.vlan:
         return False
-    if not (one.versions or {4, 6}) & (other.versions or {4, 6}):
-        return False
+    shared = (one.versions or {4, 6}) & (other.versions or {4, 6})
     if other.network is NetworkType.NAT:
-        return a.slice == b.slice and (one.network, one.host) == (NetworkType.NAT, other.host)
+        together = (one.network, one.host) == (NetworkType.NAT, other.host)
+        return bool(shared) and a.slice == b.slice and together
+    # Each may be the other's WAN.
+    if all((a.wan, version) in other.closed or (b.wan, version) in one.closed for version in shared):
+        return False
     # What leaves by NAT has the worker's address, which is in no slice and kept out of none: the worker alone can.
     return a.slice == b.slice or (one.network is NetworkType.NAT and a.slice is None and not policy.job_networks)
 

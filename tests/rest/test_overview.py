@@ -34,6 +34,7 @@ def test_the_overview_counts_jobs_and_switches_and_names_the_switches_to_look_at
         "uncounted": 0,
         "unread": 0,
         "cores_unread": 0,
+        "down": [],
     }
     assert found["switches"] == {"known": 2, "connected": 1, "in_sync": 1, "desired": 10, "installed": 10}
     # Both ask for attention: core1 never connected, worker1 was changed by somebody else.

@@ -12,7 +12,7 @@ import pytest
 
 from lark_common.errors import SettingError
 from lark_controller.accounting.usage import NOTHING
-from lark_controller.api.drops import Drop
+from lark_controller.api.drops import Drop, DropsByDown
 from lark_controller.api.usage import UsageRow
 from lark_controller.cli import main as cli
 from lark_controller.jobs.job import JobState
@@ -136,7 +136,11 @@ def test_lists_are_those_of_own_jobs(api: Api) -> None:
     assert "alice alone" in problem["detail"]
     job = api.controls.jobs.known[bob].run.global_job_id.replace("#", "%23")
     assert show(api, f"/v1/jobs?global_job_id={job}").json["jobs"] == []
+    api.controls.drops.down = (DropsByDown("wan-fast", ("core1",), 1),)
     drops = show(api, "/v1/drops").json
+    # The policy's names of ports and switches are for operators.
+    assert drops["down"] == [{"port": "", "switches": [], "jobs": 1}]
+    assert api.get("/v1/drops").json["down"] == [{"port": "wan-fast", "switches": ["core1"], "jobs": 1}]
     assert [drop["job"] for drop in drops["drops"]] == [alice]
     assert drops["away"] is None
     assert drops["drops"][0]["rule"] == "slice (policy line 7)"

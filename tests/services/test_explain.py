@@ -84,11 +84,15 @@ def test_explain_names_the_rule_that_takes_all_network_away(
             assert any(step.text.startswith(f"job 3.0: {kind} rule ") for step in found.steps)
 
 
-def attached(controller: Controller, number: int, kind: str, owner: str = "alice", worker: int = 1) -> Job:
+def attached(
+    controller: Controller, number: int, kind: str, owner: str = "alice", worker: int = 1, attributes: str = ""
+) -> Job:
     """A job without a port on a switch, whose rules its worker has in place."""
     address = f"10.255.64.{worker * 10}" if kind == "nat" else f"10.64.0.{number}"
     more = f'LarkNetworkType = "{kind}"'
-    job = post(controller, number, owner, datapath=worker, address=address, port=None, more=more).job
+    job = post(
+        controller, number, owner, datapath=worker, address=address, port=None, more=more, attributes=attributes
+    ).job
     until(lambda: controller.workers.rules(job.host, "", 0).waiting)
     controller.workers.confirmed(job.host, controller.workers.rules(job.host, "", 0).revision, {})
     return job

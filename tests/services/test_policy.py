@@ -369,6 +369,8 @@ def test_a_plan_warns_where_jobs_as_those_that_live_could_not_start(tmp_path: Pa
         assert controller.policy.plan(POLICY.replace("10.64.0.0/16", "10.65.0.0/16")).warnings == (
             "1 of 2 live jobs would be refused if they started now, such as 1.0 of alice: 10.64.0.1 is outside the"
             " declared job networks: 10.65.0.0/16",
+            "2 of 2 live jobs keep addresses that networks.jobs leaves out or networks.hosts has: their slices hold for"
+            " these until the jobs end",
         )
         # The switch of another worker, or of this one by a part of its name.
         edge = '  w: {datapath: "0000000000000001", role: edge, host: worker, ports: {uplink: 1}}\npolicies:'

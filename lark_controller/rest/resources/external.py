@@ -95,7 +95,10 @@ class ExternalAddressSchema(Written):
     state = fields.String(
         required=True,
         validate=validate.OneOf([str(each) for each in ExternalState]),
-        metadata=meta("Pending until the job's switches have confirmed, open, closed where a switch lacks it, or over"),
+        metadata=meta(
+            "Pending until the job's switches have confirmed and while its WAN port is down, open, closed where a "
+            "switch lacks it, or over"
+        ),
     )
     reason = a_text("The reason why it is not open, empty where it is")
     created = Time("Time when it was given")

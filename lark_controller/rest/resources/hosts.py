@@ -17,7 +17,7 @@ from lark_controller.api.workers import Delivered, WorkerStatus
 from lark_controller.qos.delivery import Counters
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host
-from lark_controller.rest.bodies import read_json
+from lark_controller.rest.bodies import printable, read_json
 from lark_controller.rest.context import current
 from lark_controller.rest.job_words import named_host
 from lark_controller.rest.json_portions import written
@@ -83,7 +83,8 @@ def confirm(host: str) -> dict[str, object]:
     require_host(host)
     sent = read_json(context.settings.max_ads_bytes, ConfirmationSchema())
     ways = (WayOut(NetworkType(each["network_type"]), frozenset(each["uplinks"])) for each in sent["ways"])
-    report = sent["refused"], sent["late"], WaysOut(sent["uplinks"], tuple(ways))
+    refused = {job: printable(reason) for job, reason in sent["refused"].items()}
+    report = refused, sent["late"], WaysOut(sent["uplinks"], tuple(ways))
     return _answer(context.controls.workers.confirmed(host, sent["revision"], *report))
 
 
@@ -219,7 +220,7 @@ def _transfer(sent: dict[str, Any]) -> TransferReport:
     within, interval = (sent[name] / 1000 if name in sent else None for name in ("within", "interval"))
     counts = TransferCounts(*(sent[name] for name in TransferCounts._fields))
     treatment = None if sent["treatment"] is None else treatment_of(sent["treatment"])
-    return TransferReport(counts, within, treatment, sent["trouble"], interval)
+    return TransferReport(counts, within, treatment, printable(sent["trouble"]), interval)
 
 
 def _answer(status: WorkerStatus) -> dict[str, object]:

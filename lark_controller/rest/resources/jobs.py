@@ -18,7 +18,7 @@ from lark_controller.api.jobs import Confirmation, JobDetail, JobFilter
 from lark_controller.jobs.job import Job
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import require_host, require_host_of
-from lark_controller.rest.bodies import next_url, parse_json, read, read_json, read_kept_text, valid_job_id
+from lark_controller.rest.bodies import next_url, parse_json, printable, read, read_json, read_kept_text, valid_job_id
 from lark_controller.rest.context import NOTES, NOTES_A_SECOND, actor, current
 from lark_controller.rest.hook_answer import lines
 from lark_controller.rest.job_words import named_job, read_now
@@ -63,7 +63,7 @@ _EXIT_AD: Final = ExitAdSchema()
 
 def _note(schema: Schema) -> str:
     """The line that this caller may have written into the audit trail. Raises Problem, 429 beyond the rate."""
-    detail = " ".join(_read_one(MAX_NOTE, schema).split())
+    detail = printable(" ".join(_read_one(MAX_NOTE, schema).split()))
     if short := current().noting():
         words = f"More than {NOTES} notes at once, or {NOTES_A_SECOND:g} a second, are not written."
         raise Problem(429, words, "rate", {"Retry-After": str(math.ceil(short))})

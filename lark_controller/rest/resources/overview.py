@@ -9,13 +9,13 @@ from typing import Final, cast
 from flask import g
 from marshmallow import fields
 
-from lark_controller.api.drops import CORES_UNREAD, UNREAD
+from lark_controller.api.drops import CORES_UNREAD, DOWN, UNREAD
 from lark_controller.api.jobs import JobCounts
 from lark_controller.api.policy import PolicyVersion
 from lark_controller.api.switches import IN_SYNC, SwitchStatus
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.context import current
-from lark_controller.rest.schemas.answers import SwitchSchema
+from lark_controller.rest.schemas.answers import DropsByDownSchema, SwitchSchema
 from lark_controller.rest.schemas.described import schema_of
 from lark_controller.rest.schemas.members import a_flag, a_float, a_number, a_text, maybe_text, meta, texts
 from lark_controller.rest.schemas.times import Time
@@ -39,6 +39,7 @@ class DropCountsSchema(Written):
     uncounted = a_number("Live jobs whose drops the policy's `accounting` does not count")
     unread = a_number(UNREAD)
     cores_unread = a_number(CORES_UNREAD)
+    down = Rows(DropsByDownSchema, DOWN)
 
 
 class SwitchCountsSchema(Written):

@@ -8,7 +8,7 @@ from marshmallow import Schema, fields, validate
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
 from lark_controller.api.audit import AuditEntry
-from lark_controller.api.drops import CORES_UNREAD, UNREAD, Drop
+from lark_controller.api.drops import CORES_UNREAD, DOWN, UNREAD, Drop, DropsByDown
 from lark_controller.api.health import Readiness
 from lark_controller.api.jobs import TransferState, Waiting
 from lark_controller.api.policy import Effect, JobChange, PastPolicy, Plan, PolicyVersion, SwitchPlan
@@ -405,6 +405,7 @@ AccessPointSchema = schema_of(AccessPointStatus, "AccessPointSchema")
 
 
 DropSchema = schema_of(Drop, "DropSchema")
+DropsByDownSchema = schema_of(DropsByDown, "DropsByDownSchema")
 
 
 class DropListSchema(Written):
@@ -424,6 +425,7 @@ class DropListSchema(Written):
     cores_unread = fields.Integer(
         required=True, allow_none=True, metadata=meta(f"{CORES_UNREAD}; null with the scope self")
     )
+    down = Rows(DropsByDownSchema, f"{DOWN}; own ones with the scope self")
 
 
 class GroupListSchema(Written):

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, moment, several } from "../format.js";
-import { coresUnread, framed, jobLink, switchLink, table, to, unread } from "../parts.js";
+import { coresUnread, framed, jobLink, note, switchLink, table, to, unread } from "../parts.js";
 
 const MOST = 100;
 
@@ -42,6 +42,12 @@ export function jobDrops(drops) {
     `Dropped now: ${drop.estimated ? "about " : ""}${fast(drop.packets_per_second)} packets a second ${drop.direction === "out" ? `to ${drop.destination}` : `from ${drop.source}`}, by `, rule(drop)));
 }
 
+// A WAN port that is down with nothing in its place, and the jobs whose packets are dropped for that.
+export function downPort({ port, switches, jobs }) {
+  const which = port ? `WAN port ${port} of ${switches.join(", ")}` : "A WAN port";
+  return `${which} is down, and nothing takes its place: what ${several(jobs, "job")} would send by it is dropped, and not counted.`;
+}
+
 export function dropSum({ jobs, groups, packets_per_second: packets }) {
   const whose = [jobs > 0 && several(jobs, "job"), groups > 0 && `${several(groups, "group")} at cores`].filter(Boolean);
   return `${fast(packets)} packets a second${whose.length ? ` of ${whose.join(" and of ")}` : ""}`;
@@ -51,8 +57,9 @@ export function open({ paint, live }) {
   paint("Drops", h("p", { class: "empty" }, "Loading…"));
   live(3, (signal) => get(["drops"], { limit: MOST }, signal), (found) => {
     paint("Drops",
+      (found.down || []).map((each) => note("poor", downPort(each))),
       found.drops.length > 0 && h("p", { class: "sum" }, `${dropSum(found)} are dropped.`),
-      framed(dropTable(found.drops, found.away || found.uncounted || found.unread || found.cores_unread ? { empty: "Of what is known, nothing is dropped now." } : {})),
+      framed(dropTable(found.drops, found.away || found.down?.length || found.uncounted || found.unread || found.cores_unread ? { empty: "Of what is known, nothing is dropped now." } : {})),
       found.away > 0 && h("p", { class: "hint" }, `Not known: what is dropped at ${several(found.away, "switch", "switches")} that cannot be asked.`),
       found.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what is dropped of ${several(found.uncounted, "job")}.`),
       unread(found.unread, "what is dropped of"),

@@ -19,7 +19,7 @@ const KINDS = { block: "Block", slice: "Slice", wan: "WAN", connectivity: "Conne
 export function open({ one, who, paint, say, live, signal }) {
   let pointed = null;
   let wanted = false;
-  let [job, flows, failed, events, names, reserved, advice, drops] = [null, null, null, null, new Map(), [], null, []];
+  let [job, flows, failed, events, names, reserved, advice, drops, down, external] = [null, null, null, null, new Map(), [], null, [], [], []];
   const title = () => {
     if (!job) return `Job ${one}`;
     return { text: `Job ${job.cluster}.${job.proc} of ${job.owner}`, aside: state(jobState(job)) };
@@ -27,17 +27,18 @@ export function open({ one, who, paint, say, live, signal }) {
   const draw = () => paint(title(), job ? content() : h("p", { class: "empty" }, "Loading…"));
   const content = () => [
     job.reason && note(job.state === "refused" || job.state === "quarantined" ? "bad" : job.state === "pending" ? "poor" : "plain", job.reason),
+    down.length > 0 && note("poor", `${downOf(down[0])}: what it sends to the WAN is dropped, and not counted as dropped.`),
     drops.length > 0 && note("poor", jobDrops(drops)),
     job.state === "quarantined" && lift(),
     h("div", { class: "columns" },
       h("div", {},
-        section("Decision", decision(job))),
+        section("Decision", decision(job, down))),
       h("div", {},
         section("Switches", confirmations(job, names)))),
     headed("Use of the network", usageAside(job), usageContent()),
     h("div", { class: "columns" },
       h("div", {},
-        section("Run", about(job))),
+        section("Run", about(job, external))),
       h("div", {},
         reserved.length > 0 && section("Reservations", reservationTable(reserved, { job: false })),
         section("Events", events ? eventList(events, { subject: false }) : h("p", { class: "empty" }, "Loading…")))),
@@ -92,7 +93,7 @@ export function open({ one, who, paint, say, live, signal }) {
     return { found, before, dropped };
   }, ({ found, before, dropped }) => {
     job = found;
-    drops = dropped.drops;
+    [drops, down] = [dropped.drops, dropped.down || []];
     past = false;
     for (const each of before?.rates || []) remember(`job ${one}`, Date.parse(each.at), each.rate);
     if (job.usage?.at && !job.usage.unread) remember(`job ${one}`, Date.parse(job.usage.at), job.usage.rate);
@@ -101,8 +102,9 @@ export function open({ one, who, paint, say, live, signal }) {
   const more = live(10, async (stop) => {
     const held = await get(["jobs", one], {}, stop);
     const here = [...new Set([held.datapath, ...held.confirmed, ...held.waiting.map((each) => each.datapath)].filter(Boolean))];
-    const [{ entries }, { reservations }, found] = await Promise.all([
-      get(["audit"], { subject: one, limit: 20 }, stop), get(["reservations"], { job: one }, stop), get(["jobs", one, "advice"], {}, stop)]);
+    const [{ entries }, { reservations }, found, given] = await Promise.all([
+      get(["audit"], { subject: one, limit: 20 }, stop), get(["reservations"], { job: one }, stop), get(["jobs", one, "advice"], {}, stop),
+      held.external_addresses.length > 0 ? get(["external-addresses"], { job: one }, stop) : { addresses: [] }]);
     const known = await Promise.all(here.map((datapath) => get(["switches", datapath], {}, stop).catch(orNothing)));
     const asked = held.state === "ended" || !wanted ? null : await Promise.all(here.map(async (datapath) => {
       try {
@@ -111,9 +113,9 @@ export function open({ one, who, paint, say, live, signal }) {
         return orNothing(error) || [datapath, null, error];
       }
     }));
-    return { entries, reservations, found, known: known.filter(Boolean), asked };
-  }, ({ entries, reservations, found, known, asked }) => {
-    [events, reserved, advice] = [entries, reservations, found];
+    return { entries, reservations, found, given, known: known.filter(Boolean), asked };
+  }, ({ entries, reservations, found, given, known, asked }) => {
+    [events, reserved, advice, external] = [entries, reservations, found, given.addresses];
     names = new Map(known.map((each) => [each.datapath, each.name]));
     if (asked) {
       failed = asked.find(([, some]) => !some)?.[2] || null;
@@ -140,7 +142,7 @@ function orNothing(error) {
   throw error;
 }
 
-function about(job) {
+function about(job, external) {
   return facts(["Id", h("code", {}, job.id)], ["GlobalJobId", h("code", {}, job.global_job_id)], ["User", userLink(job.owner)],
     ["Group", job.decision.group ? [groupLink(job.decision.group), job.group && job.group !== job.decision.group ? ` (AcctGroup ${job.group})` : ""] : job.group],
     ["Slot", job.slot], ["Host", h("a", { href: to("jobs", { host: job.host }) }, job.host)],
@@ -148,6 +150,7 @@ function about(job) {
       each.block && h("span", { class: "reason" }, `from the block ${each.block}`)))],
     ["External address", job.external_addresses.length > 0 && [h("code", {}, job.external_addresses.join(", ")),
       h("span", { class: "reason" }, job.external_open.length > 0 ? `open: ${job.external_open.join(", ")}` : "closed"),
+      external.filter((each) => each.state === "pending" && each.reason).map((each) => h("span", { class: "reason", key: each.id }, `${each.address}: ${each.state}, ${each.reason}`)),
       job.external_name && h("code", {}, job.external_name)]],
     ["Network", `${job.network_type}, address by ${job.address_type}`], ["MAC", job.mac && h("code", {}, job.mac)],
     ["Port", job.port && h("code", {}, job.port)], ["VLAN", job.vlan], ["RequestBandwidth", job.bandwidth && `${count(job.bandwidth)} Mb/s`],
@@ -157,12 +160,12 @@ function about(job) {
 }
 
 // What its WAN rule does to its packets, which the reason has as "drop, except NETWORKS", "port NAME" or "allow".
-function wanOf({ network_type: network, decision: { inbound, outbound, because } }) {
+function wanOf({ network_type: network, decision: { inbound, outbound, because } }, down) {
   const does = because.find((each) => each.kind === "wan")?.does || "";
   if (does.startsWith("drop")) return `Its packets to and from the WAN are dropped${does.slice("drop".length)}.`;
   // A job that neither calls nor is called has none that could pass, and one behind NAT is not steered, which its state's reason says.
   if (!inbound && !outbound) return "";
-  if (does.startsWith("port ")) return network !== "nat" && ["Its packets to the WAN leave by the port ", h("code", {}, does.slice("port ".length)), "."];
+  if (does.startsWith("port ")) return network !== "nat" && ["Its packets to the WAN leave by the port ", h("code", {}, does.slice("port ".length)), down.length > 0 && ", which is down", "."];
   return does === "allow" && "A rule allows its packets to and from the WAN.";
 }
 
@@ -186,12 +189,17 @@ function bandwidthOf(job) {
   return `It has ${counted} guaranteed${later}, and may use ${ceiling === null ? "what is free" : `up to ${rate(ceiling)}`}.`;
 }
 
+// The WAN port by which its packets would leave, which is down with nothing in its place.
+function downOf({ port, switches }) {
+  return `${port ? `WAN port ${port} of ${switches.join(", ")}` : "Its WAN port"} is down, and nothing takes its place`;
+}
+
 // Its own switch or worker has confirmed that nothing of it passes.
 function isCutOff({ state, datapath, waiting }) {
   return state !== "quarantined" || !waiting.some((each) => !each.datapath || each.datapath === datapath);
 }
 
-function decision(job) {
+function decision(job, down) {
   const { blocked, quarantine, slice, bandwidth, transfers, scitag, because } = job.decision;
   // A job that is over was decided by the policy of then.
   const then = (job.state === "ended" || job.state === "refused") && job.policy_version ? String(job.policy_version) : null;
@@ -199,7 +207,7 @@ function decision(job) {
   const words = job.network_type === "none" ? ["It has no network: nothing passes, whatever the rules."]
     : blocked ? ["It is blocked: nothing passes."] : quarantine ? [isCutOff(job) ? "It is quarantined: nothing passes." : "It is quarantined, which is not in force yet: what passed before passes on."] : [
     slice ? ["It may exchange packets with jobs of the slice ", h("code", {}, slice.value), "."] : "It is in no slice.",
-    wanOf(job),
+    wanOf(job, down),
     connections(job),
     bandwidth && bandwidthOf(job),
     job.decision.group && ["It is accounted to the group ", groupLink(job.decision.group), "."],

@@ -170,7 +170,7 @@ function reachTable({ parties }) {
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "From jobs of"), h("th", { scope: "col", class: "number" }, "Jobs"),
         h("th", { scope: "col" }, "WAN"), parties.map((each) => h("th", { key: each.owner, scope: "col" }, `to ${each.owner}`)))),
       h("tbody", {}, parties.map((one) => h("tr", { key: one.owner }, h("th", { scope: "row" }, userLink(one.owner)),
-        h("td", { class: "number" }, count(one.jobs)), cell(one.wan, `${one.owner} to the WAN: ${one.wan}`),
+        h("td", { class: "number" }, count(one.jobs)), cell(one.wan, `${one.owner} to the WAN: ${one.wan}${one.wan_reason && `, as ${one.wan_reason}`}`),
         one.reaches.map((extent, at) => (parties[at] === one && one.jobs < 2 ? h("td", { class: "reach", title: "It has one job." }, "–") : cell(extent, `${one.owner} to ${parties[at].owner}: ${extent}`))))))));
 }
 
@@ -192,6 +192,7 @@ export function open({ paint, live }) {
         found.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what ${several(found.uncounted, "job")} ${found.uncounted === 1 ? "sends and receives" : "send and receive"}.`),
         unread(found.unread)),
       headed("Who reaches whom", link("Explain one case", "explain"), found.parties.length ? [reachTable(found),
+        found.parties.filter((one) => one.wan_reason).map((one) => h("p", { class: "poor-text", key: one.owner }, `${one.owner} to the WAN: ${one.wan}, as ${one.wan_reason}.`)),
         h("p", { class: "reason" }, "✓ all jobs, ◐ some of them or to some addresses, ✕ none. By the policy and its decisions for live jobs; ",
           found.other_owners ? `${several(found.other_owners, "other user")} with ${several(found.other_jobs, "job")} are not shown.` : "every user is shown.")]
         : h("p", { class: "empty" }, "No job runs.")),

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, duration, moment, rate, several } from "../format.js";
 import { coresUnread, groupLink, headed, link, note, rules, section, state, switchLink, switchState, table, to, unread } from "../parts.js";
-import { dropSum, dropTable } from "./drops.js";
+import { downPort, dropSum, dropTable } from "./drops.js";
 import { eventList } from "./events.js";
 import { groupTable } from "./groups.js";
 import { jobTable } from "./jobs.js";
@@ -47,6 +47,7 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
   const rows = drops?.drops || [];
   return [
     !overview.ready && note("bad", h("strong", {}, "The controller is not ready: "), overview.reasons.join("; ")),
+    (overview.drops.down || []).map((each) => note("poor", downPort(each), " ", link("All drops", "drops"))),
     rows.length > 0 && note("poor", `${dropSum(drops)} are dropped now. `, link("All drops", "drops")),
     figures(overview),
     overview.drops.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what ${several(overview.drops.uncounted, "job")} ${overview.drops.uncounted === 1 ? "sends, receives and has" : "send, receive and have"} dropped.`),

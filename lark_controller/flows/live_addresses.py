@@ -1,0 +1,70 @@
+"""The addresses of live jobs that a policy's job networks leave out: they stay under the jobs' slices. Pure.
+
+A job keeps its address when the policy changes. Slices close the job networks to other jobs, and nothing else: so where
+another policy has other job networks, or hosts among them, the addresses that live jobs have elsewhere are job networks
+as well, for as long as that policy is in force or until the controller starts without these jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from lark_common.errors import RuleLimitError
+from lark_common.runs import Network
+from lark_controller.flows.prefixes import PrefixSet, bounds, packed, within
+from lark_controller.jobs.job import Job
+from lark_controller.policies.model import Policy
+
+# Each worker's switch has four flows and more of each, which are looked through by every packet.
+MOST_PREFIXES: Final = 1024
+
+
+def with_live_addresses(policy: Policy, jobs: Iterable[Job]) -> Policy:
+    """A policy with the addresses of these jobs among its job networks, and among no hosts; itself where they are."""
+    if not policy.slices or not policy.job_networks:
+        return policy
+    networks, hosts = bounds(policy.job_networks), bounds(policy.hosts)
+    outside, hosted = set[int](), set[int]()
+    for job in jobs:
+        for address in job.addresses if job.has_pool_address else ():
+            if not within(address, networks):
+                outside.add(packed((address.version, int(address))))
+            elif within(address, hosts):
+                hosted.add(packed((address.version, int(address))))
+    if not outside and not hosted:
+        return policy
+    kept = list(policy.hosts)
+    for taken in PrefixSet.of(hosted).networks():
+        kept = [part for host in kept for part in _without(host, taken)]
+    return replace(policy, job_networks=(*policy.job_networks, *PrefixSet.of(outside).networks()), hosts=tuple(kept))
+
+
+def left_out(policy: Policy, job: Job) -> str:
+    """The reason why a job's addresses cannot be kept apart by its slice; ``""`` where they can."""
+    if not policy.slices or not policy.job_networks or not job.has_pool_address:
+        return ""
+    networks, hosts = bounds(policy.job_networks), bounds(policy.hosts)
+    out = (each for each in job.addresses if not within(each, networks) or within(each, hosts))
+    address = next(out, None)
+    return "" if address is None else f"{address} is in no job network of the policy that comes, or is a host's there"
+
+
+def check_prefixes(policy: Policy, changed: Policy) -> None:
+    """Raises RuleLimitError where a policy's job networks, ``changed`` by :func:`with_live_addresses`, are too many."""
+    more = len(changed.job_networks) - len(policy.job_networks)
+    if more > MOST_PREFIXES:
+        raise RuleLimitError(
+            f"networks.jobs leaves out addresses of live jobs, which are {more} prefixes and stay closed to other"
+            f" slices; at most {MOST_PREFIXES} are: keep their networks until fewer of these jobs live"
+        )
+
+
+def _without(host: Network, taken: Network) -> Iterator[Network]:
+    """The parts of a network that are not in another one."""
+    if not host.overlaps(taken):
+        yield host
+    elif host.prefixlen < taken.prefixlen:
+        for half in host.subnets():
+            yield from _without(half, taken)

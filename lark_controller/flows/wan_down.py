@@ -1,0 +1,77 @@
+"""The WAN ports that are down with nothing in their place, and the jobs whose packets would leave by them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from lark_common.runs import NetworkType
+from lark_controller.flows.placement import Switch, WanPort
+from lark_controller.policies.model import Policy, WanAction, WanRule
+
+
+class DownWay(NamedTuple):
+    """A WAN port that is down, with no backup that is up, at each of these cores; as text a sentence on it."""
+
+    port: str
+    switches: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return are_down((self.port,), self.switches)
+
+
+def are_down(ports: Collection[str], switches: Iterable[str]) -> str:
+    """A sentence on WAN ports of cores that are down."""
+    names, at = ", ".join(ports), ", ".join(switches)
+    if len(ports) > 1:
+        return f"WAN ports {names} of {at} are down, and nothing takes their place"
+    return f"WAN port {names} of {at} is down, and nothing takes its place"
+
+
+class DownWays:
+    """The WAN ports that are down by the jobs that would leave by them, under a policy and at the cores that are known.
+
+    A job that no rule steers leaves by the first WAN port that a core's declaration names: its gateway is taken to be
+    there. Where several cores have the port, one that has it up may be on the way, so all of theirs have to be down.
+    """
+
+    def __init__(self, policy: Policy, switches: Iterable[Switch]) -> None:
+        self._cores = sorted((each for each in switches if each.is_core and each.wan), key=lambda each: each.name)
+        self._steering = frozenset(rule.position for rule in policy.wans if rule.action is WanAction.STEER)
+        # By the position of a WAN rule, 0 for none. Nothing of a rule without exceptions is to leave.
+        by_rule = {rule.position: self._of(rule) for rule in policy.wans if not _drops_all(rule)}
+        self._by_rule = {position: way for position, way in {0: self._of(None), **by_rule}.items() if way is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_rule)
+
+    def of(self, wan: int, network: NetworkType) -> DownWay | None:
+        """The port by which nothing leaves of a job of this WAN class and network; None where something does, or the
+        class is dropped."""
+        if network is NetworkType.NONE:
+            return None
+        # A worker's address is of no class at cores.
+        return self._by_rule.get(0 if network is NetworkType.NAT and wan in self._steering else wan)
+
+    def _of(self, rule: WanRule | None) -> DownWay | None:
+        steered = None if rule is None or rule.action is not WanAction.STEER else rule.port
+        there = [] if steered is None else [(core, core.wan_or_backup(steered)) for core in self._cores]
+        ways = [(core.name, port) for core, port in there if port is not None]
+        # Where no core has a rule's port, what comes under it leaves as the rest does.
+        ways = ways or [(core.name, default_way(core)) for core in self._cores]
+        if not ways or any(port.up for _, port in ways):
+            return None
+        return DownWay(ways[0][1].name, tuple(name for name, _ in ways))
+
+
+def default_way(core: Switch) -> WanPort:
+    """The WAN port by which a core sends what no rule steers: the first, or its backup. Without a next hop its packets
+    are for a station that is known nowhere, and leave by any port that is up."""
+    first = core.wan[0]
+    if first.next_hop is None:
+        return next((port for port in core.wan if port.up), first)
+    return core.wan_or_backup(first.name) or first
+
+
+def _drops_all(rule: WanRule) -> bool:
+    return rule.action is WanAction.DROP and not rule.exceptions

@@ -1,0 +1,140 @@
+"""Live jobs keep their addresses where another policy has other job networks, and stay under their slices there."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from lark_common.errors import RuleLimitError, UnsupportedError
+from lark_common.runs import NetworkType
+from lark_controller.flows import live_addresses
+from lark_controller.flows.desired import Desired
+from lark_controller.flows.live_addresses import check_prefixes, with_live_addresses
+from lark_controller.flows.transition import Transition
+from lark_controller.flows.worker_rules import permits
+from lark_controller.jobs.job import Directory
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.file import load
+from lark_controller.reconcile.desired_pair import DesiredPair
+from lark_controller.reconcile.prepared import PreparedDirectory
+from tests.fixtures import frames
+from tests.flows.test_desired import apply
+from tests.flows.test_pipeline import CORE, EDGE, GATEWAY, POLICY, UPLINK, VERSIONS, Site, a_job, at, mac
+
+# As POLICY, with other job networks; the local networks have both.
+ELSEWHERE = POLICY.replace("10.64.0.0/16", "10.65.0.0/16").replace("2001:db8:64::/48", "2001:db8:65::/48")
+# The same job networks, and among them hosts where jobs live.
+HOSTED = POLICY.replace("  local:", '  hosts: [10.64.0.0/29, "2001:db8:64::/125"]\n  local:')
+JOBS = (a_job(1, "alice"), a_job(2, "alice"), a_job(3, "bob"))
+
+
+def a_site(text: str) -> Site:
+    """Jobs that were there before a policy came."""
+    site = Site(*JOBS, policy=POLICY)
+    policy = with_live_addresses(load(text), JOBS)
+    after = Desired.following(policy, site.desired)
+    for job in JOBS:
+        after.decide_anew(job.number, Decider(policy).of(job))
+    for _ in after.move_labels():
+        pass
+    site.desired = after
+    return site
+
+
+@VERSIONS
+@pytest.mark.parametrize("text", [ELSEWHERE, HOSTED])
+def test_slices_hold_at_edges_for_the_addresses_that_live_jobs_have(version: int, text: str) -> None:
+    site = a_site(text)
+    assert (site.udp(1, 2, version), site.udp(2, 1, version)) == ((12,), (11,))
+    for source, target in ((1, 3), (3, 1)):
+        assert site.udp(source, target, version) == ()
+    # Of jobs at other workers nothing but the address shows whose they are.
+    here, there, stranger = JOBS[0], a_job(4, "bob"), JOBS[2]
+    assert there.ipv4 is not None
+    assert site.leaves(UPLINK, frames.udp(mac(stranger), mac(here), at(stranger, version), at(here, version))) == ()
+    assert site.leaves(11, frames.udp(mac(here), "02:00:00:00:09:09", at(here, version), at(stranger, version))) == ()
+    # What is no job's stays as the policy has it.
+    spare = {4: "10.64.0.4", 6: "2001:db8:64::4"}[version]
+    reached = site.leaves(11, frames.udp(mac(here), "02:00:00:00:09:09", at(here, version), spare))
+    assert reached == (UPLINK,)
+
+
+@VERSIONS
+def test_nobody_outside_has_a_live_jobs_address(version: int) -> None:
+    job = JOBS[0]
+    frame = frames.udp(GATEWAY, mac(JOBS[1]), at(job, version), at(JOBS[1], version))
+    site = a_site(ELSEWHERE)
+    assert site.send(site.core, 2, frame).ports == ()
+
+
+@pytest.mark.parametrize("text", [ELSEWHERE, HOSTED])
+def test_the_way_there_equals_the_full_recompute(text: str) -> None:
+    before, after = Site(*JOBS), a_site(text)
+    oracle = Desired(after.desired.policy)
+    for switch in (after.edge, after.core):
+        oracle.set_switch(switch)
+    for job in JOBS:
+        oracle.put(job, after.decider.of(job))
+    for datapath in (EDGE, CORE):
+        assert after.desired.build(datapath) == oracle.build(datapath)
+        changes = Transition(before.desired, after.desired).changes(datapath)
+        assert apply(before.desired.build(datapath), changes) == oracle.build(datapath)
+
+
+@pytest.mark.parametrize("text", [ELSEWHERE, HOSTED])
+def test_slices_hold_at_workers_and_from_the_start(text: str) -> None:
+    bridged = [
+        a_job(number, owner, network_type=NetworkType.BRIDGE, datapath=None, port=None)
+        for number, owner in ((1, "alice"), (2, "alice"), (3, "bob"))
+    ]
+    policy = load(text)
+    desired, decider = Desired(policy), Decider(policy)
+    desired.load((job, decider.of(job)) for job in bridged)
+    rules = desired.worker_rules("worker1")
+    alice = next(job for job in rules.jobs if job.id == bridged[0].id)
+    for version in (4, 6):
+        own, stranger = (ip_address(at(job, version)) for job in bridged[1:])
+        for sends in (True, False):
+            assert permits(rules, alice, own, sends=sends) == ""
+            assert "not of the job's slice" in permits(rules, alice, stranger, sends=sends)
+
+
+def test_a_policy_whose_job_networks_have_all_live_jobs_stays_as_it_is() -> None:
+    for text in (POLICY, ELSEWHERE.replace("  - slice: {by: Owner}\n", ""), POLICY.replace("  jobs:", "  # jobs:")):
+        policy = load(text)
+        assert with_live_addresses(policy, JOBS) is policy
+    behind = [a_job(1, "alice", network_type=NetworkType.NAT)]
+    elsewhere = load(ELSEWHERE)
+    assert with_live_addresses(elsewhere, behind) is elsewhere
+
+
+def test_the_fewest_networks_are_added_and_as_many_as_switches_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = load(ELSEWHERE)
+    changed = with_live_addresses(policy, [a_job(number, "alice") for number in range(8)])
+    added = ip_network("10.64.0.0/29"), ip_network("2001:db8:64::/125")
+    assert changed.job_networks == (*policy.job_networks, *added)
+    hosted = with_live_addresses(load(HOSTED), [a_job(number, "alice") for number in (0, 1, 2, 3)])
+    assert hosted.job_networks == load(HOSTED).job_networks
+    assert hosted.hosts == (ip_network("10.64.0.4/30"), ip_network("2001:db8:64::4/126"))
+    # Addresses of hosts' network and those beside the job networks make no prefix together.
+    both = load(HOSTED.replace("jobs: [10.64.0.0/16", "jobs: [10.64.0.0/29"))
+    mixed = with_live_addresses(both, [a_job(number, "alice") for number in range(10, 0x10)])
+    assert mixed.job_networks[2:] == (ip_network("10.64.0.10/31"), ip_network("10.64.0.12/30"))
+    mixed = with_live_addresses(both, [a_job(number, "alice") for number in range(0x10)])
+    assert (mixed.job_networks[2:], mixed.hosts) == ((ip_network("10.64.0.8/29"),), ())
+    check_prefixes(policy, changed)
+    monkeypatch.setattr(live_addresses, "MOST_PREFIXES", 1)
+    with pytest.raises(RuleLimitError, match="leaves out addresses of live jobs, which are 2 prefixes"):
+        check_prefixes(policy, changed)
+
+
+def test_a_job_that_comes_with_such_an_address_while_the_policy_changes_is_refused() -> None:
+    policy = with_live_addresses(load(ELSEWHERE), JOBS)
+    desired, decider = Desired(policy), Decider(policy)
+    for job in JOBS:
+        desired.put(job, decider.of(job))
+    pair = DesiredPair(policy, PreparedDirectory(Directory(), decider, desired))
+    pair.admit(JOBS[0], JOBS[0])
+    with pytest.raises(UnsupportedError, match=r"10\.64\.0\.5 is in no job network of the policy that comes"):
+        pair.admit(a_job(5, "bob"), None)

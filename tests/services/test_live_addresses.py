@@ -1,0 +1,66 @@
+"""A policy with other job networks while jobs have addresses of the old ones, on fake switches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fake_switch.switch import FakeNetwork
+from lark_common.errors import RuleLimitError
+from lark_controller.flows import live_addresses
+from lark_controller.policies.file import load
+from tests.fixtures.controllers import POLICY, a_core, an_edge, connect, network, post, running, until
+from tests.services.test_explain import PATIENCE, attached
+
+__all__ = ["network"]
+
+TEXT = POLICY.replace("max_rules: 60, ", "")
+ELSEWHERE = TEXT.replace("10.64.0.0/16", "10.65.0.0/16")
+KEPT = "3 of 3 live jobs keep addresses that networks.jobs leaves out or networks.hosts has"
+
+
+def test_slices_of_live_jobs_outlive_their_networks(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, TEXT) as controller:
+        connect(network, controller, an_edge())
+        connect(network, controller, a_core())
+        for number, owner in ((1, "alice"), (2, "carol")):
+            controller.jobs.confirm(post(controller, number, owner).job.id, 20)
+        bridged = attached(controller, 3, "bridge", "dora", 2)
+        plan = controller.policy.plan(ELSEWHERE)
+        assert (plan.jobs_changed, plan.refusals) == (0, ())
+        assert any(sentence.startswith(KEPT) for sentence in plan.warnings)
+        assert any("3 of 3 live jobs would be refused if they started now" in each for each in plan.warnings)
+        with monkeypatch.context() as patch:
+            patch.setattr(live_addresses, "MOST_PREFIXES", 1)
+            assert any("2 prefixes" in each for each in controller.policy.plan(ELSEWHERE).refusals)
+            with pytest.raises(RuleLimitError, match="2 prefixes"):
+                controller.policy.put(ELSEWHERE, "ops")
+        controller.policy.put(ELSEWHERE, "ops")
+        until(lambda: controller.policy.plan(ELSEWHERE).switches == ())
+        revision = controller.workers.rules(bridged.host, "", 0).revision
+        controller.workers.confirmed(bridged.host, revision, {})
+        for source, target in ((1, 2), (2, 1), (1, 3), (3, 1), (3, 2)):
+            found = controller.switches.explain(f"10.64.0.{source}", f"10.64.0.{target}", PATIENCE)
+            assert found.verdict == "dropped", (source, target, found.reason)
+        back = controller.policy.plan(TEXT)
+        assert back.jobs_changed == 0
+        assert not any(sentence.startswith(KEPT) for sentence in back.warnings)
+        controller.policy.put(TEXT, "ops")
+        until(lambda: controller.policy.plan(TEXT).switches == ())
+        rules = controller.workers.rules(bridged.host, "", 0).rules
+        assert rules is not None
+        assert rules.job_networks == load(TEXT).job_networks
+
+
+def test_slices_hold_over_a_start_with_other_networks(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, TEXT) as controller:
+        connect(network, controller, an_edge())
+        for number, owner in ((1, "alice"), (2, "carol")):
+            controller.jobs.confirm(post(controller, number, owner).job.id, 20)
+    with running(tmp_path, ELSEWHERE) as controller:
+        connect(network, controller, an_edge())
+        assert controller.policy.policy.job_networks == load(ELSEWHERE).job_networks
+        until(lambda: controller.switches.explain("10.64.0.1", "10.64.0.2", PATIENCE).verdict == "dropped", 20)
