@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
+from typing import Final
 
 from lark_common.errors import PathError
 from lark_common.runs import AddressType, Network, NetworkType
@@ -20,25 +21,33 @@ from lark_controller.qos.topology import Demand, Topology, requested_rate
 Finder = Callable[[str], Job | None]
 # The policy's decision for a job with these facts.
 Deciding = Callable[[Facts], Decision]
+NO_TOPOLOGY: Final = "the policy declares no topology, so nothing can be reserved"
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a flow: its node in the topology, the job that it is, and its addresses (empty for the WAN)."""
+    """One end of a flow: its node in the topology, the job that it is, and its addresses (empty for the WAN).
+    ``follows``: it is the WAN wherever the sender's packets leave, and ``node`` the one where they do so now."""
 
     node: str
     job: Job | None = None
     networks: tuple[Network, ...] = ()
+    follows: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name that a reservation keeps: a policy may let packets leave by another WAN."""
+        return WAN if self.follows else self.node
 
 
 def job_booking(job: Job, policy: Policy, topology: Topology, decided: Deciding | None = None) -> Booking | None:
     """The booking of a job's RequestBandwidth, by the policy's ``bandwidth`` rules (default, maximum); None where it
     asks for none. ``decided`` keeps the policy's decisions. Raises PathError."""
-    rate = _rate(job, policy, decided)
+    rate = job_rate(job, policy, decided)
     if rate is None:
         return None
     node = job.host.lower()
-    to = wan_node(job, policy, topology) if topology.spec.reserves is Reserves.WAN else node
+    to = wan_node(job, policy, topology, decided) if topology.spec.reserves is Reserves.WAN else node
     return Booking(ReservationKind.JOB, rate, node, to, _job_demand(topology, node, to, rate), job=job.id)
 
 
@@ -47,12 +56,12 @@ def promise(job: Job, policy: Policy, topology: Topology, decided: Deciding) -> 
     try:
         return job_booking(job, policy, topology, decided)
     except PathError:
-        rate, node = _rate(job, policy, decided), job.host.lower()
+        rate, node = job_rate(job, policy, decided), job.host.lower()
         return None if rate is None else Booking(ReservationKind.JOB, rate, node, node, (), job=job.id)
 
 
-def _rate(job: Job, policy: Policy, decided: Deciding | None) -> int | None:
-    """The rate of a job in kb/s."""
+def job_rate(job: Job, policy: Policy, decided: Deciding | None) -> int | None:
+    """The rate that is booked for a job, in kb/s; None: it asks for none, and no rule gives it one."""
     rate = job.bandwidth
     if policy.bandwidths:
         decision = decide(job.facts, policy) if decided is None else decided(job.facts)
@@ -70,8 +79,8 @@ def flow_booking(
     return Booking(
         ReservationKind.FLOW,
         kbps,
-        source.node,
-        destination.node,
+        source.name,
+        destination.name,
         topology.flow(source.node, destination.node, kbps),
         job=None if source.job is None else source.job.id,
         peer=None if destination.job is None else destination.job.id,
@@ -81,12 +90,42 @@ def flow_booking(
     )
 
 
-def demand_of(reservation: Reservation, topology: Topology, kbps: int | None = None) -> Demand:
-    """The demand of a reservation on a topology, at another rate where one is given. Raises PathError."""
+def demand_of(
+    reservation: Reservation,
+    topology: Topology | None,
+    policy: Policy | None,
+    find: Finder,
+    kbps: int | None = None,
+    decided: Deciding | None = None,
+) -> Demand:
+    """The demand of a reservation on a topology by a policy, at another rate where one is given; ``find`` has the jobs
+    that send. Raises PathError."""
+    if topology is None or policy is None:
+        raise PathError(NO_TOPOLOGY)
     rate = reservation.kbps if kbps is None else kbps
+    source, to = reservation.source, reservation.destination
+    sender = None if reservation.job is None else find(reservation.job)
     if reservation.kind is ReservationKind.JOB:
-        return _job_demand(topology, reservation.source, reservation.destination, rate)
-    return topology.flow(reservation.source, reservation.destination, rate)
+        to = to if to == source else present_node(to, sender, policy, topology, decided)
+        return _job_demand(topology, source, to, rate)
+    if reservation.job is None:
+        source = present_node(source, None, policy, topology, decided)
+    if reservation.peer is None:
+        # Addresses outside of the site are no certain WAN's, whatever the name is that was kept.
+        to = present_node(WAN if reservation.target and is_wan(to) else to, sender, policy, topology, decided)
+    return topology.flow(source, to, rate)
+
+
+def present_node(
+    node: str, sender: Job | None, policy: Policy, topology: Topology, decided: Deciding | None = None
+) -> str:
+    """The node of the topology that a name means which is no job's host. Raises PathError."""
+    if node == WAN:
+        return wan_node(sender, policy, topology, decided)
+    if is_wan(node) and not topology.has(node):
+        # It is no host, which the topology's default could be for.
+        raise PathError(f"the policy's topology has no WAN {node}; it has {', '.join(topology.wans) or 'none'}")
+    return node
 
 
 def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology: Topology) -> End:
@@ -104,7 +143,7 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
         return End(job.host.lower(), job, tuple(ip_network(address) for address in own))
     node = text.lower()
     if is_wan(node):
-        return End(node if topology.has(node) else wan_node(sender, policy, topology))
+        return End(present_node(node, sender, policy, topology), follows=node == WAN)
     node = topology.called(text)
     if topology.has(node):
         spec = topology.spec.hosts.get(node)
@@ -120,7 +159,7 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
         return End(host, None, (network,))
     if any(network.overlaps(each) for each in policy.local_networks if each.version == network.version):
         raise PathError(f"{text} is no WAN address, and no live job or host of the policy's topology has it")
-    return End(wan_node(sender, policy, topology), None, (network,))
+    return End(wan_node(sender, policy, topology), None, (network,), follows=True)
 
 
 def _check_versions(source: End, destination: End) -> None:
@@ -140,25 +179,27 @@ def _check_versions(source: End, destination: End) -> None:
         )
 
 
-def wan_node(job: Job | None, policy: Policy, topology: Topology) -> str:
-    """The WAN that a job's traffic takes: where a rule steers it, else its group's port, else the only one, or
-    ``wan``. Raises PathError."""
+def wan_node(job: Job | None, policy: Policy, topology: Topology, decided: Deciding | None = None) -> str:
+    """The WAN that a job's traffic takes: where a rule steers it, else the only one, or ``wan``, or the first to which
+    no rule steers. A group's port steers nothing. Raises PathError."""
     wans = topology.wans
     if not wans:
         raise PathError("no link of the policy's topology leads to a WAN")
-    chosen = None if job is None else _steered(job, policy)
+    chosen = None if job is None else _steered(job, policy, decided)
     if chosen is not None and chosen.lower() in wans:
         return chosen.lower()
-    if len(wans) == 1 or WAN not in wans:
-        return wans[0]
-    return WAN
+    if WAN in wans:
+        return WAN
+    others = {rule.port.lower() for rule in policy.wans if rule.port is not None}
+    return next((wan for wan in wans if wan not in others), wans[0])
 
 
-def _steered(job: Job, policy: Policy) -> str | None:
-    decision = decide(job.facts, policy)
-    if decision.wan and policy.wans[decision.wan - 1].action is WanAction.STEER:
-        return policy.wans[decision.wan - 1].port
-    return next((group.port for group in policy.groups if group.name == decision.group), None)
+def _steered(job: Job, policy: Policy, decided: Deciding | None) -> str | None:
+    if not policy.wans:
+        return None
+    decision = decide(job.facts, policy) if decided is None else decided(job.facts)
+    rule = policy.wans[decision.wan - 1] if decision.wan else None
+    return rule.port if rule is not None and rule.action is WanAction.STEER else None
 
 
 def _job_demand(topology: Topology, node: str, to: str, kbps: int) -> Demand:

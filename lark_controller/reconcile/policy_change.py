@@ -150,6 +150,7 @@ class PolicyChange:
             ("workers are not sent the policy", self._update_workers),
             ("jobs wait for cores that are none any more", lambda: self._forget_cores(before.policy)),
             ("jobs do not wait for cores that are away", lambda: self._await_cores(changed)),
+            ("reserved flows are not looked at anew", lambda: self._settle_reserving(changed)),
             ("accounts are not grouped anew", lambda: self._counters.regroup(changed, loop.desired.placed)),
             ("decisions of the policy before are not forgotten", self._forget_decisions),
         ):
@@ -201,6 +202,15 @@ class PolicyChange:
                     elif loop.confirmations.awaits(number, core):
                         loop.confirmations.confirmed(number, core)
                 loop.dirty.job(number)
+            if count % _LOOKED_AT == 0:
+                await pace.step()
+
+    async def _settle_reserving(self, changed: Mapping[int, Placed]) -> None:
+        """Let jobs that have reserved flows say whether anything of them passes by this policy."""
+        pace = Pace()
+        for count, (number, placed) in enumerate(changed.items()):
+            if placed.job.reserved:
+                self._loop.dirty.job(number)
             if count % _LOOKED_AT == 0:
                 await pace.step()
 

@@ -13,7 +13,7 @@ from lark_controller.api.audit import Happening
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.external import closed_sentence
 from lark_controller.jobs.job import Job, JobState, Standing, in_state
-from lark_controller.policies.model import SwitchRole
+from lark_controller.policies.model import Decision, RuleKind, SwitchRole
 from lark_controller.reconcile.confirmations import (
     NO_SWITCH,
     TRANSLATED,
@@ -150,7 +150,10 @@ class Progress:
         # A worker that is there has the queues of a changed rate in a second or two, and is named once it is late.
         under_way = (why == RULES_NOT_YET or self._moves(what, why) for what, why in own.items())
         moving = all(under_way) and not self._blocked(job.number)
-        return Standing(*state_of(job, own, moving=moving, label=self._label))
+        found = Standing(*state_of(job, own, moving=moving, label=self._label))
+        # It has no queue of its own while nothing of it passes, and whoever waits for one is told why.
+        nothing = "" if found.state is JobState.QUARANTINED else why_nothing_passes(placed.decision)
+        return Standing(JobState.PENDING, nothing) if nothing else found
 
     def _why_not_cut_off(self, placed: Placed, waiting: Mapping[Awaited, str]) -> str:
         """The end of a sentence on a quarantine that is not in force where the job is: its packets pass as before."""
@@ -272,6 +275,17 @@ def state_of(
     if not job.addresses and job.network_type is not NetworkType.NONE:
         return JobState.PENDING, f"the address is not known yet ({job.address_type})"
     return JobState.ENFORCED, ""
+
+
+def why_nothing_passes(decision: Decision) -> str:
+    """The sentence on a job of which the policy's rules let nothing pass; "" where they let something pass."""
+    if not decision.isolated:
+        return ""
+    kind, why = RuleKind.CONNECTIVITY, "its connections are closed in both directions"
+    if decision.blocked:
+        kind, why = RuleKind.BLOCK, "it is blocked"
+    line = next((f" (policy line {each.line})" for each in decision.because if each.kind is kind and each.line), "")
+    return f"nothing of the job passes: {why}{line}"
 
 
 def as_now(job: Job, now: Job | None) -> Job:

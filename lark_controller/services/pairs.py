@@ -8,6 +8,7 @@ from typing import Final
 from lark_controller.accounting.pairs import PairLedger, PairUse
 from lark_controller.api.usage import AdvisedPair, PairsAdvice, PairsSummary
 from lark_controller.jobs.job import Job
+from lark_controller.policies.switches import WAN
 from lark_controller.qos.pair_advice import figure_for_all, pair_advice, summary
 from lark_controller.services.job_names import full_name
 from lark_controller.services.jobs import Jobs
@@ -39,9 +40,10 @@ class Pairs:
         rates: dict[tuple[str, str], float | None] = {}
         found: list[AdvisedPair] = []
         for sender, use in shown:
-            path = (sender.host.lower(), use.node)
+            # To the WAN each job may have a path of its own.
+            path = (sender.id if use.node == WAN else sender.host.lower(), use.node)
             if path not in rates:
-                rates[path] = self._reservations.path_rate(*path)
+                rates[path] = self._reservations.path_rate(sender, use.node)
             found.append(_advised(sender, peers.get(use.peer), use, rates[path]))
         # Each pair of a job has the number of its reservations that are left out.
         left_out = sum(max((use.left_out for use in pairs), default=0) for pairs in uses.values())

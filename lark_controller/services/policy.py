@@ -36,6 +36,8 @@ from lark_controller.policies.decide import Decider, needed_attributes
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy
 from lark_controller.policies.reach import Deciding, Reach, Versions, reach
+from lark_controller.qos.recount import Recount
+from lark_controller.qos.topology import Topology
 from lark_controller.qos.warnings import policy_warnings, queue_warnings, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
@@ -178,9 +180,18 @@ class PolicyInForce:
                 *worker_warnings(new, capacities, hosts),
                 *made.warnings,
                 *queue_warnings(new, makers),
+                *self._pathless(new, capacities, jobs, pace.step),
             )
             # A switch that is there and declared has some of them twice.
             return replace(made, warnings=tuple(dict.fromkeys(warnings)))
+
+    def _pathless(
+        self, new: Policy, capacities: Mapping[str, float], jobs: Iterable[Job], step: Callable[[], None]
+    ) -> Iterator[str]:
+        """Warn of reserved flows that a policy has no path for; ``jobs`` have the facts that it needs."""
+        topology = None if new.topology is None else Topology(new.topology, capacities)
+        live = {job.id: job for job in jobs}
+        return Recount(new, topology, live.get).pathless(self._store.reservations.flows(time.time()), step)
 
     def put(self, text: str, actor: str, instead_of: str | None = None, file_of: str | None = None) -> PolicyVersion:
         """Put a policy in force; with ``instead_of`` only in place of the one with that digest. ``file_of`` is the

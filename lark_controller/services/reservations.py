@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from lark_common.classads.ads import JobAd
@@ -18,13 +17,22 @@ from lark_common.errors import AdmissionError, NotFoundError, PathError, StoreEr
 from lark_common.log import WARNING, event
 from lark_controller.api.reservations import Change, LinkStatus, PathStatus, Seen, Wish
 from lark_controller.jobs.job import Job, ReservedFlow
-from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy, Refused
 from lark_controller.policies.topology import ACCESS
 from lark_controller.qos.admission import ReservedCapacity
-from lark_controller.qos.booking import End, Finder, demand_of, end_of, flow_booking, job_booking, promise
+from lark_controller.qos.booking import (
+    NO_TOPOLOGY,
+    End,
+    Finder,
+    demand_of,
+    end_of,
+    flow_booking,
+    job_booking,
+    present_node,
+)
+from lark_controller.qos.recount import Recount
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind, ReservationPage
-from lark_controller.qos.topology import KILO, Demand, Topology, channels, requested_rate
+from lark_controller.qos.topology import KILO, Channel, Demand, Topology, channels, requested_rate
 from lark_controller.services.feed import Feed
 from lark_controller.services.link_watch import LinkWatch
 from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBookings
@@ -37,7 +45,6 @@ from lark_controller.store import Store
 # Flows that one job may have reserved. Each is a queue at its worker's uplinks, of which there are 28,672 for such, and
 # any user may ask for them.
 MOST_FLOWS: Final = 128
-NO_TOPOLOGY: Final = "the policy declares no topology, so nothing can be reserved"
 
 
 class Reservations:
@@ -95,8 +102,8 @@ class Reservations:
         self._nodes.note_all(live)
         capacities = self._store.reservations.worker_capacities() | self.new_links
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
-        promised = {} if topology is None else self._promised(policy, topology, live)
-        lost = self._store.reservations.reroute(partial(_demand_in, topology), promised, time.time())
+        count = Recount(policy, topology, self._find)
+        lost = self._store.reservations.reroute(count.demand, count.promised(live), time.time(), count.is_over)
         flows = self._store.reservations.flows(self._feed.clock.earliest())
         self._coming = None
         self._policy, self._topology, self._capacities = policy, topology, capacities
@@ -111,15 +118,6 @@ class Reservations:
             event("reservations without a path", level=WARNING, reservations=",".join(lost))
         with suppress(StoreError):
             self._log_small_links()
-
-    @staticmethod
-    def _promised(policy: Policy, topology: Topology, live: Iterable[Job]) -> dict[str, Booking]:
-        """The guarantees of a policy to live jobs, by job id; one takes nothing where no path is known for it."""
-        decide, found = Decider(policy).decide, {}
-        for job in live:
-            if (job.bandwidth or policy.bandwidths) and (booking := promise(job, policy, topology, decide)) is not None:
-                found[job.id] = booking
-        return found
 
     def _log_small_links(self) -> None:
         for link in self._links():
@@ -179,12 +177,12 @@ class Reservations:
         given = (declared, None if policy is None else policy.edge_speed)
         return min((rate for rate in given if rate is not None), default=None)
 
-    def path_rate(self, source: str, destination: str) -> float | None:
-        """The rate that the path between two nodes of the topology carries, in Mb/s; None where that is not known."""
-        try:
-            path = () if self._topology is None else self._topology.path(source, destination)
-        except PathError:
-            path = ()
+    def path_rate(self, sender: Job, node: str) -> float | None:
+        """The rate that the path from a job to a node of the topology carries, in Mb/s; None where it is not known."""
+        topology, policy, path = self._topology, self._policy, tuple[Channel, ...]()
+        with suppress(PathError):
+            if topology is not None and policy is not None:
+                path = topology.path(sender.host, present_node(node, sender, policy, topology))
         return min((each.capacity / KILO for each in path), default=None)
 
     def judged(self, error: AdmissionError) -> AdmissionError:
@@ -243,7 +241,7 @@ class Reservations:
                 if until is None and before.job is None and before.peer is None:
                     raise PathError("a reservation between hosts needs a duration: no job ends it")
             steady = before.steady if change.steady is None else change.steady
-            return kbps, until, steady, _demand_in(self._topology, before, kbps)
+            return kbps, until, steady, demand_of(before, self._topology, self._policy, self._find, kbps)
 
         with self._lock:
             self._go_over()
@@ -483,12 +481,6 @@ class Reservations:
         if reservation.kind is ReservationKind.JOB and reservation.job is not None:
             rate = None if gone else reservation.rate
             self._feed.change(reservation.job, lambda job: replace(job, bandwidth=rate))
-
-
-def _demand_in(topology: Topology | None, reservation: Reservation, kbps: int | None = None) -> Demand:
-    if topology is None:
-        raise PathError(NO_TOPOLOGY)
-    return demand_of(reservation, topology, kbps)
 
 
 def _check_owner(reservation: Reservation, of_job: bool) -> None:

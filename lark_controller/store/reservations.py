@@ -180,10 +180,11 @@ def reroute(
     demand_of: Callable[[Reservation], Demand],
     promised: Mapping[str, Booking],
     now: float,
+    is_over: Callable[[Reservation], bool] = lambda _: False,
 ) -> list[str]:
     """Count every reservation on the links of a new topology, and make the sums anew; returns the ids of those that
-    the topology has no path for. Reservations stay, also where a link has become too small; what is
-    ``promised`` to live jobs, by id, takes the place of what they had, or is added."""
+    the topology has no path for. Reservations stay, also where a link has become too small, but for those that are over
+    by the new policy; what is ``promised`` to live jobs, by id, takes the place of what they had, or is added."""
     of_jobs = select(reservations.c.job).where(reservations.c.kind == ReservationKind.JOB.value)
     have = set(connection.execute(of_jobs).scalars())
     live = _lock_live(connection, [job_id for job_id in promised if job_id not in have])
@@ -194,9 +195,13 @@ def reroute(
     lost: list[str] = []
     total: dict[str, int] = {}
     changed: list[dict[str, Any]] = []
+    over: list[int] = []
     for row in connection.execute(select(*reservations.c).order_by(reservations.c.number)):
         before = after = _reservation(row)
         booking = promised.get(before.job or "") if before.kind is ReservationKind.JOB else None
+        if booking is None and is_over(before):
+            over.append(before.number)
+            continue
         if booking is not None:
             after = replace(before, kbps=booking.kbps, source=booking.source, destination=booking.destination)
         try:
@@ -219,6 +224,9 @@ def reroute(
         query = update(reservations).where(reservations.c.number == bindparam("of"))
         query = query.values(kbps=bindparam("rate"), source=bindparam("from"), destination=bindparam("to"))
         connection.execute(query.values(holds=bindparam("now")), changed)
+    for start in range(0, len(over), _BATCH):
+        # The sums are without them already.
+        connection.execute(delete(reservations).where(reservations.c.number.in_(over[start : start + _BATCH])))
     if total != dict(use(connection)):
         connection.execute(delete(reserved))
         if total:

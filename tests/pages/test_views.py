@@ -188,6 +188,16 @@ def test_a_group_whose_rates_no_core_keeps_says_so(reader: Reader, site: Site) -
     expect(page.get_by_text("core1: guarantee 250 Mb/s is not given, because a meter can only limit")).to_be_visible()
 
 
+def test_a_group_that_no_job_names_says_that_it_has_no_history(reader: Reader, site: Site) -> None:
+    page = reader.log_in(site.reader, "#/groups/default")
+    said = page.get_by_text("None of its live jobs has the AcctGroup default")
+    expect(panel(page, "Over time")).to_contain_text("Jobs with AcctGroup default or a subgroup of it")
+    expect(said).to_have_count(0)
+    site.run("bob")
+    expect(said).to_be_visible()
+    expect(panel(page, "Over time")).to_contain_text("What its jobs move now")
+
+
 def test_a_jobs_plot_begins_before_its_page_was_opened(reader: Reader, site: Site) -> None:
     job = site.run("alice")
     where = f"/v1/jobs/{job['id']}/rates"

@@ -60,6 +60,10 @@ def a_job(number: int = 1, owner: str = "alice", **changes: Any) -> Job:
     return replace(job, **changes)
 
 
+def nobody(_: str) -> None:
+    """The live job of an id or an address, where none lives."""
+
+
 def taken(demand: Demand) -> dict[str, int]:
     return {channel.key: kbps for channel, kbps in demand}
 
@@ -163,8 +167,9 @@ def test_what_a_reservation_takes_is_what_was_booked() -> None:
     for booked in (job, flow_booking(End("w1"), End("w2"), 100, None, topology)):
         kept = Reservation(1, "0" * 16, booked.kind, booked.kbps, booked.source, booked.destination, {})
         assert kept.rate == 100.0
-        assert demand_of(kept, topology) == booked.demand
-        assert [kbps for _, kbps in demand_of(kept, topology, 7)] == [kbps * 7 // 100_000 for _, kbps in booked.demand]
+        assert demand_of(kept, topology, policy, nobody) == booked.demand
+        other_rate = demand_of(kept, topology, policy, nobody, 7)
+        assert [kbps for _, kbps in other_rate] == [kbps * 7 // 100_000 for _, kbps in booked.demand]
 
 
 def test_the_ends_that_a_text_names() -> None:
@@ -179,12 +184,14 @@ def test_the_ends_that_a_text_names() -> None:
     assert named(job.id) == named("10.64.0.1") == End("w1", job, own)
     assert named(nat.id) == End("w1", nat)
     assert named("WAN-Fast") == End("wan-fast")
-    assert named("wan7") == End("wan")
+    assert named("wan") == End("wan", follows=True)
+    with pytest.raises(PathError, match="the policy's topology has no WAN wan7; it has wan, wan-fast"):
+        named("wan7")
     assert named("Store") == End("store", None, (ip_network("10.0.0.5/32"), ip_network("10.0.1.0/24")))
     assert named("CORE") == End("core")
     assert named("10.0.1.9") == End("store", None, (ip_network("10.0.1.9/32"),))
-    assert named("198.51.100.0/24") == End("wan", None, (ip_network("198.51.100.0/24"),))
-    assert named("2001:db9::1") == End("wan", None, (ip_network("2001:db9::1/128"),))
+    assert named("198.51.100.0/24") == End("wan", None, (ip_network("198.51.100.0/24"),), follows=True)
+    assert named("2001:db9::1") == End("wan", None, (ip_network("2001:db9::1/128"),), follows=True)
     for text in ("10.9.0.1", "0.0.0.0/0", "2001:db8::99"):
         with pytest.raises(PathError, match="is no WAN address"):
             named(text)
@@ -213,18 +220,68 @@ GROUPS = "groups:\n  cms: {port: wan-Fast, dscp: 9, ceiling: 1Mbit}\n"
         (STEERED, "carol", "cms", "wan-fast"),
         (STEERED, "alice", "cms", "wan"),
         (STEERED, "eve", "cms", "wan"),
-        (GROUPS, "alice", "cms", "wan-fast"),
-        (GROUPS, "alice", "atlas", "wan"),
-        (STEERED + GROUPS, "eve", "cms", "wan-fast"),
+        (GROUPS, "alice", "cms", "wan"),
+        (STEERED + GROUPS, "carol", "cms", "wan-fast"),
+        (STEERED + GROUPS, "eve", "cms", "wan"),
     ],
 )
-def test_the_wan_of_a_job_is_where_it_is_steered(more: str, owner: str, group: str, expected: str) -> None:
+def test_the_wan_of_a_job_is_where_a_rule_steers_it(more: str, owner: str, group: str, expected: str) -> None:
     policy, topology = site(SITE + more)
     job = a_job(owner=owner, group=group)
     assert wan_node(job, policy, topology) == expected
     assert wan_node(None, policy, topology) == "wan"
     assert end_of("198.51.100.1", lambda _: None, job, policy, topology).node == expected
-    assert end_of("wan9", lambda _: None, job, policy, topology).node == expected
+    assert end_of("Wan", lambda _: None, job, policy, topology).node == expected
+    # Another name is that WAN, wherever the job is steered.
+    assert end_of("wan-fast", lambda _: None, job, policy, topology) == End("wan-fast")
+
+
+@pytest.mark.parametrize(("text", "target"), [("wan", ""), ("198.51.100.0/24", "198.51.100.0/24")])
+@pytest.mark.parametrize("plain", ["wan", "wan-a", "wan-main"])
+def test_a_flow_to_the_wan_follows_its_sender_and_the_names_of_wans(text: str, target: str, plain: str) -> None:
+    policy, topology = site(SITE.replace("[core, wan]", f"[core, {plain}]") + STEERED)
+    carol, alice = a_job(1, "carol"), a_job(2, "alice")
+    jobs = {job.id: job for job in (carol, alice)}
+    for job, link in ((carol, "wan-fast core>wan-fast"), (alice, f"wan core>{plain}")):
+        end = end_of(text, nobody, job, policy, topology)
+        booked = flow_booking(End("w1", job), end, 20, None, topology)
+        taken_links = {"access:w1 w1>rack", "trunk rack>core", link}
+        assert (booked.destination, {*taken(booked.demand)}) == ("wan", taken_links)
+        assert " ".join(map(str, booked.target)) == target
+        # Whatever topology and rules there were when it was admitted.
+        for destination in ("wan", *(("wan-old",) if target else ())):
+            kept = Reservation(
+                1, "0" * 16, booked.kind, booked.kbps, "w1", destination, {}, job=job.id, target=booked.target
+            )
+            assert demand_of(kept, topology, policy, jobs.get) == booked.demand
+
+
+def test_a_name_that_means_a_wan_is_no_host_of_the_default() -> None:
+    defaults = SITE.replace("  hosts:\n", "  hosts:\n    default: {switch: rack, capacity: 1Gbit}\n")
+    policy, topology = site(defaults)
+    for kind, source, destination in (
+        (ReservationKind.FLOW, "w1", "wan-old"),
+        (ReservationKind.FLOW, "wan-old", "w1"),
+        (ReservationKind.JOB, "w1", "wan-old"),
+    ):
+        kept = Reservation(1, "0" * 16, kind, 5, source, destination, {})
+        with pytest.raises(PathError, match="has no WAN wan-old"):
+            demand_of(kept, topology, policy, nobody)
+    # A worker may be called so.
+    (job, peer) = a_job(1, host="Wanda1"), a_job(2, host="wanda2")
+    booked = flow_booking(End("wanda1", job), End("wanda2", peer), 5, None, topology)
+    kept = Reservation(1, "0" * 16, booked.kind, booked.kbps, "wanda1", "wanda2", {}, job=job.id, peer=peer.id)
+    assert demand_of(kept, topology, policy, {job.id: job}.get) == booked.demand
+    own = job_booking(job, policy, topology)
+    assert own is not None
+    assert (own.source, len(own.demand)) == ("wanda1", 2)
+
+
+def test_without_a_topology_nothing_is_taken() -> None:
+    policy, _ = site()
+    kept = Reservation(1, "0" * 16, ReservationKind.FLOW, 5, "w1", "wan", {})
+    with pytest.raises(PathError, match="declares no topology"):
+        demand_of(kept, None, policy, nobody)
 
 
 def test_without_a_plain_wan_the_first_is_taken_and_without_any_there_is_no_path() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lark_controller.api.reservations import LinkStatus, Seen
 from lark_controller.api.switches import SwitchStatus
 from lark_controller.jobs.job import JobState
 from lark_controller.rest.resources.overview import needs_attention
@@ -84,6 +85,26 @@ def test_workers_that_are_well_stand_on_the_map_by_their_names_and_not_by_their_
     monkeypatch.setattr(api.controls.switches, "all", lambda: several)
     # Those that are not come first, worker9 among them, which has no switch.
     assert [each["name"] for each in api.get("/v1/map").json["edges"]] == ["worker9", "worker3", "worker1", "worker2"]
+
+
+def test_a_worker_has_on_the_map_the_capacity_of_the_links_that_the_policy_declares_at_its_host(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge, *_ = api.controls.switches.all()
+    several = [replace(edge, datapath=f"00000000000000e{at}", host=f"w{at}.example") for at in range(1, 5)]
+    monkeypatch.setattr(api.controls.switches, "all", lambda: several)
+    ends = ("W1.example", "core1")
+    links = [
+        LinkStatus("access:w1.example", "", "", "half", 50.0, 0.0, ()),
+        LinkStatus("t1", *ends, "full", 60.0, 0.0, ends),
+        LinkStatus("t1", *reversed(ends), "full", 60.0, 0.0, ends),
+        LinkStatus("t2", "", "", "half", 10.0, 0.0, ("w2.example", "core1")),
+        LinkStatus("t3", "", "", "half", 20.0, 0.0, ("w2.example", "core2")),
+        LinkStatus("access:w3.example", "", "", "half", 50.0, 0.0, ()),
+    ]
+    monkeypatch.setattr(api.controls.reservations, "links", lambda: Seen("", tuple(links)))
+    shown = {each["datapath"]: (each["capacity"], each["shared"]) for each in api.get("/v1/map").json["edges"]}
+    assert [shown[each.datapath] for each in several] == [(60.0, False), (30.0, True), (50.0, True), (None, False)]
 
 
 def test_a_token_can_ask_what_it_is(api: Api) -> None:

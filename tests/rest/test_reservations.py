@@ -10,6 +10,7 @@ import pytest
 
 from lark_common.client import Client, ProblemError
 from lark_controller.cli import main as cli
+from lark_controller.qos.reservation import Reservation, ReservationKind
 from tests.common.test_client import served
 from tests.fixtures.fake_controls import TOKENS, bearer
 from tests.fixtures.rest_app import Api, make_api
@@ -103,6 +104,21 @@ def test_how_far_a_reservation_is_enforced_is_shown_and_can_be_waited_for(api: A
     assert api.get(f"{where}?wait=x").status_code == 422
     # Nobody enforces what no job sends.
     assert ask(api, "POST", "/v1/reservations", {**WISH, "rate": 1}).json["state"] is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "shown"),
+    [("alice", ("enforced", "")), ("mallory", ("pending", "nothing of the job passes: by a rule of the policy"))],
+)
+def test_a_blocked_jobs_request_bandwidth_is_not_shown_as_enforced(
+    api: Api, owner: str, shown: tuple[str, str]
+) -> None:
+    job = api.register(owner=owner)
+    api.controls.jobs.confirm(job["id"], 5)
+    known = api.controls.reservations.known
+    known["a"] = Reservation(1, "a", ReservationKind.JOB, 5, "worker1.example", "worker1.example", {}, job=job["id"])
+    (found,) = api.get("/v1/reservations").json["reservations"]
+    assert (found["state"], found["reason"]) == shown
 
 
 def test_what_a_flow_has_delivered_is_shown_until_it_is_known(api: Api) -> None:

@@ -447,10 +447,10 @@ def test_a_parallel_job_may_be_named_as_a_whole(tmp_path: Path) -> None:
 
 def test_what_a_path_carries_bounds_the_advice(tmp_path: Path) -> None:
     with running(tmp_path, POLICY, counter_seconds=0) as controller:
-        assert controller.reservations.path_rate("worker1", "worker2") == 1000
-        assert controller.reservations.path_rate("worker1", "worker3") == 150
-        assert controller.reservations.path_rate("worker1", "worker1") is None
         sender, receiver = start(controller, 0), start(controller, 2)
+        assert controller.reservations.path_rate(sender, "worker2") == 1000
+        assert controller.reservations.path_rate(sender, "worker3") == 150
+        assert controller.reservations.path_rate(sender, "worker1") is None
         made = controller.reservations.reserve(Wish(sender.id, receiver.id, 100, None), "ops", True)
         ledger = controller.usage._pairs._ledger
         until(lambda: ledger.has(sender.number))

@@ -396,7 +396,7 @@ def test_what_jobs_were_promised_before_there_was_a_topology_counts_on_it(tmp_pa
         controller.policy.put(without, "ops")
         assert controller.reservations.links().items == ()
     with running(tmp_path, POLICY) as controller:
-        assert left(controller, "access:worker1", "worker1").reserved == 910
+        assert left(controller, "access:worker1", "worker1").reserved == 900
 
 
 @pytest.mark.parametrize("step", ["worker_capacities", "reroute", "flows"])

@@ -37,6 +37,8 @@ CORES: Final = 8
 LINKS: Final = 30
 # Hosts whose rates are asked for: all of them.
 _ALL: Final = 1_000_000
+# The links to a host by its name in lower case, one direction of each.
+Access = Mapping[str, Sequence[LinkStatus]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class MapCore:
 
 @dataclass(frozen=True, slots=True)
 class MapSwitch:
-    """A worker in the picture, with its switch if it has one. ``capacity`` is that of its access link, Mb/s."""
+    """A worker in the picture, with its switch if it has one. ``capacity`` is that of its access link, or of the links
+    that the topology declares at its host, Mb/s."""
 
     datapath: Annotated[Dpid | None, "Datapath id of its switch; null where its jobs are at none (bridge, nat)"]
     name: Annotated[str, "The switch's name, or the host"]
@@ -63,7 +66,7 @@ class MapSwitch:
     state: Annotated[str, STATES]
     jobs: Annotated[int, "Its jobs, those at no switch among them"]
     rate: Annotated[Rate, "Present rate of the jobs on its host; of jobs at a switch that is away none is known"]
-    capacity: Annotated[float | None, "Capacity of its host's access link, Mb/s"]
+    capacity: Annotated[float | None, "Capacity of its host's access link or declared links, Mb/s; null: not known"]
     shared: Annotated[bool, "Both directions share that capacity"]
 
 
@@ -136,8 +139,10 @@ def show() -> dict[str, object]:
     switches = controls.switches.all()
     rates = _by_host(controls.usage.flowing("host", _ALL))
     links = controls.reservations.links().items
-    access = {link.name.removeprefix(ACCESS): link for link in links if link.name.startswith(ACCESS)}
     trunks = [link for link in links if not link.name.startswith(ACCESS)]
+    access = {link.name.removeprefix(ACCESS): [link] for link in links if link.name.startswith(ACCESS)}
+    # Where a host has declared links, it has no other.
+    access |= _by_end(trunks)
     loads = controls.switches.core_ports()
     cores = [
         MapCore(each.datapath, each.name, each.connected, each.in_sync, each.state, loads.get(each.datapath, ()))
@@ -210,7 +215,16 @@ def _split(switches: Sequence[SwitchStatus], rates: Mapping[str, Rate], usage: U
     return shown
 
 
-def _drawn(switch: SwitchStatus, ruled: RuledWorker | None, rate: Rate, access: Mapping[str, LinkStatus]) -> MapSwitch:
+def _by_end(links: Iterable[LinkStatus]) -> dict[str, list[LinkStatus]]:
+    """One direction of each link, by its ends in lower case."""
+    found: dict[str, dict[str, LinkStatus]] = {}
+    for link in links:
+        for end in link.ends:
+            found.setdefault(end.lower(), {}).setdefault(link.name, link)
+    return {end: list(each.values()) for end, each in found.items()}
+
+
+def _drawn(switch: SwitchStatus, ruled: RuledWorker | None, rate: Rate, access: Access) -> MapSwitch:
     """A worker with a switch, which may have jobs at none as well."""
     # Those at none wait at one of a host's switches, not at each of them.
     waiting = 0 if ruled is None else switch.waiting
@@ -228,17 +242,17 @@ def _drawn(switch: SwitchStatus, ruled: RuledWorker | None, rate: Rate, access: 
     )
 
 
-def _without_switch(ruled: RuledWorker, rates: Mapping[str, Rate], access: Mapping[str, LinkStatus]) -> MapSwitch:
+def _without_switch(ruled: RuledWorker, rates: Mapping[str, Rate], access: Access) -> MapSwitch:
     """A worker whose jobs are all at no switch."""
     state = state_of(connected=True, in_sync=True, waiting=ruled.waiting)
     rate, link = rates.get(ruled.host.lower(), IDLE), _of(ruled.host, access)
     return MapSwitch(None, ruled.host, True, True, ruled.waiting, state, ruled.jobs, rate, *link)
 
 
-def _of(host: str, access: Mapping[str, LinkStatus]) -> tuple[float | None, bool]:
-    """The capacity of a host's access link, and whether both directions share it. Names are in lower case there."""
-    link = access.get(host.lower())
-    return (None, False) if link is None else (link.capacity, link.shared)
+def _of(host: str, access: Access) -> tuple[float | None, bool]:
+    """The capacity of a host's links, and whether both directions share it."""
+    links = access.get(host.lower())
+    return (sum(each.capacity for each in links), all(each.shared for each in links)) if links else (None, False)
 
 
 def _chosen(edges: Iterable[MapSwitch]) -> tuple[list[MapSwitch], list[MapSwitch]]:

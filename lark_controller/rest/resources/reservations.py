@@ -91,7 +91,7 @@ class ReservationSchema(Written):
     rate = a_float("Mb/s of L2 bytes")
     steady = a_flag("The rate is the most as well; else the flow may use what is free, too")
     source = a_text("The sender's node in the topology")
-    destination = a_text("The receiver's node in the topology")
+    destination = a_text("The receiver's node in the topology; wan: the WAN by which the sender's packets leave")
     job = maybe_text("The id of the job whose it is, or that sends")
     job_name = maybe_text("That job's CLUSTER.PROC")
     peer = maybe_text("The id of the job that receives")
@@ -407,8 +407,11 @@ def _standing(reservation: Reservation) -> Standing | None:
     jobs = current().controls.jobs
     if reservation.kind is ReservationKind.FLOW:
         return jobs.reserved(reservation.job)
-    job = jobs.live(reservation.job)
-    return None if job is None else Standing(job.state, shown_job(job).reason)
+    if (job := jobs.live(reservation.job)) is None:
+        return None
+    if job.state is JobState.ENFORCED and jobs.isolated([job]):
+        return Standing(JobState.PENDING, "nothing of the job passes: by a rule of the policy")
+    return Standing(job.state, shown_job(job).reason)
 
 
 def _of_job() -> bool:

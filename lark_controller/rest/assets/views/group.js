@@ -27,6 +27,7 @@ export function open({ one, query, paint, live, signal }) {
     limits: () => [["guarantee", "Guarantee"], ["ceiling", "Ceiling"]].filter(([kind]) => group?.[kind])
       .map(([kind, name]) => ({ name, kind, value: group[kind] })),
   });
+  const otherwise = () => group && group.jobs > 0 && !page.jobs.length && !query.cursor;
   const content = () => [
     group ? facts(["Live jobs", count(group.jobs)], ["Guarantee", rate(group.guarantee)], ["Ceiling", rate(group.ceiling)],
       ["WAN port", group.port || "any"], ["DSCP", count(group.dscp)], ["Queue", group.queue === null ? undefined : count(group.queue)],
@@ -38,7 +39,9 @@ export function open({ one, query, paint, live, signal }) {
       : note("plain", "The policy in force has no group of this name; its jobs are in the group that takes them instead."),
     unread(unknown, "what is sent and received, in the whole pool, by"),
     group && group.unkept.length > 0 && note("poor", h("strong", {}, "Not all of its rates is kept: "), group.unkept.join("; ")),
-    headed("Over time", `Jobs with AcctGroup ${one} or a subgroup of it`, plotted.view()),
+    otherwise() && note("plain", `None of its live jobs has the AcctGroup ${one}: the policy puts them here by other facts, or since no other group takes them. `
+      + "History is kept and jobs are listed by AcctGroup, so below is only what these jobs move while this page is open."),
+    headed("Over time", otherwise() ? "What its jobs move now" : `Jobs with AcctGroup ${one} or a subgroup of it`, plotted.view()),
     group && headed("Use", "Since the controller became active, and up to a minute before", used(group.usage)),
     headed(`Live jobs with AcctGroup ${one}`, "or a subgroup of it", jobTable(page.jobs, { empty: "None." }), pages(query, page.next_cursor, "groups", one)),
   ];
