@@ -151,7 +151,7 @@ class PlacedJobs:
             if decision.isolated:
                 self.isolated.update(numbers)
             else:
-                # What has an edge is of this kind.
+                # A job with an edge is of this kind.
                 self.leaving[decision.wan, NetworkType.OVS_BRIDGE] += len(numbers)
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:

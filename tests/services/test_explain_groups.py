@@ -28,7 +28,7 @@ def test_explain_has_the_group_that_the_core_treats_a_job_by(tmp_path: Path, net
         found = controller.switches.explain(job.id, "192.0.2.1", PATIENCE)
         at_core = [step.text for step in found.steps if step.where == "core1 qos"]
         assert (found.verdict, at_core) == ("forwarded", ["goes on: group group_a (policy line 8)"])
-        # What comes from outside for it is of no group by its DSCP.
+        # A packet from outside for it is of no group by its DSCP.
         back = controller.switches.explain("192.0.2.1", "10.64.0.4", PATIENCE)
         assert not any("group_a" in step.text and step.where == "core1 qos" for step in back.steps)
 
