@@ -192,7 +192,8 @@ def _table(tool: str, rows: Sequence[Row], setting: Values) -> Result:
             f"The paper has {direct[0]:g} {direct[1]} directly and {theirs[0]:g} through its routers, "
             f"{theirs[0] / direct[0]:.2f} of it, and {paper.RSIP[table]:g} by RSIP, its way before."
             f"{paper.BESIDES[table]} Not scaled: one job called has {ours:,.0f} {unit} directly here, the median of "
-            f"the rows with one (both MTUs, and every way), {ours * UNITS[unit] / (direct[0] * UNITS[direct[1]]):.3f} of the paper's.",
+            "the rows with one (both MTUs, and every way), "
+            f"{ours * UNITS[unit] / (direct[0] * UNITS[direct[1]]):.3f} of the paper's.",
             "All jobs together; a way's time is from the start of the first program to the end of the last.",
         ),
         places=tuple(row.place for row in chosen),

@@ -13,7 +13,7 @@ from typing import Final
 
 from lark_common.errors import RuleLimitError
 from lark_common.runs import Network
-from lark_controller.flows.prefixes import PrefixSet, bounds, packed, within
+from lark_controller.flows.prefixes import FULL, PrefixSet, bounds, packed, within
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy
 
@@ -21,18 +21,29 @@ from lark_controller.policies.model import Policy
 MOST_PREFIXES: Final = 1024
 
 
-def with_live_addresses(policy: Policy, jobs: Iterable[Job]) -> Policy:
-    """A policy with the addresses of these jobs among its job networks, and among no hosts; itself where they are."""
-    if not policy.slices or not policy.job_networks:
+def with_live_addresses(policy: Policy, jobs: Iterable[Job], known: Policy | None = None) -> Policy:
+    """A policy with the addresses of these jobs among its job networks, and among no hosts; itself where they are.
+
+    ``known``: the policy in force, which has them so. Where the other one closes as much, no job is looked at.
+    """
+    if not policy.slices or not policy.job_networks or (known is not None and _closes(policy, known)):
         return policy
     networks, hosts = bounds(policy.job_networks), bounds(policy.hosts)
     outside, hosted = set[int](), set[int]()
+    # Of addresses with the same bits in the longest mask all are alike, and there may be hundreds of thousands.
+    masks = {of: max((mask for at, _, mask in (*networks, *hosts) if at == of), default=0) for of in FULL}
+    alike: dict[tuple[int, int], set[int] | None] = {}
     for job in jobs:
         for address in job.addresses if job.has_pool_address else ():
-            if not within(address, networks):
-                outside.add(packed((address.version, int(address))))
-            elif within(address, hosts):
-                hosted.add(packed((address.version, int(address))))
+            version, value = address.version, int(address)
+            key = version, value & masks[version]
+            try:
+                found = alike[key]
+            except KeyError:
+                out = outside if not within(address, networks) else None
+                found = alike[key] = hosted if out is None and within(address, hosts) else out
+            if found is not None:
+                found.add(packed((version, value)))
     if not outside and not hosted:
         return policy
     kept = list(policy.hosts)
@@ -59,6 +70,19 @@ def check_prefixes(policy: Policy, changed: Policy) -> None:
             f"networks.jobs leaves out addresses of live jobs, which are {more} prefixes and stay closed to other"
             f" slices; at most {MOST_PREFIXES} are: keep their networks until fewer of these jobs live"
         )
+
+
+def _closes(policy: Policy, known: Policy) -> bool:
+    """True where a policy with slices closes to them whatever another one does."""
+    if not known.slices or not known.job_networks or set(policy.hosts) != set(known.hosts):
+        return False
+    return all(
+        any(
+            each.version == net.version and net.prefixlen <= each.prefixlen and each.network_address in net
+            for net in policy.job_networks
+        )
+        for each in known.job_networks
+    )
 
 
 def _without(host: Network, taken: Network) -> Iterator[Network]:

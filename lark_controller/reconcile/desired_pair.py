@@ -149,7 +149,8 @@ class DesiredPair:
         decider = Decider(policy)
         given = policy
         # Before other work may go ahead: a job that comes in between would be left out.
-        policy = with_live_addresses(given, (placed.job for placed in self.desired.placed.values()))
+        jobs = (placed.job for placed in self.desired.placed.values())
+        policy = with_live_addresses(given, jobs, self.desired.policy)
         check_prefixes(given, policy)
         follows = places_alike(self.desired.policy, policy)
         desired = Desired.following(policy, self.desired) if follows else Desired(policy, self.desired)

@@ -100,7 +100,7 @@ class PolicyChange:
     def without_jobs(self, policy: Policy) -> Desired:
         """The desired state of a policy with what stands now, queues and refusals, and without jobs and switches."""
         now = self._loop.desired
-        return Desired(with_live_addresses(policy, (placed.job for placed in now.placed.values())), now)
+        return Desired(with_live_addresses(policy, (placed.job for placed in now.placed.values()), now.policy), now)
 
     def queue_makers(self, policy: Policy) -> list[QueueMaker]:
         """The connected switches, each with what keeps it from making queues under another policy."""

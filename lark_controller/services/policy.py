@@ -228,7 +228,7 @@ class PolicyInForce:
                 way = ways.of(each.decision.wan, each.network) if ways else None
                 return "" if way is None else str(way)
 
-            enforced = with_live_addresses(decider.policy, jobs)
+            enforced = with_live_addresses(decider.policy, jobs, desired.policy)
             found = reach(decided(decider, enforced, jobs, pace), decider.policy, MAX_PARTIES, why_down)
             self._reach = found, decider, time.monotonic()
             return found
