@@ -132,6 +132,46 @@ def test_where_no_router_answers_all_is_as_it_was(ovs: OpenVSwitch, machine: Mac
         machine.bridges(ovs).undo(machine.bridge)
 
 
+def test_a_repeated_make_sets_another_datapath_id(
+    ovs: OpenVSwitch, machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LARK_WORKER_STATE_DIR", str(machine.state))
+    monkeypatch.setenv("LARK_WORKER_OVS_DATABASE", f"unix:{ovs.database_socket}")
+    make = ["bridge", "make", machine.bridge, machine.card, "--kind", "ovs-userspace"]
+    for given, has in (
+        (["--datapath-id", "00000000000000e1"], "00000000000000e1"),
+        (["--datapath-id", "00:00:00:00:00:00:00:E2"], "00000000000000e2"),
+        ([], "00000000000000e2"),
+    ):
+        assert cli.main([*make, *given]) == 0
+        assert f"datapath id of {machine.bridge}: {has}\n" in capsys.readouterr().out
+        assert ovs.vsctl("get", "bridge", machine.bridge, "datapath_id").strip().strip('"') == has
+        assert machine.device(machine.bridge) == WHOLE
+    # One that outlived a restart of the machine.
+    run(["ip", "address", "flush", "dev", machine.bridge])
+    run(["ip", "link", "set", machine.bridge, "down"])
+    machine.configure()
+    assert cli.main([*make, "--datapath-id", "00000000000000e3"]) == 0
+    assert ovs.vsctl("get", "bridge", machine.bridge, "datapath_id").strip().strip('"') == "00000000000000e3"
+    machine.bridges(ovs).undo(machine.bridge)
+
+
+@pytest.mark.parametrize("given", ["e1", "0" * 16, "00000000000000g1", "0x00000000000000e1", "00:000000000000e1", ""])
+@pytest.mark.parametrize("command", [["bridge", "make", "br0", "eth0"], ["setup", "--controller", "https://a:1"]])
+def test_a_datapath_id_that_open_vswitch_would_not_take_is_refused(
+    capsys: pytest.CaptureFixture[str], command: list[str], given: str
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*command, f"--datapath-id={given}"])
+    assert "is not 16 hexadecimal digits, with or without colons and not all 0" in capsys.readouterr().err
+
+
+def test_a_bridge_of_the_kernel_has_no_datapath_id(capsys: pytest.CaptureFixture[str]) -> None:
+    make = ["bridge", "make", "br0", "eth0", "--kind", "linux", "--datapath-id", "00000000000000e1"]
+    assert cli.main(make) == 1
+    assert "a bridge of the kernel has no datapath id" in capsys.readouterr().err
+
+
 def test_after_a_restart_of_the_machine_it_is_made_anew(ovs: OpenVSwitch, machine: Machine) -> None:
     bridges = machine.bridges(ovs)
     bridges.make(machine.bridge, machine.card, "linux")
