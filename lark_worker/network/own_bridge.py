@@ -63,8 +63,8 @@ class OwnBridge:
 
         After a restart of the machine, where the system has configured the interface as ever, all is moved again. A
         bridge of Open vSwitch that is there gets ``datapath_id`` (16 hexadecimal digits) if it has another one.
-        Where no router of its default routes answers within ``patience`` seconds (0: nobody is asked), all is as it
-        was. Raises NetworkError.
+        Where a step fails, or no router of its default routes answers within ``patience`` seconds (0: nobody is
+        asked), all is as it was. Raises NetworkError.
         """
         table = _table_of(bridge) if kind == "ovs-userspace" else ""
         if table:
@@ -99,9 +99,13 @@ class OwnBridge:
             if patience and moved.routers:
                 _answering(moved, patience)
             return self._named(moved, datapath_id)
-        except NetworkError:
-            self.undo(bridge)
-            raise
+        except NetworkError as error:
+            try:
+                self.undo(bridge)
+            except NetworkError as further:
+                raise NetworkError(f"{error}; {further}; repeat it: lark-worker bridge undo {bridge}") from None
+            how = f"{bridge} is no more, and {interface} is as it was" if is_there else "all is as it was"
+            raise NetworkError(f"{error}; {how}") from None
 
     def undo(self, bridge: str) -> Moved:
         """Take a bridge apart that was made here: the interface has its addresses and routes again.
@@ -332,7 +336,8 @@ def _routers(words: Sequence[str], interface: str) -> Iterator[str]:
 
 
 def _gone(moved: Moved, device: str) -> Iterator[str]:
-    for address in moved.addresses:
+    # The last one first: with the first of a network the kernel takes away those that follow, or promotes one of them.
+    for address in reversed(moved.addresses):
         words = address.split()
         yield f"address del {' '.join(words[: 3 if 'peer' in words else 1])} dev {device}"
 
@@ -367,7 +372,7 @@ def _answering(moved: Moved, patience: float) -> None:
             if any("lladdr" in each and "FAILED" not in each.get("state", ()) for each in shown):
                 return
         time.sleep(_TRY)
-    raise NetworkError(f"no router ({', '.join(moved.routers)}) answers over {moved.bridge}; all is as it was")
+    raise NetworkError(f"no router ({', '.join(moved.routers)}) answers over {moved.bridge}")
 
 
 def messages(moved: Moved, *, made: bool) -> Iterable[str]:
