@@ -210,8 +210,9 @@ class OwnBridge:
     def _known(self, bridge: str) -> Moved | None:
         with contextlib.suppress(FileNotFoundError):
             found = json.loads(self._path(bridge).read_text("utf-8"))
-            lists = {name: tuple(found[name]) for name in ("addresses", "routes", "routers")}
-            return Moved(found["bridge"], found["interface"], found["kind"], **lists, table=found.get("table", ""))
+            addresses, routes, routers = (tuple(found[name]) for name in ("addresses", "routes", "routers"))
+            names = found["bridge"], found["interface"], found["kind"]
+            return Moved(*names, addresses, routes, routers, table=found.get("table", ""))
         return None
 
     def _keep(self, moved: Moved) -> None:

@@ -28,7 +28,7 @@ def told() -> list[str]:
 
 
 def test_no_command_names_an_external_address() -> None:
-    """Which one a job gets depends on how long ago the demo released its own."""
+    """The one that a job gets depends on how long ago the demo released its own."""
     assert [block for block in told() if "203.0.113." in block] == []
 
 

@@ -69,7 +69,7 @@ class Machine:
         return run(["nft", "list", "table", "inet", self.table], check=False).returncode == 0
 
     def received(self, address: str) -> list[bytes]:
-        """What a socket of this namespace has of three datagrams that the router sends to the worker's address."""
+        """Those of three datagrams from the router to the worker's address that a socket of this namespace receives."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as listening:
             listening.bind((address, 0))
@@ -358,7 +358,7 @@ def test_where_a_step_fails_and_not_all_is_put_back_both_are_said(
         run(["ip", "link", "add", machine.bridge, "type", "bridge"])
         raise NetworkError("ip -batch -: Error: no.")
 
-    ran = own_bridge.run
+    ran = commands.run
 
     def failing_too(command: Sequence[str], *given: Any, **how: Any) -> str:
         if command[:3] == ["ip", "link", "del"]:
