@@ -220,8 +220,8 @@ class Controller:
             # Switches may come while the leases begin; nothing is to end by one before they all have.
             self._openflow.start()
             self._openflow.call(self._reconciler.start(self._read_seconds)).result()
-            if self._compares:
-                self._openflow.call(self._core_drops.start()).result()
+            if self._compares or self._read_seconds:
+                self._openflow.call(self._core_drops.start(self._read_seconds)).result()
             begun.result()
         self._upkeep.start()
         if self._pool is not None:

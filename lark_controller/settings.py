@@ -262,7 +262,13 @@ class Settings:
         ),
     ] = 600.0
     counter_seconds: Annotated[
-        float, About("Interval in which each switch's counters of jobs are read; 0 for never.", "seconds", 0, 3600)
+        float,
+        About(
+            "Interval in which each switch's counters of jobs, and a core's of groups, are read; 0 for never.",
+            "seconds",
+            0,
+            3600,
+        ),
     ] = 10.0
     usage_write_seconds: Annotated[
         float, About("Interval in which the use by jobs is written to the database.", "seconds", 0.1, 3600)

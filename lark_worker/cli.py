@@ -6,6 +6,7 @@ import argparse
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -15,7 +16,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import argcomplete
 from argcomplete.shell_integration import shellcode
@@ -40,6 +41,9 @@ from lark_worker.queues.fair_queues import FairQueues
 from lark_worker.rules import gateway
 from lark_worker.settings import Settings
 from lark_worker.worker import Worker
+
+# As the policy takes them; one of zeros is none.
+_DATAPATH_ID: Final = re.compile("(?![0:]+$)(?:[0-9a-f]{16}|[0-9a-f]{2}(?::[0-9a-f]{2}){7})")
 
 
 def run(settings: Settings, startd: StartdView | None = None) -> int:
@@ -194,7 +198,7 @@ def _add_bridge(parser: argparse.ArgumentParser) -> None:
     make.add_argument("bridge", metavar="BRIDGE")
     make.add_argument("interface", metavar="INTERFACE")
     make.add_argument("--kind", choices=own_bridge.KINDS, default="ovs", help="Open vSwitch's or the kernel's")
-    make.add_argument("--datapath-id", default="", metavar="HEX", help="of an Open vSwitch bridge, 16 digits")
+    _with_datapath_id(make, "of an Open vSwitch bridge")
     make.add_argument(
         "--wait", type=float, default=15.0, metavar="SECONDS",
         help="how long a router may take to answer before all is undone; 0: none is asked",
@@ -203,6 +207,21 @@ def _add_bridge(parser: argparse.ArgumentParser) -> None:
     undo.add_argument("bridge", metavar="BRIDGE")
     for each in (make, undo):
         _with_json(each)
+
+
+def _with_datapath_id(parser: argparse.ArgumentParser, whose: str) -> None:
+    # Its default is no text: of that the type would be asked.
+    parser.add_argument("--datapath-id", type=_datapath_id, metavar="HEX", help=f"{whose}, 16 hexadecimal digits")
+
+
+def _datapath_id(text: str) -> str:
+    """A datapath id as the policy takes it. Of any other, Open vSwitch takes no notice, and says nothing."""
+    found = text.lower()
+    if _DATAPATH_ID.fullmatch(found) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not 16 hexadecimal digits, with or without colons and not all 0: 00000000000000e1 for one"
+        )
+    return found.replace(":", "")
 
 
 def _with_json(parser: argparse.ArgumentParser) -> None:
@@ -218,7 +237,7 @@ def _add_setup(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--interface", default="", help="the network card that the bridge gets; none: it is there")
     parser.add_argument("--kind", choices=own_bridge.KINDS[:2], default="ovs", help="of the bridge that is made")
-    parser.add_argument("--datapath-id", default="", metavar="HEX", help="of the bridge that is made, 16 digits")
+    _with_datapath_id(parser, "of the bridge that is made")
     parser.add_argument(
         "--wait", type=float, default=15.0, metavar="SECONDS",
         help="how long a router may take to answer over the bridge before that is undone; 0: none is asked",
@@ -247,7 +266,7 @@ def join_and_start(given: argparse.Namespace) -> int:
     token = sys.stdin.read() if given.join == "-" else given.join
     wish = set_up.Wish(
         given_controllers.given(given.controller), token.strip(), host, place, given.interface, given.kind,
-        given.datapath_id, given.wait, tuple(given.address),
+        given.datapath_id or "", given.wait, tuple(given.address),
     )  # fmt: skip
     done, found = [], []
     for line in set_up.steps(wish):
@@ -273,7 +292,9 @@ def change_bridge(settings: Settings, given: argparse.Namespace) -> int:
     if given.step == "undo":
         moved = bridges.undo(given.bridge)
     else:
-        moved = bridges.make(given.bridge, given.interface, given.kind, given.datapath_id, given.wait)
+        if given.kind == "linux" and given.datapath_id:
+            raise NetworkError("a bridge of the kernel has no datapath id: leave --datapath-id out, or use --kind ovs")
+        moved = bridges.make(given.bridge, given.interface, given.kind, given.datapath_id or "", given.wait)
     lines = tuple(own_bridge.messages(moved, made=given.step == "make"))
     print(json.dumps({"steps": lines}) if given.json else "\n".join(lines))
     return 0

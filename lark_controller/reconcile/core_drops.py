@@ -27,6 +27,8 @@ SOON: Final = 5.0
 _TURN: Final = 1.0
 # Seconds between two looks at one core, at least: of less a rate says nothing.
 _LEAST: Final = 1.0
+# Looks that are begun in one turn, at most: where very many cores are due, each waits for its turn.
+_AT_ONCE: Final = 32
 
 
 class _Place(NamedTuple):
@@ -105,19 +107,31 @@ class CoreDrops:
         """The number of connected cores that treat groups, and of which it is not known what they drop now."""
         return sum(1 for _ in self._unread())
 
-    async def start(self) -> None:
-        """Begin to look at cores whose drops are not known, every few seconds until they are, until the loop ends."""
-        self._begin(self._follow())
+    async def start(self, every: float = 0.0) -> None:
+        """Begin to look at each core, until the loop ends: at those whose drops are not known every few seconds until
+        they are, and at the others ``every`` so many seconds, 0 for never."""
+        self._begin(self._follow(every))
 
-    async def _follow(self) -> None:
+    async def _follow(self, every: float) -> None:
         while True:
             await asyncio.sleep(_TURN)
-            now = time.monotonic()
-            for datapath in list(self._unread()):
-                link, rules, asked = self._asked.get(datapath, (None, None, 0.0))
-                alike = link is self._loop.switches[datapath].link and rules == self._rules_of(datapath)
-                if not alike or now - asked >= SOON:
-                    self._begin(self._look_quietly(datapath))
+            for datapath in self._due(time.monotonic(), every):
+                self._begin(self._look_quietly(datapath))
+
+    def _due(self, now: float, every: float) -> list[int]:
+        """The cores whose turn it is: those that were asked longest ago, as many as one turn may ask."""
+        unread, due = frozenset(self._unread()), []
+        for datapath in self._treating():
+            link, rules, asked = self._asked.get(datapath, (None, None, 0.0))
+            alike = link is self._loop.switches[datapath].link and rules == self._rules_of(datapath)
+            if datapath in unread:
+                is_due = not alike or now - asked >= min(SOON, every or SOON)
+            else:
+                # Half a turn before, or by whole turns it would be up to one later.
+                is_due = bool(every) and now - asked >= every - _TURN / 2
+            if is_due and datapath not in self._under_way:
+                due.append((asked, datapath))
+        return [datapath for _, datapath in sorted(due)[:_AT_ONCE]]
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -132,15 +146,19 @@ class CoreDrops:
         except Exception as error:
             failure("the drops at a core could not be read", error, datapath=dpid_text(datapath))
 
-    def _unread(self) -> Iterator[int]:
+    def _treating(self) -> Iterator[int]:
+        """The connected cores that treat groups."""
         for datapath, spec in self._loop.desired.policy.switches.items():
             if spec.role is SwitchRole.EDGE:
                 continue
             state, switch = self._loop.switches.get(datapath), self._loop.desired_of(datapath).switches.get(datapath)
             if state is None or state.link is None or switch is None or switch.is_edge:
                 continue
-            if not any(self._treated(switch, self._loop.desired_of(datapath).policy)):
-                continue
+            if any(self._treated(switch, self._loop.desired_of(datapath).policy)):
+                yield datapath
+
+    def _unread(self) -> Iterator[int]:
+        for datapath in self._treating():
             look = self._seen.get(datapath)
             if look is None or look.drops is None or not self._is_of_now(look):
                 yield datapath

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from lark_worker.errors import NetworkError
 from lark_worker.network.commands import ip_batch, run
+from lark_worker.network.ovs_bridge import Bridge
 from lark_worker.records.atomic_file import write_atomically
 
 KINDS: Final = ("ovs", "ovs-userspace", "linux")
@@ -37,7 +38,8 @@ _TRY: Final = 0.5
 @dataclass(frozen=True, slots=True)
 class Moved:
     """The former settings of an interface: addresses and routes as arguments of ip(8), and the routers of its default
-    routes. ``table`` is the nftables table that was made with the bridge; ``""``: none."""
+    routes. ``table`` is the nftables table that was made with the bridge; ``""``: none. ``datapath`` is the bridge's
+    datapath id, of Open vSwitch's as it was made."""
 
     bridge: str
     interface: str
@@ -46,6 +48,7 @@ class Moved:
     routes: tuple[str, ...] = ()
     routers: tuple[str, ...] = ()
     table: str = ""
+    datapath: str = ""
 
 
 class OwnBridge:
@@ -58,9 +61,10 @@ class OwnBridge:
     def make(self, bridge: str, interface: str, kind: str, datapath_id: str = "", patience: float = 15.0) -> Moved:
         """Make a bridge and move an interface into it, with its addresses and routes. Idempotent.
 
-        After a restart of the machine, where the system has configured the interface as ever, all is moved again.
-        Where no router of its default routes answers within ``patience`` seconds (0: nobody is asked), all is as it
-        was. Raises NetworkError.
+        After a restart of the machine, where the system has configured the interface as ever, all is moved again. A
+        bridge of Open vSwitch that is there gets ``datapath_id`` (16 hexadecimal digits) if it has another one.
+        Where a step fails, or no router of its default routes answers within ``patience`` seconds (0: nobody is
+        asked), all is as it was. Raises NetworkError.
         """
         table = _table_of(bridge) if kind == "ovs-userspace" else ""
         if table:
@@ -77,7 +81,7 @@ class OwnBridge:
                 known = replace(known, table=table)
                 self._keep(known)
                 _filter(known)
-                return known
+                return self._named(known, datapath_id)
             if kind == "linux" or (known.addresses and not _addresses(interface)):
                 # It broke off while addresses moved.
                 self.undo(bridge)
@@ -94,10 +98,14 @@ class OwnBridge:
             _filter(moved)
             if patience and moved.routers:
                 _answering(moved, patience)
-        except NetworkError:
-            self.undo(bridge)
-            raise
-        return moved
+            return self._named(moved, datapath_id)
+        except NetworkError as error:
+            try:
+                self.undo(bridge)
+            except NetworkError as further:
+                raise NetworkError(f"{error}; {further}; repeat it: lark-worker bridge undo {bridge}") from None
+            how = f"{bridge} is no more, and {interface} is as it was" if is_there else "all is as it was"
+            raise NetworkError(f"{error}; {how}") from None
 
     def undo(self, bridge: str) -> Moved:
         """Take a bridge apart that was made here: the interface has its addresses and routes again.
@@ -190,11 +198,21 @@ class OwnBridge:
         where = Path(self._database.removeprefix("unix:")).parent
         run(["env", f"OVS_RUNDIR={where}", shutil.which(BASE_FLOWS) or BASE_FLOWS, bridge, interface])
 
+    def _named(self, moved: Moved, datapath_id: str) -> Moved:
+        """The bridge, which has this datapath id from now on; ``""``: the one that it has."""
+        if moved.kind == "linux":
+            return moved
+        ids = Bridge(moved.bridge, self._database)
+        if datapath_id and ids.datapath_id() != datapath_id:
+            run(self._vsctl("set", "bridge", moved.bridge, f"other-config:datapath-id={datapath_id}"))
+        return replace(moved, datapath=ids.datapath_id())
+
     def _known(self, bridge: str) -> Moved | None:
         with contextlib.suppress(FileNotFoundError):
             found = json.loads(self._path(bridge).read_text("utf-8"))
-            lists = {name: tuple(found[name]) for name in ("addresses", "routes", "routers")}
-            return Moved(found["bridge"], found["interface"], found["kind"], **lists, table=found.get("table", ""))
+            addresses, routes, routers = (tuple(found[name]) for name in ("addresses", "routes", "routers"))
+            names = found["bridge"], found["interface"], found["kind"]
+            return Moved(*names, addresses, routes, routers, table=found.get("table", ""))
         return None
 
     def _keep(self, moved: Moved) -> None:
@@ -319,7 +337,8 @@ def _routers(words: Sequence[str], interface: str) -> Iterator[str]:
 
 
 def _gone(moved: Moved, device: str) -> Iterator[str]:
-    for address in moved.addresses:
+    # The last one first: with the first of a network the kernel takes away those that follow, or promotes one of them.
+    for address in reversed(moved.addresses):
         words = address.split()
         yield f"address del {' '.join(words[: 3 if 'peer' in words else 1])} dev {device}"
 
@@ -354,7 +373,7 @@ def _answering(moved: Moved, patience: float) -> None:
             if any("lladdr" in each and "FAILED" not in each.get("state", ()) for each in shown):
                 return
         time.sleep(_TRY)
-    raise NetworkError(f"no router ({', '.join(moved.routers)}) answers over {moved.bridge}; all is as it was")
+    raise NetworkError(f"no router ({', '.join(moved.routers)}) answers over {moved.bridge}")
 
 
 def messages(moved: Moved, *, made: bool) -> Iterable[str]:
@@ -364,6 +383,8 @@ def messages(moved: Moved, *, made: bool) -> Iterable[str]:
     if moved.table:
         drops = "drops" if made else "no longer drops"
         yield f"nftables table inet {moved.table} {drops} what the kernel receives at {moved.interface} as well"
+    if made and moved.datapath:
+        yield f"datapath id of {moved.bridge}: {moved.datapath}"
     yield f"addresses of {to}: {', '.join(each.split()[0] for each in moved.addresses) or 'none'}"
     if made:
         yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,9 +27,9 @@ def policy(line: int = 1, ceiling: float = 1, port: str | None = None) -> Any:
     return SimpleNamespace(groups=(group,), wans=(rule,), switches=switches)
 
 
-def a_link(began: float) -> Any:
+def a_link(began: float, datapath: int = CORE) -> Any:
     ports = {1: SimpleNamespace(name="lan1"), 2: SimpleNamespace(name="wan")}
-    return SimpleNamespace(datapath=CORE, began=began, features=SimpleNamespace(ports=ports))
+    return SimpleNamespace(datapath=datapath, began=began, features=SimpleNamespace(ports=ports))
 
 
 class Cores(CoreDrops):
@@ -198,50 +199,92 @@ def test_what_was_made_under_this_controller_is_counted_from_0(monkeypatch: pyte
     assert cores.by_group() == {"atlas": 40, "lhcb": 60}
 
 
-def test_a_core_whose_drops_are_not_known_is_looked_at_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    cores = Cores(monkeypatch)
-    cores.counted = {0: ("cms", 0)}
+def followed(
+    cores: Cores, monkeypatch: pytest.MonkeyPatch, seconds: int, every: float = 0.0, flood: range = range(1 << 30)
+) -> tuple[list[float], dict[float, dict[str, float]]]:
+    """The seconds, of the clock that begins at 0, of looks within the next ``seconds``, and what is shown at each.
+
+    The core drops one packet a second, in these seconds of the clock.
+    """
     looks: list[float] = []
+    shown: dict[float, dict[str, float]] = {}
+    sleep = asyncio.sleep
 
-    async def follow(seconds: int) -> None:
-        async def count(_link: Any, _switch: Any) -> Any:
-            looks.append(cores.time - 1000)
-            return {_Place("", 0): _Count("cms", int(cores.time))}
+    async def count(_link: Any, _switch: Any) -> Any:
+        looks.append(cores.time - 1000)
+        return {_Place("", 0): _Count("cms", len(range(flood.start, min(flood.stop, int(cores.time) - 1000))))}
 
-        async def turn(_seconds: float) -> None:
-            cores.time += 1
-            await sleep(0)
+    async def turn(_seconds: float) -> None:
+        await sleep(0)
+        await sleep(0)
+        cores.time += 1
+        shown[cores.time - 1000] = cores.shown()
 
-        sleep = asyncio.sleep
-        monkeypatch.setattr(cores, "_count", count)
-        monkeypatch.setattr(asyncio, "sleep", turn)
+    async def follow() -> None:
         until = cores.time + seconds
-        await cores.start()
+        await cores.start(every)
         while cores.time < until:
             await sleep(0)
-        monkeypatch.setattr(asyncio, "sleep", sleep)
 
-    asyncio.run(follow(60))
-    first, second = looks
+    with monkeypatch.context() as patched:
+        patched.setattr(cores, "_count", count)
+        patched.setattr(asyncio, "sleep", turn)
+        asyncio.run(follow())
+    return looks, shown
+
+
+def test_a_core_whose_drops_are_not_known_is_looked_at_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(monkeypatch)
+    (first, second), _ = followed(cores, monkeypatch, 60)
     assert first <= 3
     assert core_drops.SOON <= second - first <= core_drops.SOON + 2
     cores.desired.policy = policy(ceiling=3)
-    looks.clear()
     changed_at = cores.time - 1000
-    asyncio.run(follow(60))
-    first, second = looks
+    (first, second), _ = followed(cores, monkeypatch, 60)
     assert first <= changed_at + 3
     assert core_drops.SOON <= second - first <= core_drops.SOON + 2
     # Where one was asked a moment before, too.
     cores.desired.policy = policy(ceiling=4)
-    looks.clear()
     changed_at = cores.time - 1000
     asyncio.run(cores.look(CORE))
     cores.desired.policy = policy(ceiling=5)
-    asyncio.run(follow(9))
-    first, *_ = looks[1:]
+    (first, *_), _ = followed(cores, monkeypatch, 9)
     assert first <= changed_at + 3
     assert cores.shown() == {"cms": 1.0}
+
+
+def test_what_a_core_drops_is_shown_two_readings_after_it_began_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of the whole time in between, as fast as it is."""
+    looks, shown = followed(Cores(monkeypatch), monkeypatch, 200, every=10, flood=range(55, 155))
+    assert {round(after - before) for before, after in pairwise(looks[1:])} == {10}
+    assert not any(shown[second] for second in range(20, 55))
+    assert all(shown[second] for second in range(66, 155))
+    assert all(shown[second] == {"cms": 1.0} for second in range(77, 155))
+    assert not any(shown[second] for second in range(176, 200))
+
+
+def test_of_very_many_cores_a_part_is_asked_at_once_and_each_comes_to_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cores = Cores(monkeypatch)
+    many = range(100, 100 + 3 * core_drops._AT_ONCE)
+    loop: Any = cores._loop
+    loop.switches.clear()
+    for datapath in many:
+        loop.switches[datapath] = SimpleNamespace(link=a_link(500.0, datapath))
+        cores.desired.switches[datapath] = cores.switch
+    cores.desired.policy.switches = {
+        datapath: SimpleNamespace(role=SwitchRole.CORE, name=f"core{datapath}") for datapath in many
+    }
+    asked = []
+    for _ in range(3):
+        due = cores._due(cores.time, 10.0)
+        assert len(due) == core_drops._AT_ONCE
+        asked += due
+        for datapath in due:
+            asyncio.run(cores.look(datapath))
+    assert sorted(asked) == list(many)
+    assert cores._due(cores.time, 10.0) == []
 
 
 def test_packets_to_the_site_are_dropped_on_their_way_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,8 +96,8 @@ def test_a_worker_has_on_the_map_the_capacity_of_the_links_that_the_policy_decla
     ends = ("W1.example", "core1")
     links = [
         LinkStatus("access:w1.example", "", "", "half", 50.0, 0.0, ()),
-        LinkStatus("t1", *ends, "full", 60.0, 0.0, ends),
-        LinkStatus("t1", *reversed(ends), "full", 60.0, 0.0, ends),
+        LinkStatus("t1", "W1.example", "core1", "full", 60.0, 0.0, ends),
+        LinkStatus("t1", "core1", "W1.example", "full", 60.0, 0.0, ends),
         LinkStatus("t2", "", "", "half", 10.0, 0.0, ("w2.example", "core1")),
         LinkStatus("t3", "", "", "half", 20.0, 0.0, ("w2.example", "core2")),
         LinkStatus("access:w3.example", "", "", "half", 50.0, 0.0, ()),

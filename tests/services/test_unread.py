@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -10,6 +12,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from fake_switch.switch import FakeNetwork
 from lark_controller.accounting.readings import PortReading, WorkerCounts
 from lark_controller.reconcile import core_drops
+from lark_controller.reconcile.core_drops import CoreDrops
 from tests.fixtures.controllers import a_core, an_edge, connect, post, running, until
 from tests.services.test_drops import sends
 
@@ -76,7 +79,7 @@ def test_what_a_core_drops_is_known_soon_after_a_start(
     for name in ("SOON", "_TURN", "_LEAST"):
         monkeypatch.setattr(core_drops, name, 0.2)
     core = a_core()
-    with running(tmp_path, CORE_POLICY, check_seconds=3600) as controller:
+    with running(tmp_path, CORE_POLICY, check_seconds=3600, counter_seconds=0) as controller:
         assert controller.drops.cores_unread() == 0  # It is away.
         connect(network, controller, core)
         assert (controller.drops.cores_unread(), controller.drops.now(9).cores_unread) == (1, 1)
@@ -87,6 +90,33 @@ def test_what_a_core_drops_is_known_soon_after_a_start(
         controller.policy.put(CORE_POLICY.replace("queue: 3", "queue: 4"), "test")
         assert controller.drops.cores_unread() == 1
         until(lambda: controller.drops.cores_unread() == 0)
+
+
+def test_what_a_core_drops_is_read_as_often_as_counters_of_jobs(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SOON", "_TURN", "_LEAST"):
+        monkeypatch.setattr(core_drops, name, 0.1)
+    looks = []
+    count = CoreDrops._count
+
+    async def counting(*given: Any) -> Any:
+        looks.append(given)
+        return await count(*given)
+
+    monkeypatch.setattr(CoreDrops, "_count", counting)
+    for seconds, is_read in ((0.1, True), (0, False)):
+        core = a_core()
+        with running(tmp_path, CORE_POLICY, check_seconds=3600, counter_seconds=seconds) as controller:
+            connect(network, controller, core)
+            until(lambda: controller.drops.cores_unread() == 0)
+            looks.clear()
+            if is_read:
+                until(lambda: len(looks) >= 5)
+            else:
+                time.sleep(1.0)
+                assert not looks
+        network.run(core.disconnect)
 
 
 def test_a_job_whose_port_is_gone_has_no_rate_of_now(tmp_path: Path, network: FakeNetwork) -> None:

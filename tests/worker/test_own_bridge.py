@@ -7,8 +7,9 @@ import json
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from lab.openvswitch import OpenVSwitch
 from lab.run import run
 from lark_worker import cli
 from lark_worker.errors import NetworkError
-from lark_worker.network import commands
+from lark_worker.network import commands, own_bridge
 from lark_worker.network.own_bridge import OwnBridge
 
 pytestmark = pytest.mark.ovs
@@ -68,7 +69,7 @@ class Machine:
         return run(["nft", "list", "table", "inet", self.table], check=False).returncode == 0
 
     def received(self, address: str) -> list[bytes]:
-        """What a socket of this namespace has of three datagrams that the router sends to the worker's address."""
+        """Those of three datagrams from the router to the worker's address that a socket of this namespace receives."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as listening:
             listening.bind((address, 0))
@@ -122,7 +123,7 @@ def test_a_card_moves_into_the_bridge_and_back(ovs: OpenVSwitch, machine: Machin
 @pytest.mark.parametrize("kind", ["linux", "ovs-userspace"])
 def test_where_no_router_answers_all_is_as_it_was(ovs: OpenVSwitch, machine: Machine, kind: str) -> None:
     machine.net.exec(machine.router, ["ip", "link", "set", "eth0", "down"])
-    with pytest.raises(NetworkError, match=f"no router \\({ROUTER}\\) answers over {machine.bridge}"):
+    with pytest.raises(NetworkError, match=f"no router \\({ROUTER}\\) answers over {machine.bridge}; all is as it was"):
         machine.bridges(ovs).make(machine.bridge, machine.card, kind, patience=1.0)
     assert not Path("/sys/class/net", machine.bridge).exists()
     machine.net.exec(machine.router, ["ip", "link", "set", "eth0", "up"])
@@ -130,6 +131,46 @@ def test_where_no_router_answers_all_is_as_it_was(ovs: OpenVSwitch, machine: Mac
     assert machine.reaches()
     with pytest.raises(NetworkError, match="was not made by this command"):
         machine.bridges(ovs).undo(machine.bridge)
+
+
+def test_a_repeated_make_sets_another_datapath_id(
+    ovs: OpenVSwitch, machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LARK_WORKER_STATE_DIR", str(machine.state))
+    monkeypatch.setenv("LARK_WORKER_OVS_DATABASE", f"unix:{ovs.database_socket}")
+    make = ["bridge", "make", machine.bridge, machine.card, "--kind", "ovs-userspace"]
+    for given, has in (
+        (["--datapath-id", "00000000000000e1"], "00000000000000e1"),
+        (["--datapath-id", "00:00:00:00:00:00:00:E2"], "00000000000000e2"),
+        ([], "00000000000000e2"),
+    ):
+        assert cli.main([*make, *given]) == 0
+        assert f"datapath id of {machine.bridge}: {has}\n" in capsys.readouterr().out
+        assert ovs.vsctl("get", "bridge", machine.bridge, "datapath_id").strip().strip('"') == has
+        assert machine.device(machine.bridge) == WHOLE
+    # One that outlived a restart of the machine.
+    run(["ip", "address", "flush", "dev", machine.bridge])
+    run(["ip", "link", "set", machine.bridge, "down"])
+    machine.configure()
+    assert cli.main([*make, "--datapath-id", "00000000000000e3"]) == 0
+    assert ovs.vsctl("get", "bridge", machine.bridge, "datapath_id").strip().strip('"') == "00000000000000e3"
+    machine.bridges(ovs).undo(machine.bridge)
+
+
+@pytest.mark.parametrize("given", ["e1", "0" * 16, "00000000000000g1", "0x00000000000000e1", "00:000000000000e1", ""])
+@pytest.mark.parametrize("command", [["bridge", "make", "br0", "eth0"], ["setup", "--controller", "https://a:1"]])
+def test_a_datapath_id_that_open_vswitch_would_not_take_is_refused(
+    capsys: pytest.CaptureFixture[str], command: list[str], given: str
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*command, f"--datapath-id={given}"])
+    assert "is not 16 hexadecimal digits, with or without colons and not all 0" in capsys.readouterr().err
+
+
+def test_a_bridge_of_the_kernel_has_no_datapath_id(capsys: pytest.CaptureFixture[str]) -> None:
+    make = ["bridge", "make", "br0", "eth0", "--kind", "linux", "--datapath-id", "00000000000000e1"]
+    assert cli.main(make) == 1
+    assert "a bridge of the kernel has no datapath id" in capsys.readouterr().err
 
 
 def test_after_a_restart_of_the_machine_it_is_made_anew(ovs: OpenVSwitch, machine: Machine) -> None:
@@ -259,6 +300,81 @@ def test_unusual_addresses_and_routes_move_and_come_back_too(ovs: OpenVSwitch, m
     assert everything(machine.card) == []
     bridges.undo(machine.bridge)
     assert everything(machine.card) == before
+
+
+@pytest.mark.parametrize("promotes", ["0", "1"])
+def test_several_addresses_of_one_network_move_and_come_back(ovs: OpenVSwitch, machine: Machine, promotes: str) -> None:
+    """With the first one of a network the kernel takes away the others, unless it is to promote one of them."""
+    settings = [Path("/proc/sys/net/ipv4/conf", name, "promote_secondaries") for name in ("all", machine.card)]
+    before = [each.read_text() for each in settings]
+    for each in settings:
+        each.write_text(promotes)
+    try:
+        for address in ("10.77.0.3/24", "10.78.0.2/24", "10.77.0.4/24", "10.78.0.3/24"):
+            run(["ip", "address", "add", address, "dev", machine.card])
+        found = everything(machine.card)
+        bridges = machine.bridges(ovs)
+        bridges.make(machine.bridge, machine.card, "linux")
+        assert everything(machine.bridge) == found
+        assert everything(machine.card) == []
+        assert machine.reaches()
+        bridges.undo(machine.bridge)
+        assert everything(machine.card) == found
+    finally:
+        for each, text in zip(settings, before, strict=True):
+            each.write_text(text)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_where_a_step_fails_it_is_said_that_all_is_put_back(
+    ovs: OpenVSwitch, machine: Machine, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    bridges = machine.bridges(ovs)
+    if is_there:
+        bridges.make(machine.bridge, machine.card, "ovs-userspace")
+        run(["ip", "address", "flush", "dev", machine.bridge])
+        run(["ip", "link", "set", machine.bridge, "down"])
+        machine.configure()
+
+    def failing(lines: Sequence[str]) -> None:
+        if any(line.startswith("address") for line in lines):
+            raise NetworkError("ip -batch -: Error: no.")
+        commands.ip_batch(lines)
+
+    monkeypatch.setattr(own_bridge, "ip_batch", failing)
+    how = f"{machine.bridge} is no more, and {machine.card} is as it was" if is_there else "all is as it was"
+    with pytest.raises(NetworkError, match=f"^ip -batch -: Error: no.; {how}$"):
+        bridges.make(machine.bridge, machine.card, "ovs-userspace")
+    assert machine.device(machine.card) == WHOLE
+    assert machine.bridge not in ovs.bridges()
+
+
+def test_where_a_step_fails_and_not_all_is_put_back_both_are_said(
+    ovs: OpenVSwitch, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridges = machine.bridges(ovs)
+
+    def failing(_lines: Sequence[str]) -> None:
+        run(["ip", "link", "add", machine.bridge, "type", "bridge"])
+        raise NetworkError("ip -batch -: Error: no.")
+
+    ran = commands.run
+
+    def failing_too(command: Sequence[str], *given: Any, **how: Any) -> str:
+        if command[:3] == ["ip", "link", "del"]:
+            raise NetworkError("ip link del: Error: neither.")
+        return ran(command, *given, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(own_bridge, "ip_batch", failing)
+        patched.setattr(own_bridge, "run", failing_too)
+        with pytest.raises(
+            NetworkError,
+            match=r"^ip -batch -: Error: no.; .* is not all undone: ip link del: Error: neither.; repeat it: ",
+        ):
+            bridges.make(machine.bridge, machine.card, "linux")
+    bridges.undo(machine.bridge)
+    assert machine.device(machine.card) == WHOLE
 
 
 def test_a_bridge_is_not_taken_for_that_of_another_interface_and_stays_undoable(
