@@ -38,7 +38,7 @@ def decided(decider: Decider, policy: Policy, jobs: Iterable[Job], pace: Pace) -
             job.host,
             job.vlan,
             _VERSIONS[job.ipv4 is not None, job.ipv6 is not None],
-            # What leaves by NAT has the worker's address.
+            # Packets that leave by NAT have the worker's address.
             worker if job.network_type is NetworkType.NAT else wan.closed(job.addresses),
         )
 
