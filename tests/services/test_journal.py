@@ -178,7 +178,7 @@ def test_a_port_that_is_no_link_any_longer_has_neither_gone_nor_come(tmp_path: P
         until(lambda: controller.switches.find(CORE).problems == ())
         network.run(partial(core.change_port, replace(core.ports[2], up=False)))
         until(lambda: len(controller.switches.find(CORE).problems) == 1)
-        until(lambda: len(lines(controller, CORE)) >= 2)
+        until(lambda: len(lines(controller, CORE)) >= 3)
         assert [detail for _, detail in lines(controller, CORE)] == [
             "WAN port wan-fast of core1 is down; nothing takes its place",
             "WAN port wan-fast of core1 is down, and no link of the policy any more",
