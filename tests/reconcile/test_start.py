@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from lark_common.runs import RunKey
 from lark_controller.flows.desired import Desired
+from lark_controller.flows.live_addresses import with_live_addresses
 from lark_controller.flows.model import Program
+from lark_controller.flows.wan import local_networks
 from lark_controller.jobs.external import External, listed
 from lark_controller.jobs.job import Facts, Job, JobState, Standing
 from lark_controller.policies.file import load
@@ -119,8 +121,12 @@ def one_by_one(text: str, found: list[Row], has: dict[str, tuple[External, ...]]
         parts.holdings.hold(job)
         parts.nodes.note(job)
     parts.know_external()
+    # The policy that came over them has their addresses.
+    desired = parts.loop.desired
+    desired.policy = with_live_addresses(desired.policy, parts.feed.live())
+    desired.networks = local_networks(desired.policy)
     for job in parts.feed.live():
-        parts.loop.desired.put(job, parts.loop.decider.of(job))
+        desired.put(job, parts.loop.decider.of(job))
         parts.progress.expect(job)
     return parts
 
