@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -13,7 +15,7 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.live_addresses import check_prefixes, with_live_addresses
 from lark_controller.flows.transition import Transition
 from lark_controller.flows.worker_rules import permits
-from lark_controller.jobs.job import Directory
+from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
 from lark_controller.reconcile.desired_pair import DesiredPair
@@ -138,3 +140,27 @@ def test_a_job_that_comes_with_such_an_address_while_the_policy_changes_is_refus
     pair.admit(JOBS[0], JOBS[0])
     with pytest.raises(UnsupportedError, match=r"10\.64\.0\.5 is in no job network of the policy that comes"):
         pair.admit(a_job(5, "bob"), None)
+
+
+def test_no_job_is_looked_at_where_another_policy_closes_what_the_one_in_force_does() -> None:
+    seen: list[Job] = []
+
+    def jobs() -> Iterator[Job]:
+        seen.extend(JOBS)
+        yield from JOBS
+
+    known = load(POLICY)
+    for text in (POLICY, POLICY.replace("10.64.0.0/16", "10.64.0.0/15")):
+        policy = load(text)
+        assert with_live_addresses(policy, jobs(), known) is policy
+    assert seen == []
+    # Narrower or other networks, hosts among them, and a policy in force that closed nothing.
+    unsliced = replace(known, slices=())
+    for policy, before in (
+        (load(POLICY.replace("10.64.0.0/16", "10.64.0.0/31")), known),
+        (load(ELSEWHERE), known),
+        (load(HOSTED), known),
+        (known, with_live_addresses(load(ELSEWHERE), JOBS)),
+        (load(ELSEWHERE), unsliced),
+    ):
+        assert with_live_addresses(policy, JOBS, before) == with_live_addresses(policy, JOBS)
