@@ -105,7 +105,7 @@ class CoreDrops:
 
     def unread(self) -> int:
         """The number of connected cores that treat groups, and of which it is not known what they drop now."""
-        return sum(1 for _ in self._unread())
+        return sum(map(self._is_unread, self._treating()))
 
     async def start(self, every: float = 0.0) -> None:
         """Begin to look at each core, until the loop ends: at those whose drops are not known every few seconds until
@@ -120,11 +120,11 @@ class CoreDrops:
 
     def _due(self, now: float, every: float) -> list[int]:
         """The cores whose turn it is: those that were asked longest ago, as many as one turn may ask."""
-        unread, due = frozenset(self._unread()), []
+        due = []
         for datapath in self._treating():
             link, rules, asked = self._asked.get(datapath, (None, None, 0.0))
             alike = link is self._loop.switches[datapath].link and rules == self._rules_of(datapath)
-            if datapath in unread:
+            if self._is_unread(datapath):
                 is_due = not alike or now - asked >= min(SOON, every or SOON)
             else:
                 # Half a turn before, or by whole turns it would be up to one later.
@@ -157,11 +157,9 @@ class CoreDrops:
             if any(self._treated(switch, self._loop.desired_of(datapath).policy)):
                 yield datapath
 
-    def _unread(self) -> Iterator[int]:
-        for datapath in self._treating():
-            look = self._seen.get(datapath)
-            if look is None or look.drops is None or not self._is_of_now(look):
-                yield datapath
+    def _is_unread(self, datapath: int) -> bool:
+        look = self._seen.get(datapath)
+        return look is None or look.drops is None or not self._is_of_now(look)
 
     def _is_of_now(self, look: _Look) -> bool:
         datapath = look.link.datapath
