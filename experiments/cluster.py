@@ -150,7 +150,7 @@ def play(request: Request, one: Run, noise: int) -> Played:
         # The last application sends nothing.
         for application in range(one.sets):
             nodes = request.nodes_of(application, one)
-            made += reserve(applications(request) - 1, nodes, LITTLE, floor=True)
+            made += reserve(applications(request) - 1, nodes, LITTLE, floor=False)
     sender, *others = (Member(noise, node) for node in request.nodes_of(noise, one))
     targets = others[: one.background]
     try:

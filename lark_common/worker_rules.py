@@ -51,12 +51,14 @@ class Uplink:
     """The queues of what leaves a worker by one interface: ``rate`` bits a second altogether.
 
     ``shares`` are those of jobs, by the job's id, and of flows that jobs have reserved, by :attr:`ReservedShare.key`;
-    ``rest`` is that of all others together.
+    ``parts`` are of jobs that asked for nothing, by the job's id: nobody has a right to them. ``rest`` is the queue of
+    all others together.
     """
 
     rate: int
     rest: Share
     shares: Mapping[str, Share] = field(default_factory=lambda: MappingProxyType({}))
+    parts: Mapping[str, Share] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def to_json(rules: WorkerRules) -> dict[str, Any]:
                 "inbound": job.inbound,
                 "outbound": job.outbound,
                 "dscp": job.dscp,
-                "inward": None if job.inward is None else _parts(job.inward),
+                "inward": None if job.inward is None else _share_json(job.inward),
                 "reserved": [{"key": each.key, "target": _texts(each.target)} for each in job.reserved],
             }
             for job in rules.jobs
@@ -166,8 +168,9 @@ def to_json(rules: WorkerRules) -> dict[str, Any]:
         else {
             name: {
                 "rate": each.rate,
-                "rest": _parts(each.rest),
-                "shares": {key: _parts(share) for key, share in each.shares.items()},
+                "rest": _share_json(each.rest),
+                "shares": {key: _share_json(share) for key, share in each.shares.items()},
+                "parts": {key: _share_json(share) for key, share in each.parts.items()},
             }
             for name, each in rules.uplinks.items()
         },
@@ -213,7 +216,9 @@ def _job(given: Mapping[str, Any]) -> JobRules:
 
 def _uplink(given: Mapping[str, Any]) -> Uplink:
     shares = {_key(key): _share(each) for key, each in given["shares"].items()}
-    return Uplink(_number(given["rate"], _MOST_BITS), _share(given["rest"]), shares)
+    # A controller of a release before has none.
+    parts = {_key(key): _share(each) for key, each in given.get("parts", {}).items()}
+    return Uplink(_number(given["rate"], _MOST_BITS), _share(given["rest"]), shares, parts)
 
 
 def _share(given: Mapping[str, Any]) -> Share:
@@ -238,7 +243,7 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _parts(share: Share) -> dict[str, int]:
+def _share_json(share: Share) -> dict[str, int]:
     return {"least": share.least, "most": share.most, "burst": share.burst}
 
 

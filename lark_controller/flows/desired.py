@@ -302,7 +302,8 @@ class Desired(ExternalJobs):
 
     def remove(self, number: int) -> dict[int, Changes]:
         """Removes a job; returns the changes of each known switch."""
-        self.queues.pop(Claim.of_job(number), None)
+        for claim in (Claim.of_job(number), Claim.of_part(number)):
+            self.queues.pop(claim, None)
         if (placed := self.placed.get(number)) is not None:
             for each in placed.job.reserved:
                 self.queues.pop(Claim.of_flow(each.number), None)

@@ -108,7 +108,8 @@ class PlacedJobs:
         switch = None if datapath is None else self.switches.get(datapath)
         port = None if switch is None else switch.job_port(job.port)
         limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
-        queue = self.queues.get(Claim.of_job(job.number)) if limited and port is not None else None
+        claim = Claim.of_job(job.number) if limited else Claim.of_part(job.number)
+        queue = None if port is None else self.queues.get(claim)
         closed = "" if job.opened is None else self._why_closed(job, datapath, switch)
         if not job.reserved or port is None:
             return Placed(job, decision, datapath, port, queue, closed=closed)

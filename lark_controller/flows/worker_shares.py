@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from lark_controller.policies.model import InboundShares, Policy
 from lark_controller.qos.queues import DEFAULT_QUEUE, Queue
 from lark_controller.qos.worker_queues import Claim, QueueDemand, carried, flow_demand, worker_queue_plan
 
-# Jobs that are neither limited nor have anything reserved are in no class of their own.
+# The queue of demands that have none of their own.
 _NO_QUEUE: Final = 0
 
 
@@ -40,6 +41,23 @@ def is_limited(placed: Placed) -> bool:
     return _rate(placed) is not None or any(not each.incoming for each in placed.job.reserved)
 
 
+def flows_away(present: Iterable[Placed]) -> Iterator[tuple[Placed, ReservedFlow]]:
+    """The reserved flows from and to these jobs of one worker, each with its job; without those between two of them,
+    which take no uplink."""
+    present = list(present)
+    ends = Counter(each.number for placed in present for each in placed.job.reserved)
+    for placed in present:
+        for each in placed.job.reserved:
+            if ends[each.number] == 1:
+                yield placed, each
+
+
+def has_parts(present: Iterable[Placed]) -> bool:
+    """True where each of these jobs of one worker that is not limited has a queue with its part of what is left: a
+    flow of one of them has its own part."""
+    return any(flow_demand(at.job, each, _NO_QUEUE, at.decision.bandwidth).is_floor for at, each in flows_away(present))
+
+
 def worker_shares(policy: Policy, host: str, jobs: Iterable[Placed], out: WaysOut | None) -> WorkerShares:
     """The shares of these jobs of one worker, whose interfaces that lead away are ``out``; None: it has reported
     none."""
@@ -58,6 +76,7 @@ def worker_shares(policy: Policy, host: str, jobs: Iterable[Placed], out: WaysOu
     }
     inbound = policy.edge_inbound if policy.bandwidths else InboundShares.OPEN
     plan = worker_queue_plan(demands, carried(known, policy, host, demands), inbound)
+    parts = {each.number for each in demands if each.claim.is_part} - {_NO_QUEUE}
     jobs_of = {Claim.of_job(placed.job.number): placed.job.id for placed in present}
     jobs_of |= {Claim.of_flow(each.number): placed.job.id for placed in present for each in placed.job.reserved}
     return WorkerShares(
@@ -68,7 +87,12 @@ def worker_shares(policy: Policy, host: str, jobs: Iterable[Placed], out: WaysOu
                 {
                     keys[number - 1]: _share(queue)
                     for number, queue in plan.ports[name].queues.items()
-                    if number != DEFAULT_QUEUE
+                    if number != DEFAULT_QUEUE and number not in parts
+                },
+                {
+                    keys[number - 1]: _share(queue)
+                    for number, queue in plan.ports[name].queues.items()
+                    if number in parts
                 },
             )
             for name in known
@@ -101,33 +125,31 @@ def _chosen(policy: Policy, out: WaysOut) -> Mapping[NetworkType, frozenset[str]
 
 
 def _demands(
-    present: Iterable[Placed], keys: list[str], ways: Mapping[NetworkType, frozenset[str]], *, shared: bool
+    present: list[Placed], keys: list[str], ways: Mapping[NetworkType, frozenset[str]], *, shared: bool
 ) -> Iterable[QueueDemand]:
-    """The demands of the jobs; ``keys`` receives the key of each that has a queue. A flow between two of them takes no
-    uplink."""
-    seen: dict[int, int] = {}
+    """The demands of the jobs; ``keys`` receives the key of each that has a queue. ``shared``: what comes in is shared
+    among all jobs."""
+    for placed, each in flows_away(present):
+        number = _NO_QUEUE
+        if not each.incoming:
+            keys.append(_key(placed.job, each))
+            number = len(keys)
+        names = ways.get(placed.job.network_type, frozenset())
+        yield replace(flow_demand(placed.job, each, number, placed.decision.bandwidth), uplinks=names)
+    parts = has_parts(present)
     for placed in present:
-        for each in placed.job.reserved:
-            seen[each.number] = seen.get(each.number, 0) + 1
-    floors = any(not each.incoming and not each.steady for placed in present for each in placed.job.reserved)
-    for placed in present:
-        job = placed.job
+        job, rate, share = placed.job, _rate(placed), placed.decision.bandwidth
         names = ways.get(job.network_type, frozenset())
-        for each in job.reserved:
-            if seen[each.number] > 1:
-                continue
-            number = _NO_QUEUE
-            if not each.incoming:
-                keys.append(_key(job, each))
-                number = len(keys)
-            yield replace(flow_demand(job, each, number, placed.decision.bandwidth), uplinks=names)
-        rate, share, claim = _rate(placed), placed.decision.bandwidth, Claim.of_job(job.number)
-        if rate is None or share is None:
-            if shared or floors:
-                yield QueueDemand(claim, _NO_QUEUE, job.id, uplinks=names)
+        if rate is not None and share is not None:
+            keys.append(job.id)
+            claim = Claim.of_job(job.number)
+            yield QueueDemand(claim, len(keys), job.id, rate, share.borrows, share.ceiling, uplinks=names)
             continue
-        keys.append(job.id)
-        yield QueueDemand(claim, len(keys), job.id, rate, share.borrows, share.ceiling, uplinks=names)
+        if parts:
+            keys.append(job.id)
+        if parts or shared:
+            number = len(keys) if parts else _NO_QUEUE
+            yield QueueDemand(Claim.of_part(job.number), number, job.id, uplinks=names)
 
 
 def _rate(placed: Placed) -> float | None:

@@ -2,10 +2,11 @@
 
 Away from the worker every limited job has a queue of its own at each uplink, and all others share the default queue:
 its rate is what is left, it may use what is idle, and it takes nothing that was requested. Towards a job its own port
-limits it. A reserved flow that is not steady gets its rate, and of what is left its job's even part; so a job that
-reserves is not worse off than one beside it that does not. Nothing on a worker can queue what comes in before it came
-over the link; so the guarantees of others hold towards jobs because no other job gets more than the rest (policy:
-``edge.inbound``).
+limits it. A reserved flow that is not steady gets its rate, and of what is left its job's even part. Where there is
+one, each job that asked for nothing has a queue with its part, too: a queue that they shared would have the parts of
+all as soon as one of them sends, before a flow borrows anything. So a job that reserves is not worse off than one
+beside it that does not. Nothing on a worker can queue what comes in before it came over the link; so the guarantees of
+others hold towards jobs because no other job gets more than the rest (policy: ``edge.inbound``).
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ class Way(Enum):
 
 class Claim(NamedTuple):
     """The owner of a queue: a job's, or that of a reserved flow. Claims are ordered: flows were admitted, so they come
-    before jobs, and the older before the younger."""
+    before jobs, and the older before the younger. ``is_part``: of what nobody has requested, to which nobody has a
+    right."""
 
     is_job: bool
     number: int
+    is_part: bool = False
 
     @classmethod
     def of_job(cls, number: int) -> Claim:
@@ -51,16 +54,21 @@ class Claim(NamedTuple):
         """The claim of the flow whose reservation has that number."""
         return cls(False, number)
 
+    @classmethod
+    def of_part(cls, number: int) -> Claim:
+        """The claim of the job of that number, which asked for nothing, to its part of what is left."""
+        return cls(True, number, True)
+
 
 @dataclass(frozen=True, slots=True)
 class QueueDemand:
     """The queue that one job or reserved flow needs at its worker.
 
-    ``rate`` is in Mb/s, None for a job that is not limited. ``number`` is its queue at the uplinks, ``port`` the name
-    of its own port (None: nothing is done towards it). ``borrows`` is True where ``rate`` is guaranteed and not the
-    limit; ``ceiling`` (Mb/s) then is the limit, None the link. ``job`` is the number of the job at this end of a flow
-    (``way`` is not BOTH). Where the link cannot hold all, the last ``claim`` comes short. ``uplinks`` are those by
-    which it leaves, None where that may be any: at others it comes short of nothing.
+    ``rate`` is in Mb/s, None for a job that is not limited. ``number`` is its queue at the uplinks (0: none of its
+    own), ``port`` the name of its own port (None: nothing is done towards it). ``borrows`` is True where ``rate`` is
+    guaranteed and not the limit; ``ceiling`` (Mb/s) then is the limit, None the link. ``job`` is the number of the job
+    at this end of a flow (``way`` is not BOTH). Where the link cannot hold all, the last ``claim`` comes short.
+    ``uplinks`` are those by which it leaves, None where that may be any: at others it comes short of nothing.
     """
 
     claim: Claim
@@ -76,6 +84,11 @@ class QueueDemand:
     def leaves_by(self, name: str) -> bool:
         """True if it may leave by the uplink of that name."""
         return self.uplinks is None or name in self.uplinks
+
+    @property
+    def is_floor(self) -> bool:
+        """True for a flow whose rate is guaranteed, and has a part of what is left on top."""
+        return self.way is Way.OUT and self.borrows
 
 
 def flow_demand(job: Job, flow: ReservedFlow, number: int, share: HostBandwidth | None) -> QueueDemand:
@@ -105,13 +118,14 @@ def worker_queue_plan(
 ) -> QueuePlan:
     """The plan for a worker with these uplinks (name: speed in Mb/s, None where it is not known).
 
-    No queue stands at an uplink while no job is limited. A demand that the link cannot hold beside those before it
+    No queue stands at an uplink while no demand has one. A demand that the link cannot hold beside those before it
     gets no guarantee, is limited to its rate unless it is a flow that borrows, and is named in ``short``; so is every
     demand while the speed of an uplink by which it leaves is not known.
     """
     jobs = sorted(demands, key=lambda demand: demand.claim)
     limited = [(each, each.rate) for each in jobs if each.rate is not None and each.way is not Way.IN]
-    if not limited:
+    parts = [each for each in jobs if each.claim.is_part and each.number]
+    if not limited and not parts:
         return QueuePlan()
     short: dict[Claim, str] = {}
     ports: dict[str, PortQueues] = {}
@@ -121,7 +135,7 @@ def worker_queue_plan(
             short[each.claim] = why
     for name, speed in uplinks.items():
         if speed is not None:
-            ports[name] = _uplink(jobs, limited, name, speed, short)
+            ports[name] = _uplink(limited, parts, name, speed, short)
     # A job may use any uplink, so what comes in is promised by the slowest.
     link = min(known, default=None)
     ports |= _inbound(jobs, link, short, inbound)
@@ -152,8 +166,8 @@ def carried(
 
 
 def _uplink(
-    jobs: Iterable[QueueDemand],
     limited: list[tuple[QueueDemand, float]],
+    parts: list[QueueDemand],
     name: str,
     speed: float,
     short: dict[Claim, str],
@@ -170,38 +184,33 @@ def _uplink(
                 f"uplink {name} of {speed:g} Mb/s has {left:g} Mb/s left, and this job needs {rate:g}; it is limited "
                 f"to what it needs, without a guarantee"
             )
-            if _is_floor(each):
+            if each.is_floor:
                 short[each.claim] = short[each.claim].partition(";")[0] + "; it has no guarantee"
         promised += wanted if fits else 0
-        most = _most(each, link) if each.borrows and (fits or _is_floor(each)) else wanted
+        most = _most(each, link) if each.borrows and (fits or each.is_floor) else wanted
         queues[each.number] = Queue(wanted if fits else 0, min(most, link))
-        if _is_floor(each) and fits:
+        if each.is_floor and fits and each.leaves_by(name):
             borrowing.append(each)
-    rest = max(link - promised, round(link * LEAST_REST))
-    if borrowing:
-        for number, more in _even_parts(jobs, borrowing, link - promised).items():
-            before, most, _ = queues[number]
-            queues[number] = Queue(min(before + more, most), most)
-            rest -= queues[number].least - before
-        rest = max(rest, round(link * LEAST_REST))
-    queues[DEFAULT_QUEUE] = Queue(rest, link)
+    sharing = [each.number for each in parts if each.leaves_by(name)]
+    queues |= dict.fromkeys(sharing, Queue(0, link))
+    rest = link - promised
+    for number, more in _even_parts(borrowing, sharing, rest).items():
+        before, most, _ = queues[number]
+        queues[number] = Queue(min(before + more, most), most)
+        rest -= queues[number].least - before
+    queues[DEFAULT_QUEUE] = Queue(max(rest, round(link * LEAST_REST)), link)
     return PortQueues(link, MappingProxyType(queues))
 
 
-def _is_floor(demand: QueueDemand) -> bool:
-    return demand.way is Way.OUT and demand.borrows
-
-
-def _even_parts(jobs: Iterable[QueueDemand], borrowing: Iterable[QueueDemand], free: int) -> dict[int, int]:
-    """The part of what is ``free`` that each flow that borrows has for certain, by its queue: an even one for each job
-    that sends such flows, as for each job that shares the rest; its flows divide it."""
+def _even_parts(borrowing: Iterable[QueueDemand], sharing: list[int], free: int) -> dict[int, int]:
+    """The part of what is ``free`` that each queue has for certain: an even one for the flows that borrow of each job,
+    which these divide, for what else each job sends, and for all that has no queue, such as the worker's own."""
     flows: dict[int | None, list[int]] = {}
     for each in borrowing:
         flows.setdefault(each.job, []).append(each.number)
-    others = sum(each.way is Way.BOTH and each.rate is None for each in jobs if each.claim.number not in flows)
-    # The worker itself, where no job shares the rest with it.
-    part = max(free, 0) // (len(flows) + max(others, 1))
-    return {number: part // len(numbers) for numbers in flows.values() for number in numbers}
+    part = max(free, 0) // (len(flows) + len(sharing) + 1)
+    parts = {number: part // len(numbers) for numbers in flows.values() for number in numbers}
+    return parts | dict.fromkeys(sharing, part)
 
 
 def _most(demand: QueueDemand, link: int) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from lark_controller.flows.desired import Desired
+from lark_controller.flows.placement import Placed
 from lark_controller.jobs.job import Job
 from lark_controller.qos.queues import (
     FIRST_JOB_QUEUE,
@@ -30,6 +32,32 @@ def free_number(claim: Claim, taken: Collection[int]) -> int:
 def claims_of(job: Job) -> list[Claim]:
     """The claims of a job to queues at its worker: its bandwidth, and the reserved flows that it sends."""
     return [Claim.of_job(job.number), *(Claim.of_flow(each.number) for each in job.reserved if not each.incoming)]
+
+
+def job_demand(placed: Placed) -> QueueDemand:
+    """The demand of a job's bandwidth, or of its part of what is left, without its queue's number (0)."""
+    job, share = placed.job, placed.decision.bandwidth
+    rate = None if share is None else share.rate(job.bandwidth)
+    if share is None or rate is None:
+        return QueueDemand(Claim.of_part(job.number), 0, job.port)
+    return QueueDemand(Claim.of_job(job.number), 0, job.port, rate, share.borrows, share.ceiling)
+
+
+def present_at(desired: Desired, datapath: int) -> list[Placed]:
+    """The jobs of a switch whose packets may pass it."""
+    return [each for each in desired.jobs_at(datapath) if each.port is not None and not each.decision.isolated]
+
+
+def parts_gone(
+    numbers: Mapping[Claim, int], leaving: Collection[Claim], demands: Mapping[Claim, QueueDemand]
+) -> dict[Claim, QueueDemand]:
+    """The queues of parts that are to go and are not ``leaving`` yet, also those that stood when the switch connected.
+    They count for nothing that comes in: their jobs may be here."""
+    return {
+        claim: QueueDemand(claim, number, None, way=Way.OUT)
+        for claim, number in numbers.items()
+        if claim.is_part and claim not in leaving and (claim not in demands or not demands[claim].number)
+    }
 
 
 def serves(held: Queue | None, queue: Queue, demand: QueueDemand) -> bool:

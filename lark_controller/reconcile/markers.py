@@ -27,6 +27,7 @@ from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed
 from lark_controller.flows.transition import Transition
 from lark_controller.qos.worker_queues import Claim
+from lark_controller.reconcile.job_queues import job_demand
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
@@ -125,12 +126,12 @@ class Markers:
         datapath, known, desired = link.datapath, self._known(), self._loop.desired
         if marker.fingerprint != known.of(datapath, link.features.software):
             jobs = {claim: each.job.number for each in known.desired.jobs_at(datapath) for claim in _claims(each)}
-            there = {claim for each in desired.jobs_at(datapath) for claim in _claims(each)}
+            there = {claim: each.job.number for each in desired.jobs_at(datapath) for claim in _claims(each)}
             for claim, queue in self._queues.likely(datapath, known.desired).items():
                 if claim in jobs:
                     known.desired.set_queue(claim, queue, jobs[claim])
                 if claim in there:
-                    self._queues.stands(datapath, claim, queue, jobs[claim])
+                    self._queues.stands(datapath, claim, queue, there[claim])
         known.desired.rules[datapath] = desired.rules[datapath] = marker.rules
         return Changes() if known.desired is desired else Transition(known.desired, desired).changes(datapath)
 
@@ -192,12 +193,12 @@ class Markers:
             flows = (each for each in placed.job.reserved if not each.incoming)
             claims = ((each.target, Claim.of_flow(each.number)) for each in flows)
             reserved = tuple((target, likely[claim]) for target, claim in claims if claim in likely)
-            queue = likely.get(Claim.of_job(placed.job.number))
+            queue = likely.get(job_demand(placed).claim)
             yield placed if placed.port is None else replace(placed, queue=queue, reserved=reserved)
 
 
 def _claims(placed: Placed) -> Iterator[Claim]:
-    yield Claim.of_job(placed.job.number)
+    yield job_demand(placed).claim
     yield from (Claim.of_flow(each.number) for each in placed.job.reserved if not each.incoming)
 
 

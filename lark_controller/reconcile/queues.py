@@ -21,6 +21,7 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData, FlowKey
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.queue_choice import groups_that_choose, job_and_queue
+from lark_controller.flows.worker_shares import flows_away, has_parts
 from lark_controller.policies.model import GroupControl, InboundShares, Policy
 from lark_controller.qos.queues import (
     DEFAULT_QUEUE,
@@ -38,7 +39,15 @@ from lark_controller.qos.worker_queues import (
     worker_queue_plan,
 )
 from lark_controller.reconcile.confirmations import QueuesAt
-from lark_controller.reconcile.job_queues import claims_of, free_number, ports_of, serves
+from lark_controller.reconcile.job_queues import (
+    claims_of,
+    free_number,
+    job_demand,
+    parts_gone,
+    ports_of,
+    present_at,
+    serves,
+)
 from lark_controller.reconcile.queue_obstacles import (
     BEING_MADE,
     NO_DATABASE,
@@ -116,7 +125,7 @@ class Queues:
             placed = None if number is None else self._loop.desired_of(link.datapath).placed.get(number)
             if placed is None or placed.datapath != link.datapath or queue in state.numbers.values():
                 continue
-            claim: Claim | None = Claim.of_job(placed.job.number)
+            claim: Claim | None = job_demand(placed).claim
             if queue >= FIRST_RESERVED_QUEUE:
                 # The number itself names the job or flow, unless another had it; then it is chosen anew.
                 claims = (Claim.of_flow(each.number) for each in placed.job.reserved)
@@ -133,13 +142,13 @@ class Queues:
         """The numbers that the queues of a switch's jobs, which are ``desired`` there, would have if all stood."""
         state = self._states.get(datapath) or _State()
         found = dict(state.numbers)
-        for placed in desired.jobs_at(datapath):
-            share, job = placed.decision.bandwidth, placed.job
-            if placed.port is None or placed.decision.isolated:
-                continue
-            limited = share is not None and share.rate(job.bandwidth) is not None
-            for claim in claims_of(job):
-                if claim not in found and (limited or not claim.is_job):
+        present = present_at(desired, datapath)
+        parts = has_parts(present)
+        for placed in present:
+            own = job_demand(placed)
+            of_flows = [claim for claim in claims_of(placed.job) if not claim.is_job]
+            for claim in [own.claim, *of_flows] if own.rate is not None or parts else of_flows:
+                if claim not in found:
                     found[claim] = free_number(claim, set(found.values()))
         return found
 
@@ -151,13 +160,20 @@ class Queues:
             self._refresh_core(switch, state)
             return
         demands = self._demands(datapath, state)
-        gone = {claim: each for claim, each in state.demands.items() if claim not in demands}
+        gone = {claim: each for claim, each in state.demands.items() if claim not in demands and not claim.is_part}
+        gone |= parts_gone(state.numbers, state.leaving, demands)
+        back = any(claim.is_part and each.number and claim in state.leaving for claim, each in demands.items())
         state.demands = demands
         for claim, each in gone.items():
             state.leaving[claim] = replace(each, port=None)
             if each.job is not None:
                 # One that stays inside the worker since its receiver is known here waits for nothing any more.
                 self._loop.dirty.job(each.job)
+            # Nothing else changes of a job that has no part any more.
+            if claim.is_part and (changes := self._loop.pair.set_queue(claim, None, claim.number)):
+                self._sending.send(changes, claim.number)
+        if back:
+            self._choose(datapath, state)
         plan = self._plan(datapath, state)
         if plan.ports != state.plan.ports or not state.requested:
             state.plan = plan
@@ -238,12 +254,19 @@ class Queues:
             planned = {number for port in state.plan.ports.values() for number in port.queues} - {DEFAULT_QUEUE}
             stand = frozenset(number for number in planned if self._queue_stands(state, number, report.ports))
             self._sending.send(self._loop.pair.set_group_queues(report.datapath, stand), None)
-        for placed in self._loop.desired_of(report.datapath).jobs_at(report.datapath):
+        self._choose(report.datapath, state)
+
+    def _choose(self, datapath: int, state: _State) -> None:
+        """Let the flows of a switch's jobs choose the queues that stand, and no others."""
+        report = state.report
+        if report is None:
+            return
+        for placed in self._loop.desired_of(datapath).jobs_at(datapath):
             number = placed.job.number
             concerned = False
-            for claim in claims_of(placed.job):
-                queue = state.numbers.get(claim)
-                if queue is None or claim not in state.demands:
+            for claim in (*claims_of(placed.job), Claim.of_part(number)):
+                queue, demand = state.numbers.get(claim), state.demands.get(claim)
+                if queue is None or demand is None or not demand.number:
                     continue
                 concerned = True
                 if report.ports is not None:
@@ -354,39 +377,23 @@ class Queues:
 
     def _demands(self, datapath: int, state: _State) -> dict[Claim, QueueDemand]:
         desired = self._loop.desired_of(datapath)
-        present = [placed for placed in desired.jobs_at(datapath) if placed.port is not None]
-        present = [placed for placed in present if not placed.decision.isolated]
-        demands = self._reserved(present, state)
-        if not desired.policy.bandwidths and not demands:
-            return {}
-        for placed in present:
-            job, share, claim = placed.job, placed.decision.bandwidth, Claim.of_job(placed.job.number)
-            rate = None if share is None else share.rate(job.bandwidth)
-            if share is None or rate is None:
-                demands[claim] = QueueDemand(claim, 0, job.port)
-                continue
-            queue = state.numbers.get(claim)
-            if queue is None:
-                queue = state.numbers[claim] = free_number(claim, set(state.numbers.values()))
-            demands[claim] = QueueDemand(claim, queue, job.port, rate, share.borrows, share.ceiling)
-        return demands
+        present = present_at(desired, datapath)
+        found = [flow_demand(at.job, each, 0, at.decision.bandwidth) for at, each in flows_away(present)]
+        parts = any(each.is_floor for each in found)
+        if desired.policy.bandwidths or found:
+            found += [job_demand(placed) for placed in present]
+        return {
+            each.claim: each if each.way is Way.IN or (each.rate is None and not parts) else self._numbered(each, state)
+            for each in found
+        }
 
-    def _reserved(self, present: Iterable[Placed], state: _State) -> dict[Claim, QueueDemand]:
-        """The demands of reserved flows from and to jobs; a flow that stays inside the worker takes no uplink."""
-        demands: dict[Claim, QueueDemand] = {}
-        inside: set[Claim] = set()
-        for placed in present:
-            for each in placed.job.reserved:
-                claim = Claim.of_flow(each.number)
-                if claim in demands:
-                    inside.add(claim)
-                    continue
-                queue = 0
-                if not each.incoming:
-                    queue = state.numbers.get(claim) or free_number(claim, set(state.numbers.values()))
-                    state.numbers[claim] = queue
-                demands[claim] = flow_demand(placed.job, each, queue, placed.decision.bandwidth)
-        return {claim: each for claim, each in demands.items() if claim not in inside}
+    @staticmethod
+    def _numbered(demand: QueueDemand, state: _State) -> QueueDemand:
+        """A demand with the number of its queue."""
+        claim = demand.claim
+        if claim not in state.numbers:
+            state.numbers[claim] = free_number(claim, set(state.numbers.values()))
+        return replace(demand, number=state.numbers[claim])
 
     def _plan(self, datapath: int, state: _State) -> QueuePlan:
         desired = self._loop.desired_of(datapath)
@@ -416,7 +423,7 @@ class Queues:
         state = self._states[datapath]
         for claim in gone:
             state.leaving.pop(claim, None)
-            if claim not in state.demands:
+            if claim not in state.demands or not state.demands[claim].number:
                 state.numbers.pop(claim, None)
                 if not claim.is_job:
                     self._loop.pair.set_queue(claim, None, None)

@@ -113,7 +113,7 @@ class Shaping:
             if rules.uplinks is None:
                 return Shaped({}, self._names(), found)
             present = {job.id: job for job in rules.jobs if job.id in live}
-            self._number(key for uplink in rules.uplinks.values() for key in uplink.shares)
+            self._number(key for uplink in rules.uplinks.values() for key in (*uplink.shares, *uplink.parts))
             wanted = {name: self._uplink(each) for name, each in rules.uplinks.items()}
             wanted |= {
                 live[job.id].port: {DEFAULT: (job.inward, _Queue(job.id, True, 0))}
@@ -205,7 +205,9 @@ class Shaping:
         shares: dict[int, tuple[Share, _Queue | None]] = {
             self._minors[key]: (share, _Queue(key, False, share.least)) for key, share in uplink.shares.items()
         }
-        return {DEFAULT: (uplink.rest, None), **shares}
+        # Parts are promised to nobody, so nothing is told of them.
+        parts = {self._minors[key]: (share, None) for key, share in uplink.parts.items()}
+        return {DEFAULT: (uplink.rest, None), **shares, **parts}
 
     def _make(self, device: str, rate: int | None, queues: _Shares) -> str:
         """Make a device's classes as they should be; returns the reason if that cannot be."""

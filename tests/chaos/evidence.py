@@ -99,11 +99,19 @@ def _queues(whole: Desired, switch: Switch) -> Queues:
     demands: list[QueueDemand] = []
     placed = [each for each in whole.jobs_at(switch.datapath) if each.port is not None and not each.decision.isolated]
     ends = Counter(flow.number for each in placed for flow in each.job.reserved)
+    floors = any(
+        flow_demand(each.job, flow, 0, each.decision.bandwidth).is_floor
+        for each in placed
+        for flow in each.job.reserved
+        if ends[flow.number] == 1
+    )
     for each in placed:
         job, share = each.job, each.decision.bandwidth
         rate = None if share is None else share.rate(job.bandwidth)
-        claim = Claim.of_job(job.number)
-        queue = 0 if rate is None else FIRST_JOB_QUEUE + job.number % (LAST_JOB_QUEUE - FIRST_JOB_QUEUE + 1)
+        claim = Claim.of_part(job.number) if rate is None else Claim.of_job(job.number)
+        queue = FIRST_JOB_QUEUE + job.number % (LAST_JOB_QUEUE - FIRST_JOB_QUEUE + 1)
+        if rate is None and not floors:
+            queue = 0
         demands.append(QueueDemand(claim, queue, job.port, rate))
         if queue:
             whole.set_queue(claim, queue, job.number)

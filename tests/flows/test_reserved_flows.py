@@ -16,7 +16,7 @@ from lark_controller.flows.queue_choice import queue_flows
 from lark_controller.flows.wan import local_networks
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision
-from lark_controller.qos.queues import DEFAULT_QUEUE, FIRST_RESERVED_QUEUE, Queue
+from lark_controller.qos.queues import DEFAULT_QUEUE, FIRST_JOB_QUEUE, FIRST_RESERVED_QUEUE, Queue
 from lark_controller.qos.worker_queues import Claim, QueueDemand, Way, worker_queue_plan
 from tests.fixtures.databases import a_run
 from tests.fixtures.service import (
@@ -112,6 +112,11 @@ def topology(site: Site, text: str, duplex: str = "full") -> str:
     )
 
 
+def numbers(flows: list[str]) -> set[int]:
+    """The queues that flows choose."""
+    return {int(flow.split("set_queue:")[1].split(",")[0]) for flow in flows}
+
+
 @pytest.fixture
 def started(ovs: OpenVSwitch) -> Iterator[tuple[Site, Lark]]:
     hosts = {"a": WORKER1, "b": WORKER1}
@@ -141,13 +146,25 @@ def test_a_reserved_flow_has_a_queue_from_its_reservation_to_its_end(
     assert ask(lark, "PATCH", path, {"rate": 75}).status == 200
     wait(lambda: queues(ovs) == {uplink: {0: (125, 200), number: (75, 75)}})
     assert {row["_uuid"][1] for row in rows(ovs, "queue")} == before
-    # What is left is for both, and neither waits for the other's part.
+    # What is left is for all, and nobody waits for another's part.
     assert ask(lark, "PATCH", path, {"rate": 80, "steady": False}).status == 200
-    wait(lambda: queues(ovs) == {uplink: {0: (60, 200), number: (140, 200)}})
+    parts = [FIRST_JOB_QUEUE + each for each in (1, 2)]
+    wait(lambda: queues(ovs) == {uplink: {0: (40, 200), parts[0]: (40, 200), number: (120, 200)}})
     other = post(site, lark, "b", "bob", number=8)
-    assert (other["state"], queues(ovs)) == ("enforced", {uplink: {0: (60, 200), number: (140, 200)}})
+    assert other["state"] == "enforced"
+    shared = {uplink: {0: (30, 200), **dict.fromkeys(parts, (30, 200)), number: (110, 200)}}
+    wait(lambda: queues(ovs) == shared and numbers(chosen(site)) == {number, *parts})
+    lark.stop()
+    lark.start()
+    lark.wait_in_sync(WORKER1)
+    assert (queues(ovs), numbers(chosen(site))) == (shared, {number, *parts})
+    # Parts that come back before their queues have gone are chosen again.
+    for steady in (True, False) * 3:
+        assert ask(lark, "PATCH", path, {"steady": steady}).status == 200
+    wait(lambda: queues(ovs) == shared and numbers(chosen(site)) == {number, *parts})
     assert ask(lark, "PATCH", path, {"rate": 75, "steady": True}).status == 200
     wait(lambda: queues(ovs) == {uplink: {0: (125, 200), number: (75, 75)}})
+    assert numbers(chosen(site)) == {number}
     assert {row["_uuid"][1] for row in rows(ovs, "queue")} == before
     lark.stop()
     lark.start()
@@ -166,7 +183,8 @@ def test_a_job_that_ends_takes_its_reserved_flows_along(started: tuple[Site, Lar
         assert ask(lark, "POST", "/v1/reservations", wish).status == 201
     again = ask(lark, "POST", "/v1/reservations", {"source": job["id"], "destination": "wan", "rate": 1})
     assert (again.status, again.body["type"]) == (422, "urn:lark:problem:topology")
-    wait(lambda: len({flow.split("set_queue:")[1] for flow in chosen(site)}) == 2)
+    # Each flow has one, and what the job sends besides.
+    wait(lambda: len(numbers(chosen(site))) == 3)
     lark.end(job)
     wait(lambda: not queues(ovs) and not chosen(site))
     assert {each["reserved"] for each in lark.get("/v1/links")["links"]} == {0}

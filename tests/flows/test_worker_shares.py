@@ -69,6 +69,7 @@ def table(
     uplinks = {
         name: {"": (each.rest.least / 1e6, each.rest.most / 1e6)}
         | {named(key): (share.least / 1e6, share.most / 1e6) for key, share in each.shares.items()}
+        | {f"part of {named(key)}": (share.least / 1e6, share.most / 1e6) for key, share in each.parts.items()}
         for name, each in found.uplinks.items()
     }
     inward = {numbers[job]: share.most / 1e6 for job, share in found.inward.items()}
@@ -105,8 +106,8 @@ def table(
         # Flows that are reserved have shares of their own, also where the policy limits no job.
         (
             policy(""),
-            [a_ruled_job(1, None, "alice", ReservedFlow(7, 20_000, (ip_network("10.0.0.5/32"),)))],
-            {"eth0": {"": (40, 100), "1/7": (60, 100)}},
+            [a_ruled_job(1, None, "alice", ReservedFlow(7, 25_000, (ip_network("10.0.0.5/32"),)))],
+            {"eth0": {"": (25, 100), "part of 1": (25, 100), "1/7": (50, 100)}},
             {},
         ),
         (
@@ -122,10 +123,13 @@ def table(
         (
             policy(""),
             [
-                a_ruled_job(1, None, "alice", ReservedFlow(7, 20_000, (ip_network("10.0.0.5/32"),))),
+                a_ruled_job(1, None, "alice", ReservedFlow(7, 10_000, (ip_network("10.0.0.5/32"),))),
                 *map(a_ruled_job, (2, 3, 4)),
             ],
-            {"eth0": {"": (60, 100), "1/7": (40, 100)}},
+            {
+                "eth0": {"": (15, 100), "1/7": (25, 100)}
+                | {f"part of {number}": (15, 100) for number in range(1, 5)}
+            },
             {},
         ),
         # A job that the policy limits sends no more than its own rate and what it has reserved.
@@ -134,6 +138,13 @@ def table(
             [a_ruled_job(1, 30, "alice", ReservedFlow(7, 20_000, (ip_network("10.0.0.5/32"),))), a_ruled_job(2)],
             {"eth0": {"": (50, 100), "1": (30, 30), "1/7": (20, 20)}},
             {"1": 30},
+        ),
+        # What it has of the rest is no part of it where it borrows.
+        (
+            policy("{mode: guarantee}"),
+            [a_ruled_job(1, 30, "alice", ReservedFlow(7, 10_000, (ip_network("10.0.0.5/32"),))), a_ruled_job(2)],
+            {"eth0": {"": (20, 100), "1": (30, 100), "part of 2": (20, 100), "1/7": (30, 100)}},
+            {},
         ),
         # Between two jobs of one worker no uplink is crossed.
         (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,7 +33,12 @@ SPLIT, OPEN = InboundShares.SPLIT, InboundShares.OPEN
 def demand(
     number: int, rate: float | None = None, *, borrows: bool = False, ceiling: float | None = None
 ) -> QueueDemand:
-    return QueueDemand(Claim.of_job(number), number, f"p{number}", rate, borrows, ceiling)
+    return QueueDemand(Claim.of_job(number), 0 if rate is None else number, f"p{number}", rate, borrows, ceiling)
+
+
+def part(number: int, **more: Any) -> QueueDemand:
+    """The demand of a job that asked for nothing, and has a queue."""
+    return QueueDemand(Claim.of_part(number), number, f"p{number}", **more)
 
 
 def table(plan: QueuePlan) -> dict[str, dict[int, tuple[float, float]]]:
@@ -116,20 +123,29 @@ def flow(number: int, rate: float, job: int, ceiling: float | None = None, way: 
 @pytest.mark.parametrize(
     ("demands", "uplink"),
     [
-        # Alone: all of the link. The part of those who have nothing reserved stays theirs, also where there is none.
+        # Alone: all of the link. What has no queue, such as the worker's own, has a part, too.
         ([flow(1, 200, 1)], {0: (400, 1000), 101: (600, 1000)}),
-        ([flow(1, 200, 1), demand(1), demand(2)], {0: (400, 1000), 101: (600, 1000)}),
+        # And so has what the job sends besides.
+        ([flow(1, 100, 1), part(1), part(2)], {0: (225, 1000), 1: (225, 1000), 2: (225, 1000), 101: (325, 1000)}),
         # A small promise is no worse than none: each job has an even part of what nobody was promised.
-        ([flow(1, 10, 1), demand(1), demand(2), demand(3)], {0: (660, 1000), 101: (340, 1000)}),
+        (
+            [flow(1, 10, 1), part(1), part(2), part(3)],
+            {0: (198, 1000), 1: (198, 1000), 2: (198, 1000), 3: (198, 1000), 101: (208, 1000)},
+        ),
         # Two flows of a job have one part between them.
         (
-            [flow(1, 100, 1), flow(2, 200, 1), flow(3, 100, 2), demand(1), demand(2), demand(3)],
-            {0: (200, 1000), 101: (200, 1000), 102: (300, 1000), 103: (300, 1000)},
+            [flow(1, 100, 1), flow(2, 200, 1), flow(3, 120, 2), part(1), replace(demand(2, 100), port=None), part(3)],
+            {0: (96, 1000), 1: (96, 1000), 2: (100, 100), 3: (96, 1000), 101: (148, 1000), 102: (248, 1000),
+             103: (216, 1000)},
         ),
         # What the policy lets a job send is the most.
-        ([flow(1, 100, 1, 150), demand(1), demand(2)], {0: (850, 1000), 101: (150, 150)}),
+        ([flow(1, 100, 1, 150), part(2)], {0: (550, 1000), 2: (300, 1000), 101: (150, 150)}),
         # Where all is promised there is nothing to give.
-        ([flow(1, 1000, 1), demand(2)], {0: (10, 1000), 101: (1000, 1000)}),
+        ([flow(1, 1000, 1), part(2)], {0: (10, 1000), 2: (0, 1000), 101: (1000, 1000)}),
+        # A job that leaves by other uplinks has neither queue nor part here.
+        ([flow(1, 200, 1), part(2, uplinks=frozenset({"eth1"}))], {0: (400, 1000), 101: (600, 1000)}),
+        # Queues of parts stand until the flows that choose them are gone, also where nothing is reserved any more.
+        (list(map(part, (1, 2, 3))), {0: (250, 1000), 1: (250, 1000), 2: (250, 1000), 3: (250, 1000)}),
         # Without room it gets what is free, as if it had asked for nothing.
         ([flow(1, 900, 1), flow(2, 200, 2)], {0: (50, 1000), 101: (950, 1000), 102: (0, 1000)}),
     ],

@@ -47,6 +47,12 @@ class UplinkSchema(Schema):
         required=True,
         metadata=meta("By the job's id, and for a reserved flow a slash and the reservation's number behind it"),
     )
+    parts = fields.Dict(
+        keys=fields.String(),
+        values=fields.Nested(ShareSchema),
+        required=True,
+        metadata=meta("Those of jobs that asked for nothing, by the job's id"),
+    )
 
 
 class JobRulesSchema(Schema):
