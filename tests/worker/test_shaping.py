@@ -305,8 +305,8 @@ def test_what_an_expired_flow_held_is_free_when_its_queue_is_gone(ovs: OpenVSwit
     with shaped(ovs, net) as (pool, site):
         starter = pool.starter(1, "alice", BRIDGE)
         said = enforced(pool, starter, "alice", 1)
-        pool.client.reserve(value(said, "LarkJobId"), LAN, 60, 3600)
-        eventually(lambda: shares(site.lan.port) == [(60 + (LINK - 60) / 2, LINK)])
+        pool.client.reserve(value(said, "LarkJobId"), LAN, 70, 3600)
+        eventually(lambda: shares(site.lan.port) == [((LINK - 70) / 3, LINK), (70 + (LINK - 70) / 3, LINK)])
         assert pool.controller is not None
         reservations = pool.controller.controller.reservations
 
