@@ -175,17 +175,15 @@ def _turned_away(policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[st
 
 
 def _left_out(given: Policy, policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[str]:
-    """Warns where live jobs keep addresses that the job networks leave out; ``policy`` has them."""
+    """Warns where live jobs keep addresses outside of the networks that slices close; ``policy`` has them."""
     if policy is given:
         return
     count = 0
     for job in jobs:
         pace.step()
         count += bool(left_out(given, job))
-    yield (
-        f"{count} of {len(jobs)} live jobs keep addresses that networks.jobs leaves out or networks.hosts has: their"
-        " slices hold for these until the jobs end"
-    )
+    what = "networks.jobs leaves out or networks.hosts has" if given.job_networks else "are not in networks.local"
+    yield f"{count} of {len(jobs)} live jobs keep addresses that {what}: their slices hold for these until the jobs end"
 
 
 def _untracked(policy: Policy, switches: Iterable[Switch]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fake_switch.switch import FakeNetwork
-from lark_common.errors import RuleLimitError
+from lark_common.errors import AdError, RuleLimitError
 from lark_controller.flows import live_addresses
 from lark_controller.policies.file import load
 from tests.fixtures.controllers import POLICY, a_core, an_edge, connect, network, post, running, until
@@ -17,6 +17,8 @@ __all__ = ["network"]
 
 TEXT = POLICY.replace("max_rules: 60, ", "")
 ELSEWHERE = TEXT.replace("10.64.0.0/16", "10.65.0.0/16")
+# No job networks, and local ones without the jobs' addresses.
+AMONG_HOSTS = TEXT.replace("  jobs: [10.64.0.0/16]\n  local: [10.0.0.0/8]", "  local: [10.65.0.0/16]")
 KEPT = "3 of 3 live jobs keep addresses that networks.jobs leaves out or networks.hosts has"
 
 
@@ -64,3 +66,40 @@ def test_slices_hold_over_a_start_with_other_networks(tmp_path: Path, network: F
         connect(network, controller, an_edge())
         assert controller.policy.policy.job_networks == load(ELSEWHERE).job_networks
         until(lambda: controller.switches.explain("10.64.0.1", "10.64.0.2", PATIENCE).verdict == "dropped", 20)
+
+
+@pytest.mark.parametrize("text", [AMONG_HOSTS, AMONG_HOSTS.replace("networks:\n  local: [10.65.0.0/16]\n", "")])
+def test_slices_hold_for_addresses_that_are_not_local_where_no_networks_are_the_jobs_own(
+    tmp_path: Path, network: FakeNetwork, text: str
+) -> None:
+    def apart(number: int, other: int) -> bool:
+        found = controller.switches.explain(f"10.64.0.{number}", f"10.64.0.{other}", PATIENCE)
+        return found.verdict == "dropped" and "slice" in found.reason
+
+    with running(tmp_path, TEXT) as controller:
+        connect(network, controller, an_edge())
+        connect(network, controller, a_core())
+        for number, owner in ((1, "alice"), (2, "carol")):
+            controller.jobs.confirm(post(controller, number, owner).job.id, 20)
+        warnings = controller.policy.plan(text).warnings
+        assert any("2 of 2 live jobs keep addresses that are not in networks.local" in each for each in warnings)
+        controller.policy.put(text, "ops")
+        until(lambda: controller.policy.plan(text).switches == ())
+        assert apart(1, 2)
+        assert apart(2, 1)
+        # As the map has it, by slices.
+        assert {party.reaches for party in controller.policy.reach().parties} == {("none", "none")}
+        # One more would be asked about by no switch.
+        with pytest.raises(AdError, match=r"10\.64\.0\.3 is not in networks\.local of the policy, which has slices"):
+            post(controller, 3, "dora")
+    with running(tmp_path, text) as controller:
+        connect(network, controller, an_edge())
+        until(lambda: apart(1, 2) and apart(2, 1), 20)
+
+
+def test_a_job_may_have_any_address_where_nothing_depends_on_local_networks(
+    tmp_path: Path, network: FakeNetwork
+) -> None:
+    with running(tmp_path, "version: 1\nnetworks: {local: [10.65.0.0/16]}\n") as controller:
+        connect(network, controller, an_edge())
+        assert controller.jobs.confirm(post(controller, 1).job.id, 20).job.state == "enforced"
