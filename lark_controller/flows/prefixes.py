@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from lark_common.runs import Address, Network
@@ -67,6 +68,38 @@ def minimal_cover(members: Iterable[Address | Network]) -> tuple[Network, ...]:
         else:
             six.append(network)
     return (*collapse_addresses(four), *collapse_addresses(six))
+
+
+def prefix_of(network: Network) -> Prefix:
+    """A network as a prefix of integers."""
+    return Prefix(network.version, int(network.network_address), network.prefixlen)
+
+
+def at_most(prefixes: Iterable[Prefix], most: int) -> tuple[Network, ...]:
+    """Networks that hold these prefixes, none of which holds another: they themselves, or where they are more than
+    ``most`` (2 or more), as many. Those that lie in the smallest network together become one first, for as little else
+    as possible to be in them."""
+    found = sorted(prefixes)
+    # The bits of the address that neighbours do not share, by the second one's place.
+    apart = {
+        place: (one.value ^ other.value).bit_length()
+        for place, (one, other) in enumerate(pairwise(found), 1)
+        if one.version == other.version
+    }
+    joined = set(sorted(apart, key=apart.__getitem__)[: max(len(found) - most, 0)])
+    made: list[Prefix] = []
+    for place, each in enumerate(found):
+        if place in joined:
+            # Of all pairs of neighbours in a network one alone shares just its bits, so it holds what is joined alone.
+            bits = max(FULL[each.version] - made[-1].length, apart[place])
+            made[-1] = Prefix(each.version, each.value >> bits << bits, FULL[each.version] - bits)
+        else:
+            made.append(each)
+    return _networks(made)
+
+
+def _networks(prefixes: Iterable[Prefix]) -> tuple[Network, ...]:
+    return tuple((IPv4Network if of == 4 else IPv6Network)((value, length)) for of, value, length in prefixes)
 
 
 class PrefixSet:

@@ -17,7 +17,7 @@ from lark_controller.api.policy import Effect, JobChange, Plan, SwitchPlan
 from lark_controller.flows import core
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
-from lark_controller.flows.live_addresses import check_prefixes, left_out
+from lark_controller.flows.live_addresses import left_out, live_addresses
 from lark_controller.flows.model import Changes, Program
 from lark_controller.flows.placement import Switch, cut_off
 from lark_controller.flows.text import flow_text
@@ -126,7 +126,8 @@ def plan(
         if (why := unsupported(new, placed.job, placed.decision))
     ][:MAX_JOBS]
     try:
-        check_prefixes(given, new)
+        # Those of the jobs that the plan is of; without this policy there is nothing left out.
+        live_addresses(given, _paced(jobs, pace) if new is not given else ()).check()
     except RuleLimitError as error:
         refusals.append(str(error))
     for switch in then:
@@ -172,6 +173,12 @@ def _turned_away(policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[st
             such = such or f"{job.called} of {job.owner}: {error.reason}"
     if count:
         yield f"{count} of {len(jobs)} live jobs would be refused if they started now, such as {such}"
+
+
+def _paced(jobs: Iterable[Job], pace: Pace) -> Iterator[Job]:
+    for job in jobs:
+        pace.step()
+        yield job
 
 
 def _left_out(given: Policy, policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[str]:

@@ -10,9 +10,10 @@ import pytest
 
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_common.runs import NetworkType
-from lark_controller.flows import live_addresses
+from lark_controller.flows import live_addresses as module
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.live_addresses import check_prefixes, left_out, with_live_addresses
+from lark_controller.flows.live_addresses import closed_networks, left_out, live_addresses, with_live_addresses
+from lark_controller.flows.prefixes import bounds, within
 from lark_controller.flows.tables import Edge
 from lark_controller.flows.transition import Transition
 from lark_controller.flows.worker_rules import permits
@@ -164,11 +165,60 @@ def test_the_fewest_networks_are_added_and_as_many_as_switches_can_take(monkeypa
     assert mixed.job_networks[2:] == (ip_network("10.64.0.10/31"), ip_network("10.64.0.12/30"))
     mixed = with_live_addresses(both, [a_job(number, "alice") for number in range(0x10)])
     assert (mixed.job_networks[2:], mixed.hosts) == ((ip_network("10.64.0.8/29"),), ())
-    check_prefixes(policy, changed)
-    monkeypatch.setattr(live_addresses, "MOST_PREFIXES", 1)
-    for given, found, key in ((policy, changed, "jobs"), (among, local, "local")):
-        with pytest.raises(RuleLimitError, match=rf"networks\.{key} leaves out addresses of live jobs, which are 2"):
-            check_prefixes(given, found)
+    monkeypatch.setattr(module, "MOST_PREFIXES", 1)
+    for given, key in ((policy, "jobs"), (among, "local")):
+        with pytest.raises(
+            RuleLimitError, match=rf"live jobs are 2 prefixes that networks\.{key} leaves out; at most 1"
+        ):
+            live_addresses(given, JOBS[:1]).check()
+
+
+def scattered(count: int) -> list[Job]:
+    """Jobs no two of which have addresses side by side."""
+    return [
+        a_job(1 + number % 8, "alice", ipv4=ip_address(f"10.64.{number // 100}.{number % 100 * 2}"),
+              ipv6=ip_address(f"2001:db8:64::{number * 2:x}"))
+        for number in range(count)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [ELSEWHERE, AMONG_HOSTS])
+def test_a_start_closes_more_where_the_addresses_of_live_jobs_are_too_many(text: str) -> None:
+    few, many = scattered(512), scattered(2000)
+    policy = load(text)
+    exact = live_addresses(policy, few)
+    exact.check()
+    assert exact.remark() == ""
+    assert len(closed_networks(exact.enforced())) == len(closed_networks(policy)) + 1024
+    found = live_addresses(policy, many)
+    with pytest.raises(RuleLimitError, match="live jobs are 4000 prefixes"):
+        found.check()
+    desired, decider = Desired(policy), Decider(policy)
+    desired.load((replace(job, number=number), decider.of(job)) for number, job in enumerate(many, 1))
+    assert desired.closed_beside == found.remark()
+    assert "so others between them are closed, too" in desired.closed_beside
+    networks = closed_networks(desired.policy)
+    assert len(networks) == len(closed_networks(policy)) + 1024
+    closed = bounds(networks)
+    assert all(within(address, closed) for job in many for address in job.addresses)
+    # What lies between them, and little else.
+    added = networks[len(closed_networks(policy)) :]
+    assert sum(each.num_addresses for each in added) <= 2 * 2 * len(many)
+
+
+def test_a_start_keeps_no_host_of_an_entry_where_its_live_addresses_are_too_many() -> None:
+    hosts = '  hosts: [10.64.0.0/20, 10.64.255.0/24, "2001:db8:64::/116"]\n  local:'
+    policy = load(POLICY.replace("  local:", hosts))
+    found = live_addresses(policy, scattered(1500))
+    with pytest.raises(RuleLimitError, match=r"live jobs are more parts of networks\.hosts; at most 1024"):
+        found.check()
+    assert "so others between them and in the same hosts are closed, too" in found.remark()
+    assert found.enforced() == replace(policy, hosts=(ip_network("10.64.255.0/24"),))
+    found = live_addresses(policy, scattered(500))
+    found.check()
+    parts = bounds(found.enforced().hosts)
+    assert not any(within(address, parts) for job in scattered(500) for address in job.addresses)
+    assert sum(each.num_addresses for each in found.enforced().hosts) == 4096 + 256 + 4096 - 1000
 
 
 def test_a_job_that_comes_with_such_an_address_while_the_policy_changes_is_refused() -> None:

@@ -66,6 +66,32 @@ def test_slices_hold_over_a_start_with_other_networks(tmp_path: Path, network: F
         connect(network, controller, an_edge())
         assert controller.policy.policy.job_networks == load(ELSEWHERE).job_networks
         until(lambda: controller.switches.explain("10.64.0.1", "10.64.0.2", PATIENCE).verdict == "dropped", 20)
+        assert controller.switches.find(f"{1:016x}").problems == ()
+
+
+def test_a_start_that_closes_more_than_live_jobs_have_says_so(
+    tmp_path: Path, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, TEXT) as controller:
+        connect(network, controller, an_edge())
+        for number, owner, port in ((1, "alice", "p1"), (2, "carol", "p2"), (9, "dora", "p3")):
+            controller.jobs.confirm(post(controller, number, owner, port=port).job.id, 20)
+    monkeypatch.setattr(live_addresses, "MOST_PREFIXES", 2)
+    with running(tmp_path, ELSEWHERE) as controller:
+        connect(network, controller, an_edge())
+        for one, other in ((1, 2), (2, 1), (1, 9), (9, 1)):
+            found = controller.switches.explain(f"10.64.0.{one}", f"10.64.0.{other}", PATIENCE)
+            assert (found.verdict, "slice" in found.reason) == ("dropped", True)
+        (problem,) = controller.switches.find(f"{1:016x}").problems
+        assert problem.problem.startswith(
+            "the addresses of live jobs are 3 prefixes that networks.jobs leaves out; at mo"
+        )
+        # A reload is refused where a start cannot be.
+        assert any("3 prefixes" in each for each in controller.policy.plan(ELSEWHERE + "# again\n").refusals)
+        with pytest.raises(RuleLimitError, match="3 prefixes"):
+            controller.policy.put(ELSEWHERE.replace("10.65", "10.66"), "ops")
+        controller.policy.put(TEXT, "ops")
+        assert controller.switches.find(f"{1:016x}").problems == ()
 
 
 @pytest.mark.parametrize("text", [AMONG_HOSTS, AMONG_HOSTS.replace("networks:\n  local: [10.65.0.0/16]\n", "")])
