@@ -18,7 +18,6 @@ from lark_common.runs import Network
 from lark_controller.flows.prefixes import (
     FULL,
     PrefixSet,
-    at_most,
     bounds,
     minimal_cover,
     pack,
@@ -66,7 +65,7 @@ class LiveAddresses(NamedTuple):
         too many, others are closed, too: nothing is open that is not to be."""
         if not self.outside and not self.hosted:
             return self.policy
-        more = at_most(self.outside, MOST_PREFIXES)
+        more = self.outside.at_most(MOST_PREFIXES)
         if not self.policy.job_networks:
             return replace(self.policy, local_networks=(*self.policy.local_networks, *more))
         hosts = _untouched(self.policy.hosts, self.hosted) if self.hosts is None else self.hosts

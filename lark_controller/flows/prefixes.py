@@ -75,33 +75,6 @@ def prefix_of(network: Network) -> Prefix:
     return Prefix(network.version, int(network.network_address), network.prefixlen)
 
 
-def at_most(prefixes: Iterable[Prefix], most: int) -> tuple[Network, ...]:
-    """Networks that hold these prefixes, none of which holds another: they themselves, or where they are more than
-    ``most`` (2 or more), as many. Those that lie in the smallest network together become one first, for as little else
-    as possible to be in them."""
-    found = sorted(prefixes)
-    # The bits of the address that neighbours do not share, by the second one's place.
-    apart = {
-        place: (one.value ^ other.value).bit_length()
-        for place, (one, other) in enumerate(pairwise(found), 1)
-        if one.version == other.version
-    }
-    joined = set(sorted(apart, key=apart.__getitem__)[: max(len(found) - most, 0)])
-    made: list[Prefix] = []
-    for place, each in enumerate(found):
-        if place in joined:
-            # Of all pairs of neighbours in a network one alone shares just its bits, so it holds what is joined alone.
-            bits = max(FULL[each.version] - made[-1].length, apart[place])
-            made[-1] = Prefix(each.version, each.value >> bits << bits, FULL[each.version] - bits)
-        else:
-            made.append(each)
-    return _networks(made)
-
-
-def _networks(prefixes: Iterable[Prefix]) -> tuple[Network, ...]:
-    return tuple((IPv4Network if of == 4 else IPv6Network)((value, length)) for of, value, length in prefixes)
-
-
 class PrefixSet:
     """A set of addresses as its minimal cover. Adding and removing cost O(prefix length).
 
@@ -141,6 +114,31 @@ class PrefixSet:
         keys = sorted(self._members)
         four = (IPv4Network((key >> 9, key >> 1 & 0xFF)) for key in keys if not key & 1)
         return (*four, *(IPv6Network((key >> 9, key >> 1 & 0xFF)) for key in keys if key & 1))
+
+    def at_most(self, most: int) -> tuple[Network, ...]:
+        """Networks that hold the members: these themselves, or where they are more than ``most`` (2 or more), as many.
+        Those that lie in the smallest network together become one first, for as little else as possible to be in
+        them."""
+        if len(self._members) <= most:
+            return self.networks()
+        members = [sorted(key for key in self._members if key & 1 == six) for six in (0, 1)]
+        # The bits of the address that neighbours do not share.
+        apart = [[(one ^ other).bit_length() - 9 for one, other in pairwise(keys)] for keys in members]
+        narrow = sorted((bits, six, place) for six in (0, 1) for place, bits in enumerate(apart[six], 1))
+        joined = {(six, place) for _, six, place in narrow[: len(self._members) - most]}
+        made: list[Network] = []
+        for six, keys in enumerate(members):
+            full, network = (FULL[6], IPv6Network) if six else (FULL[4], IPv4Network)
+            ends: list[tuple[int, int]] = []
+            for place, key in enumerate(keys):
+                if (six, place) in joined:
+                    # Of all pairs of neighbours in a network one alone shares just its bits: no third one is in it.
+                    bits = max(ends[-1][1], apart[six][place - 1])
+                    ends[-1] = key >> 9, bits
+                else:
+                    ends.append((key >> 9, full - (key >> 1 & 0xFF)))
+            made += [network((value >> bits << bits, full - bits)) for value, bits in ends]
+        return tuple(made)
 
     def __len__(self) -> int:
         return len(self._members)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from fake_switch.switch import FakeNetwork
 from lark_common.errors import AdError, RuleLimitError
+from lark_controller.api.metrics import Metrics
+from lark_controller.controller import Controller
 from lark_controller.flows import live_addresses
+from lark_controller.flows.desired import Desired
+from lark_controller.jobs.job import Directory
+from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
-from tests.fixtures.controllers import POLICY, a_core, an_edge, connect, network, post, running, until
+from lark_controller.reconcile.prepared import PreparedDirectory
+from lark_controller.services.directory_copy import TakenDirectory
+from lark_controller.services.holdings import Holdings
+from lark_controller.store import Store
+from tests.fixtures.controllers import OPTIONS, POLICY, a_core, an_edge, connect, network, post, running, until
+from tests.fixtures.databases import sqlite_with_tables
+from tests.flows.test_pipeline import a_job
 from tests.services.test_explain import PATIENCE, attached
 
 __all__ = ["network"]
@@ -129,3 +141,23 @@ def test_a_job_may_have_any_address_where_nothing_depends_on_local_networks(
     with running(tmp_path, "version: 1\nnetworks: {local: [10.65.0.0/16]}\n") as controller:
         connect(network, controller, an_edge())
         assert controller.jobs.confirm(post(controller, 1).job.id, 20).job.state == "enforced"
+
+
+def test_a_controller_that_takes_over_gives_addresses_by_the_policy_as_it_is_written(tmp_path: Path) -> None:
+    policy = load(ELSEWHERE)
+    desired, decider = Desired(policy), Decider(policy)
+    job = a_job(1, "alice")
+    desired.load([(job, decider.of(job))])
+    assert len(desired.policy.job_networks) > 1
+    taken = TakenDirectory(PreparedDirectory(Directory(), decider, desired), Holdings(policy))
+    store = Store.open(sqlite_with_tables(tmp_path / "lark.db"))
+    version = store.trail.put_policy(ELSEWHERE, policy.digest, "test", time.time())
+    controller = Controller(store, version, OPTIONS, Metrics(), check_seconds=0, taken=taken)
+    controller.start()
+    try:
+        assert controller.policy.policy is policy
+        with pytest.raises(AdError, match=r"10\.64\.0\.2 is outside the declared job networks: 10\.65\.0\.0/16$"):
+            post(controller, 2, "alice")
+    finally:
+        controller.stop()
+        store.close()
