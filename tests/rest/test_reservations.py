@@ -108,7 +108,7 @@ def test_how_far_a_reservation_is_enforced_is_shown_and_can_be_waited_for(api: A
 
 @pytest.mark.parametrize(
     ("owner", "shown"),
-    [("alice", ("enforced", "")), ("mallory", ("pending", "nothing of the job passes: by a rule of the policy"))],
+    [("alice", ("enforced", "")), ("mallory", ("pending", "nothing of the job passes: it is blocked (policy line 3)"))],
 )
 def test_a_blocked_jobs_request_bandwidth_is_not_shown_as_enforced(
     api: Api, owner: str, shown: tuple[str, str]

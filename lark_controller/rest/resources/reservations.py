@@ -409,8 +409,8 @@ def _standing(reservation: Reservation) -> Standing | None:
         return jobs.reserved(reservation.job)
     if (job := jobs.live(reservation.job)) is None:
         return None
-    if job.state is JobState.ENFORCED and jobs.isolated([job]):
-        return Standing(JobState.PENDING, "nothing of the job passes: by a rule of the policy")
+    if job.state is JobState.ENFORCED and (nothing := jobs.why_nothing_passes(job)):
+        return Standing(JobState.PENDING, nothing)
     return Standing(job.state, shown_job(job).reason)
 
 
