@@ -121,6 +121,17 @@ def test_a_blocked_jobs_request_bandwidth_is_not_shown_as_enforced(
     assert (found["state"], found["reason"]) == shown
 
 
+def test_a_flow_of_which_nothing_passes_between_its_ends_is_pending(api: Api) -> None:
+    job = api.register()
+    made = ask(api, "POST", "/v1/reservations", {**WISH, "source": job["id"]}).json
+    where = f"/v1/reservations/{made['id']}"
+    assert api.get(f"{where}?wait=5").json["state"] == "enforced"
+    why = "nothing of it passes: slices keep the two jobs apart (policy line 7)"
+    api.controls.reservations.apart.known[made["id"]] = why
+    shown = api.get(where).json
+    assert (shown["state"], shown["reason"]) == ("pending", why)
+
+
 def test_what_a_flow_has_delivered_is_shown_until_it_is_known(api: Api) -> None:
     job = api.register()
     made = ask(api, "POST", "/v1/reservations", {**WISH, "source": job["id"]}).json

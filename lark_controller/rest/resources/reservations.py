@@ -404,9 +404,12 @@ def _standing(reservation: Reservation) -> Standing | None:
     does so."""
     if reservation.job is None:
         return None
-    jobs = current().controls.jobs
+    jobs, apart = current().controls.jobs, current().controls.reservations.apart
     if reservation.kind is ReservationKind.FLOW:
-        return jobs.reserved(reservation.job)
+        found = jobs.reserved(reservation.job)
+        if found is None or found.state not in (JobState.REGISTERING, JobState.ENFORCED):
+            return found
+        return Standing(JobState.PENDING, why) if (why := apart.why(reservation.id)) else found
     if (job := jobs.live(reservation.job)) is None:
         return None
     if job.state is JobState.ENFORCED and (nothing := jobs.why_nothing_passes(job)):
