@@ -48,7 +48,7 @@ class LiveAddresses(NamedTuple):
     def check(self) -> None:
         """Raises RuleLimitError where these are more prefixes than switches are to have."""
         if self._too_many:
-            raise RuleLimitError(f"{self._told()}: leave their networks as they are until fewer of these jobs live")
+            raise RuleLimitError(f"{self._told()}: have their networks in the policy until fewer of these jobs live")
 
     def remark(self) -> str:
         """The consequence for other addresses where :meth:`check` fails, as a sentence; ``""`` where it does not."""

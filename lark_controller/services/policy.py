@@ -230,7 +230,10 @@ class PolicyInForce:
                 way = ways.of(each.decision.wan, each.network) if ways else None
                 return "" if way is None else str(way)
 
-            enforced = with_live_addresses(decider.policy, jobs, desired.policy)
+            enforced = desired.policy
+            if enforced.digest != decider.policy.digest:
+                # Another one is coming into force.
+                enforced = with_live_addresses(decider.policy, jobs, enforced)
             found = reach(decided(decider, enforced, jobs, pace), decider.policy, MAX_PARTIES, why_down)
             self._reach = found, decider, time.monotonic()
             return found
