@@ -359,9 +359,11 @@ class Client(RestRequests):
         """The packets that are dropped now, the most first: from whom, to where, by which rule, how fast."""
         return list(self.drop_list(limit)["drops"])
 
-    def drop_list(self, limit: int = 100) -> Answer:
-        """The same with their sum, and the number of switches that are away."""
-        return self._json("GET", "/v1/drops", {"limit": limit})
+    def drop_list(self, limit: int = 100, job: str | None = None) -> Answer:
+        """The same (of one job alone) with their sum, the number of switches that are away, and the WAN ports that are
+        down."""
+        of_job = {} if job is None else {"job": job}
+        return self._json("GET", "/v1/drops", {"limit": limit, **of_job})
 
     def counters(self, job_id: str, counted: Mapping[str, int], final: bool = False) -> Answer:
         """Report a worker's counters of a job since its start, by the names of the reference."""

@@ -5,6 +5,7 @@
     ├── PolicyError        a policy file with mistakes, all of them
     ├── AddressError       no address can be assigned, or one is held by another live job
     ├── AdmissionError     bandwidth that cannot be promised
+    │   ├── ApartError         the policy lets nothing pass between two jobs
     │   ├── CapacityError      a link has no room; all such links
     │   ├── ExternalAddressError   no external address for a job, or not on these terms
     │   └── PathError          the declared topology has no path between two ends, or there is none
@@ -145,6 +146,10 @@ class CapacityError(AdmissionError):
 
 class PathError(AdmissionError):
     """The declared topology does not say how two ends are connected, or how fast; or none is declared."""
+
+
+class ApartError(AdmissionError):
+    """The policy lets nothing pass between two jobs."""
 
 
 class ExternalAddressError(AdmissionError):

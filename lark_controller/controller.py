@@ -92,7 +92,7 @@ class Controller:
         self.audit = store.trail
         self._lease, self._read_seconds = lease_seconds, keeping.read_seconds
         self._compares = bool(check_seconds)
-        in_force = load_stored(policy) if taken is None else taken.prepared.desired.policy
+        in_force = load_stored(policy) if taken is None else taken.prepared.decider.policy
         ovsdb = ovsdb or OvsdbOptions()
         self._ovsdb = Ovsdb(ovsdb, self._queues_reported, fence)
         ledger, pairs = Ledger(), PairLedger()

@@ -212,6 +212,9 @@ class JobControls(Protocol):
     def counts(self) -> JobCounts:
         """The number of live jobs in each state; cheap, since every scrape of the metrics asks."""
 
+    def why_nothing_passes(self, job: Job) -> str:
+        """The sentence on a live job of which nothing passes; "" where something does."""
+
     def isolated(self, jobs: Sequence[Job]) -> Collection[int]:
         """The numbers of those of these jobs of which nothing passes: by a rule of the policy, or by quarantine."""
 

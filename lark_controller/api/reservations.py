@@ -96,13 +96,24 @@ class Change:
     steady: bool | None = None
 
 
+class ApartControls(Protocol):
+    """The reserved flows between jobs that rules of the policy keep apart. Thread-safe."""
+
+    def why(self, reservation_id: str) -> str:
+        """The reason why nothing of a reserved flow passes between its ends; "" where something does."""
+
+
 class ReservationControls(Protocol):
     """Operations on reservations. Thread-safe; every call raises StoreError where the database is away."""
+
+    @property
+    def apart(self) -> ApartControls:
+        """The flows of which the policy lets nothing pass between their ends."""
 
     def reserve(self, wish: Wish, actor: str, of_job: bool) -> Reservation:
         """Reserve a flow; ``of_job`` accepts only flows that a live job sends.
 
-        Raises CapacityError, PathError, NotFoundError.
+        Raises CapacityError, PathError, ApartError, NotFoundError.
         """
 
     def find(self, reservation_id: str, owner: str | None = None) -> Reservation:

@@ -121,16 +121,21 @@ def jobs(arguments: Arguments) -> int:
     chosen = {name: getattr(arguments, name) for name in ("owner", "group", "host", "state")}
     if word is None:
         return _show(arguments, list(client.jobs(**chosen)), printing.jobs)
-    if _is_address(word):
-        return _show(arguments, client.job_at(word), printing.job)
     try:
-        return _show(arguments, client.job(word), printing.job)
+        found = client.job_at(word) if _is_address(word) else client.job(word)
+        return _show(arguments, found, lambda job: _show_job(client, job))
     except ProblemError as error:
         several = _cluster(client, word, chosen) if error.status == 409 else []
         # A cluster of one whose number begins an id, too, is not what alone may be meant.
         if len(several) < 2 and not any(chosen.values()):
             raise
     return _show(arguments, several, printing.jobs)
+
+
+def _show_job(client: Client, found: dict[str, Any]) -> None:
+    """Show a job, and the WAN port by which its packets would leave, where that is down."""
+    over = found["state"] in ("ended", "refused")
+    printing.job(found, () if over else client.drop_list(1, found["id"]).get("down") or ())
 
 
 def _cluster(client: Client, word: str, chosen: dict[str, str | None]) -> list[dict[str, Any]]:
@@ -169,11 +174,7 @@ def top(arguments: Arguments) -> int:
 
 def drops(arguments: Arguments) -> int:
     """Show what is dropped now: from whom, to where, by which rule, how fast."""
-    found = connected(arguments).drop_list(arguments.limit)
-    unknown = traffic_tables.Unknown.of(found)
-    return _show(
-        arguments, found["drops"], partial(traffic_tables.drops, unknown=unknown, down=found.get("down") or ())
-    )
+    return _show(arguments, connected(arguments).drop_list(arguments.limit), traffic_tables.drops)
 
 
 def advice(arguments: Arguments) -> int:

@@ -76,8 +76,9 @@ def _number(job: Answer) -> str:
     return f"{job['cluster']}.{job['proc']}"
 
 
-def job(found: Answer) -> None:
-    """One job, with the policy's decision and the switches' confirmations."""
+def job(found: Answer, down: Sequence[Answer] = ()) -> None:
+    """One job, with the policy's decision, the switches' confirmations, and the WAN ports that are ``down`` by which it
+    would send."""
     state = _word(_job_state(found)) + (f" ({clean(found['reason'])})" if found["reason"] else "")
     decision = found["decision"]
     pairs = [
@@ -97,11 +98,19 @@ def job(found: Answer) -> None:
         ("confirmed by", " ".join(decision_words.confirmed(found)) or "no switch"),
     ]
     pairs += [("waits for", decision_words.waited_for(each, found)) for each in found["waiting"]]
+    lost = "what it sends to the WAN is dropped, and not counted as dropped"
+    pairs += [("WAN", f"{is_down(each, 'its WAN port')}: {lost}") for each in down]
     _pairs(pairs)
     for because in decision["because"]:
         values = ", ".join(f"{name} = {value}" for name, value in because["values"].items())
         met = f"  [{values}]" if values else ""
         print(clean(f"  {because['kind']}, line {because['line']}: {because['when']}{met}"))
+
+
+def is_down(each: Answer, other: str = "A WAN port") -> str:
+    """The clause that a WAN port is down; it is ``other`` to a user's token, which gets no names of the network."""
+    where = f"WAN port {each['port']} of {', '.join(each['switches'])}" if each["port"] else other
+    return f"{where} is down, and nothing takes its place"
 
 
 def _version_then(found: Answer) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
-from lark_controller.cli.printing import several, table
+from lark_controller.cli.printing import is_down, several, table
 
 Answer = Mapping[str, Any]
 
@@ -56,8 +56,11 @@ def rates(found: Sequence[Answer], by: str, unknown: Unknown) -> None:
     say_unread("what is sent and received by", unknown.unread)
 
 
-def drops(found: Sequence[Answer], unknown: Unknown, down: Sequence[Answer] = ()) -> None:
-    """A table of what is dropped now, that some is ``unknown``, and which WAN ports are ``down``."""
+def drops(answer: Answer) -> None:
+    """A table of what is dropped now, that some is unknown, and which WAN ports are down."""
+    found, unknown = answer["drops"], Unknown.of(answer)
+    # A controller before this one has none.
+    down = answer.get("down") or ()
     rows = [
         (
             f"{each['packets_per_second']:.1f}{'~' if each['estimated'] else ''}",
@@ -74,9 +77,8 @@ def drops(found: Sequence[Answer], unknown: Unknown, down: Sequence[Answer] = ()
         # Drops that nobody counts are some.
         print(_none("Nothing is dropped now.", unknown, bool(down)))
     for each in down:
-        where = f"WAN port {each['port']} of {', '.join(each['switches'])}" if each["port"] else "A WAN port"
         lost = f"what {several(each['jobs'], 'job')} would send by it is dropped, and not counted"
-        print(f"{where} is down, and nothing takes its place: {lost}")
+        print(f"{is_down(each)}: {lost}")
     if any(each["estimated"] for each in found):
         print("~ several rules drop packets there and are not counted apart for each job; this is a share of them")
     _say_away("what is dropped", unknown.away)

@@ -19,7 +19,7 @@ from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_change, slice_flows
 from lark_controller.flows.external_jobs import ExternalJobs, no_room
 from lark_controller.flows.labelled_prefixes import LabelledPrefixes
-from lark_controller.flows.live_addresses import with_live_addresses
+from lark_controller.flows.live_addresses import live_addresses
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
 from lark_controller.flows.prefixes import Prefix
@@ -51,6 +51,8 @@ class Desired(ExternalJobs):
         controls = {spec.group_control for spec in policy.switches.values()}
         self._grouped = bool(policy.groups) and GroupControl.QUEUES in controls
         self.networks = local_networks(policy)
+        # The addresses that are closed to slices because many jobs have others near them, as a sentence.
+        self.closed_beside = ""
         self._dscp = {group.name: group.dscp for group in policy.groups}
         self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
         self._edge_rules: dict[bool, tuple[Flow, ...]] = {}
@@ -294,7 +296,8 @@ class Desired(ExternalJobs):
         assert not self.placed, "jobs are loaded first"
         assert not self.switches, "jobs are loaded before switches connect"
         self._place_first(jobs)
-        self.policy = with_live_addresses(self.policy, (placed.job for placed in self.placed.values()))
+        live = live_addresses(self.policy, (placed.job for placed in self.placed.values()))
+        self.policy, self.closed_beside = live.enforced(), live.remark()
         self.networks = local_networks(self.policy)
         used = (bool(self.policy.slices), bool(self._classed), self._grouped)
         sets = (self._slices, slice_label), (self._classes, self._class_label), (self._inbound, self._group_label)

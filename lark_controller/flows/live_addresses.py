@@ -2,18 +2,29 @@
 
 A job keeps its address when the policy changes. Slices close the job networks to other jobs, and nothing else: so where
 another policy has other job networks, or hosts among them, the addresses that live jobs have elsewhere are job networks
-as well, for as long as that policy is in force or until the controller starts without these jobs.
+as well, for as long as that policy is in force or until the controller starts without these jobs. Where it has no job
+networks, edges ask about local addresses alone whose they are: so these are local then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_common.errors import RuleLimitError
 from lark_common.runs import Network
-from lark_controller.flows.prefixes import FULL, PrefixSet, bounds, packed, within
+from lark_controller.flows.prefixes import (
+    FULL,
+    PrefixSet,
+    bounds,
+    minimal_cover,
+    pack,
+    packed,
+    prefix_of,
+    within,
+)
 from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy
 
@@ -21,14 +32,64 @@ from lark_controller.policies.model import Policy
 MOST_PREFIXES: Final = 1024
 
 
-def with_live_addresses(policy: Policy, jobs: Iterable[Job], known: Policy | None = None) -> Policy:
-    """A policy with the addresses of these jobs among its job networks, and among no hosts; itself where they are.
+class LiveAddresses(NamedTuple):
+    """The addresses of live jobs that a policy leaves out of the networks that its slices close, and those that are its
+    hosts'; what is left of its hosts without them, None where these are more parts than switches are to have."""
 
-    ``known``: the policy in force, which has them so. Where the other one closes as much, no job is looked at.
+    policy: Policy
+    outside: PrefixSet
+    hosted: Collection[int]
+    hosts: tuple[Network, ...] | None
+
+    @property
+    def _too_many(self) -> bool:
+        return self.hosts is None or len(self.outside) > MOST_PREFIXES
+
+    def check(self) -> None:
+        """Raises RuleLimitError where these are more prefixes than switches are to have."""
+        if self._too_many:
+            raise RuleLimitError(f"{self._told()}: have their networks in the policy until fewer of these jobs live")
+
+    def remark(self) -> str:
+        """The consequence for other addresses where :meth:`check` fails, as a sentence; ``""`` where it does not."""
+        if not self._too_many:
+            return ""
+        also = " and in the same hosts" if self.hosts is None else ""
+        return (
+            f"{self._told()}, so others between them{also} are closed, too, until another policy, or a start when fewer"
+            " of these jobs live"
+        )
+
+    def enforced(self) -> Policy:
+        """The policy with these addresses among the networks that its slices close, and among no hosts. Where they are
+        too many, others are closed, too: nothing is open that is not to be."""
+        if not self.outside and not self.hosted:
+            return self.policy
+        more = self.outside.at_most(MOST_PREFIXES)
+        if not self.policy.job_networks:
+            return replace(self.policy, local_networks=(*self.policy.local_networks, *more))
+        hosts = _untouched(self.policy.hosts, self.hosted) if self.hosts is None else self.hosts
+        return replace(self.policy, job_networks=(*self.policy.job_networks, *more), hosts=hosts)
+
+    def _told(self) -> str:
+        key = "networks.jobs" if self.policy.job_networks else "networks.local"
+        said = f"{len(self.outside)} prefixes that {key} leaves out" if len(self.outside) > MOST_PREFIXES else ""
+        among = "more parts of networks.hosts" if self.hosts is None else ""
+        return (
+            f"the addresses of live jobs are {' and '.join(filter(None, (said, among)))}; at most {MOST_PREFIXES} stay"
+            " closed to other slices by themselves"
+        )
+
+
+def live_addresses(policy: Policy, jobs: Iterable[Job], known: Policy | None = None) -> LiveAddresses:
+    """The addresses of these jobs that a policy leaves out, as the fewest prefixes.
+
+    ``known``: the policy in force, which has them. Where the other one closes as much, no job is looked at.
     """
-    if not policy.slices or not policy.job_networks or (known is not None and _closes(policy, known)):
-        return policy
-    networks, hosts = bounds(policy.job_networks), bounds(policy.hosts)
+    none = LiveAddresses(policy, PrefixSet(), (), policy.hosts)
+    if not policy.slices or (known is not None and _closes(policy, known)):
+        return none
+    networks, hosts = bounds(closed_networks(policy)), bounds(policy.hosts)
     outside, hosted = set[int](), set[int]()
     # Of addresses with the same bits in the longest mask all are alike, and there may be hundreds of thousands.
     masks = {of: max((mask for at, _, mask in (*networks, *hosts) if at == of), default=0) for of in FULL}
@@ -44,51 +105,66 @@ def with_live_addresses(policy: Policy, jobs: Iterable[Job], known: Policy | Non
                 found = alike[key] = hosted if out is None and within(address, hosts) else out
             if found is not None:
                 found.add(packed((version, value)))
-    if not outside and not hosted:
-        return policy
-    kept = list(policy.hosts)
-    for taken in PrefixSet.of(hosted).networks():
-        kept = [part for host in kept for part in _without(host, taken)]
-    return replace(policy, job_networks=(*policy.job_networks, *PrefixSet.of(outside).networks()), hosts=tuple(kept))
+    return none._replace(outside=PrefixSet.of(outside), hosted=hosted, hosts=_parts(policy.hosts, hosted))
+
+
+def with_live_addresses(policy: Policy, jobs: Iterable[Job], known: Policy | None = None) -> Policy:
+    """A policy with the addresses of these jobs among the networks that its slices close, and among no hosts; itself
+    where they are. ``known`` as in :func:`live_addresses`."""
+    return live_addresses(policy, jobs, known).enforced()
+
+
+def closed_networks(policy: Policy) -> tuple[Network, ...]:
+    """The networks in which slices keep jobs apart: those of jobs, and where the policy has none the local ones."""
+    return policy.job_networks or policy.local_networks
 
 
 def left_out(policy: Policy, job: Job) -> str:
     """The reason why a job's addresses cannot be kept apart by its slice; ``""`` where they can."""
-    if not policy.slices or not policy.job_networks or not job.has_pool_address:
+    if not policy.slices or not job.has_pool_address:
         return ""
-    networks, hosts = bounds(policy.job_networks), bounds(policy.hosts)
+    networks, hosts = bounds(closed_networks(policy)), bounds(policy.hosts)
     out = (each for each in job.addresses if not within(each, networks) or within(each, hosts))
-    address = next(out, None)
-    return "" if address is None else f"{address} is in no job network of the policy that comes, or is a host's there"
-
-
-def check_prefixes(policy: Policy, changed: Policy) -> None:
-    """Raises RuleLimitError where a policy's job networks, ``changed`` by :func:`with_live_addresses`, are too many."""
-    more = len(changed.job_networks) - len(policy.job_networks)
-    if more > MOST_PREFIXES:
-        raise RuleLimitError(
-            f"networks.jobs leaves out addresses of live jobs, which are {more} prefixes and stay closed to other"
-            f" slices; at most {MOST_PREFIXES} are: keep their networks until fewer of these jobs live"
-        )
+    if (address := next(out, None)) is None:
+        return ""
+    if not policy.job_networks:
+        return f"{address} is not in networks.local of the policy that comes, which has slices and no networks.jobs"
+    return f"{address} is in no job network of the policy that comes, or is a host's there"
 
 
 def _closes(policy: Policy, known: Policy) -> bool:
     """True where a policy with slices closes to them whatever another one does."""
-    if not known.slices or not known.job_networks or set(policy.hosts) != set(known.hosts):
+    if not known.slices or (policy.hosts and set(policy.hosts) != set(known.hosts)):
         return False
+    networks = closed_networks(policy)
     return all(
         any(
             each.version == net.version and net.prefixlen <= each.prefixlen and each.network_address in net
-            for net in policy.job_networks
+            for net in networks
         )
-        for each in known.job_networks
+        for each in closed_networks(known)
     )
 
 
-def _without(host: Network, taken: Network) -> Iterator[Network]:
-    """The parts of a network that are not in another one."""
-    if not host.overlaps(taken):
-        yield host
-    elif host.prefixlen < taken.prefixlen:
-        for half in host.subnets():
-            yield from _without(half, taken)
+def _parts(hosts: tuple[Network, ...], hosted: Collection[int]) -> tuple[Network, ...] | None:
+    """The hosts without these addresses of theirs, each packed; None where these are too many parts."""
+    if not hosted:
+        return hosts
+    left = PrefixSet.of([pack(prefix_of(network)) for network in minimal_cover(hosts)])
+    for taken in PrefixSet.of(hosted):
+        left.remove(taken)
+        if len(left) - len(hosts) > MOST_PREFIXES:
+            return None
+    return left.networks()
+
+
+def _untouched(hosts: tuple[Network, ...], hosted: Collection[int]) -> tuple[Network, ...]:
+    """The entries of hosts that hold none of these addresses."""
+    found = {of: sorted(key >> 9 for key in hosted if key & 1 == (of == 6)) for of in FULL}
+
+    def holds(host: Network) -> bool:
+        values, first = found[host.version], int(host.network_address)
+        at = bisect_left(values, first)
+        return at < len(values) and values[at] < first + host.num_addresses
+
+    return tuple(host for host in hosts if not holds(host))

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses, ip_network
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from lark_common.runs import Address, Network
@@ -69,6 +70,11 @@ def minimal_cover(members: Iterable[Address | Network]) -> tuple[Network, ...]:
     return (*collapse_addresses(four), *collapse_addresses(six))
 
 
+def prefix_of(network: Network) -> Prefix:
+    """A network as a prefix of integers."""
+    return Prefix(network.version, int(network.network_address), network.prefixlen)
+
+
 class PrefixSet:
     """A set of addresses as its minimal cover. Adding and removing cost O(prefix length).
 
@@ -108,6 +114,31 @@ class PrefixSet:
         keys = sorted(self._members)
         four = (IPv4Network((key >> 9, key >> 1 & 0xFF)) for key in keys if not key & 1)
         return (*four, *(IPv6Network((key >> 9, key >> 1 & 0xFF)) for key in keys if key & 1))
+
+    def at_most(self, most: int) -> tuple[Network, ...]:
+        """Networks that hold the members: these themselves, or where they are more than ``most`` (2 or more), as many.
+        Those that lie in the smallest network together become one first, for as little else as possible to be in
+        them."""
+        if len(self._members) <= most:
+            return self.networks()
+        members = [sorted(key for key in self._members if key & 1 == six) for six in (0, 1)]
+        # The bits of the address that neighbours do not share.
+        apart = [[(one ^ other).bit_length() - 9 for one, other in pairwise(keys)] for keys in members]
+        narrow = sorted((bits, six, place) for six in (0, 1) for place, bits in enumerate(apart[six], 1))
+        joined = {(six, place) for _, six, place in narrow[: len(self._members) - most]}
+        made: list[Network] = []
+        for six, keys in enumerate(members):
+            full, network = (FULL[6], IPv6Network) if six else (FULL[4], IPv4Network)
+            ends: list[tuple[int, int]] = []
+            for place, key in enumerate(keys):
+                if (six, place) in joined:
+                    # Of all pairs of neighbours in a network one alone shares just its bits: no third one is in it.
+                    bits = max(ends[-1][1], apart[six][place - 1])
+                    ends[-1] = key >> 9, bits
+                else:
+                    ends.append((key >> 9, full - (key >> 1 & 0xFF)))
+            made += [network((value >> bits << bits, full - bits)) for value, bits in ends]
+        return tuple(made)
 
     def __len__(self) -> int:
         return len(self._members)

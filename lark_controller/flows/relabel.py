@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from lark_common.runs import Network
 from lark_controller.flows.labelled_prefixes import LabelledPrefixes
 from lark_controller.flows.placement import Placed
-from lark_controller.flows.prefixes import Prefix, packed
+from lark_controller.flows.prefixes import Prefix, packed, prefix_of
 from lark_controller.policies.model import NO_SLICE, SliceKey
 
 # Jobs that are looked at before other work may go ahead.
@@ -128,8 +127,3 @@ def _entries(placed: Placed) -> list[tuple[tuple[int, int], Prefix | None]]:
     if not placed.job.has_pool_address:
         return []
     return [((a.version, int(a)), None if b is None else prefix_of(b)) for a, b in placed.job.blocks]
-
-
-def prefix_of(network: Network) -> Prefix:
-    """A network as a prefix of integers."""
-    return Prefix(network.version, int(network.network_address), network.prefixlen)

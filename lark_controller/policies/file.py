@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar, assert_never, get_args
 
 from lark_common.errors import Mistake, PolicyError
 from lark_common.runs import Network
@@ -63,15 +63,17 @@ EDGE_KEYS: Final = ("uplinks", "speed", "inbound")
 NETWORK_KEYS: Final = ("jobs", "hosts", "local", "block_prefix")
 # Each network of hosts is kept out of what is given to jobs address by address.
 MOST_HOSTS: Final = 4096
-KINDS: Final = (
-    RuleKind.BLOCK.value,
-    RuleKind.SLICE.value,
-    RuleKind.WAN.value,
-    RuleKind.CONNECTIVITY.value,
-    RuleKind.BANDWIDTH.value,
-    RuleKind.TRANSFERS.value,
-    RuleKind.SCITAGS.value,
-)
+# Groups have a section of their own.
+PolicyKind: TypeAlias = Literal[
+    RuleKind.BLOCK,
+    RuleKind.SLICE,
+    RuleKind.WAN,
+    RuleKind.CONNECTIVITY,
+    RuleKind.BANDWIDTH,
+    RuleKind.TRANSFERS,
+    RuleKind.SCITAGS,
+]
+KINDS: Final[tuple[PolicyKind, ...]] = get_args(PolicyKind)
 BLOCK_PREFIXES: Final = (26, 122)
 # Shorter than this, a block would be a larger network than any pool's.
 SHORTEST_BLOCKS: Final = (8, 16)
@@ -192,29 +194,36 @@ def _rules(entry: FileEntry, ports: frozenset[str], groups: frozenset[str]) -> R
         # An unknown kind has been noted by now.
         if len(members) > 1 or (item.is_mapping and not item.node.value):
             item.mistake(f"a rule with {len(members)} kinds", f"one of {', '.join(KINDS)}")
-        for kind, member in members.items():
-            counts[kind] += 1
-            position = counts[kind]
-            if kind == RuleKind.BLOCK:
-                _keep(rules.blocks, block.parse(member, position))
-            elif kind == RuleKind.SLICE:
-                _keep(rules.slices, slices.parse(member, position))
-            elif kind == RuleKind.WAN:
-                _keep(rules.wans, wan.parse(member, position, ports))
-            elif kind == RuleKind.CONNECTIVITY:
-                _keep(rules.connectivities, connectivity.parse(member, position))
-            elif kind == RuleKind.BANDWIDTH:
-                _keep(rules.bandwidths, bandwidth.parse(member, position))
-            elif kind == RuleKind.TRANSFERS:
-                rule = transfers.parse(member, position, groups, ports)
-                _keep(rules.transfers, rule)
-                rules.steered += [(rule, member)] if rule is not None and rule.port is not None else []
-            elif kind == RuleKind.SCITAGS:
-                _keep(rules.scitags, scitags.parse(member, position))
-            else:
-                # A kind was added to RuleKind, and no parser: no policy file can cause this.
-                raise NotImplementedError(f"no parser for rules of the kind {kind}")
+        for kind in KINDS:
+            if (member := members.get(kind)) is not None:
+                counts[kind] += 1
+                _parse(rules, kind, member, counts[kind], ports, groups)
     return rules
+
+
+def _parse(
+    rules: Rules, kind: PolicyKind, member: FileEntry, position: int, ports: frozenset[str], groups: frozenset[str]
+) -> None:
+    """Take in one rule; mistakes are noted."""
+    match kind:
+        case RuleKind.BLOCK:
+            _keep(rules.blocks, block.parse(member, position))
+        case RuleKind.SLICE:
+            _keep(rules.slices, slices.parse(member, position))
+        case RuleKind.WAN:
+            _keep(rules.wans, wan.parse(member, position, ports))
+        case RuleKind.CONNECTIVITY:
+            _keep(rules.connectivities, connectivity.parse(member, position))
+        case RuleKind.BANDWIDTH:
+            _keep(rules.bandwidths, bandwidth.parse(member, position))
+        case RuleKind.TRANSFERS:
+            rule = transfers.parse(member, position, groups, ports)
+            _keep(rules.transfers, rule)
+            rules.steered += [(rule, member)] if rule is not None and rule.port is not None else []
+        case RuleKind.SCITAGS:
+            _keep(rules.scitags, scitags.parse(member, position))
+        case _:
+            assert_never(kind)
 
 
 def _keep(rules: list[Rule], rule: Rule | None) -> None:

@@ -63,12 +63,21 @@ def _address_warnings(policy: Policy) -> Iterator[str]:
 
 
 def _worker_rule_warnings(policy: Policy) -> Iterator[str]:
-    """The rules that no worker can enforce for jobs without a port on a switch, where they are for every such job."""
+    """The rules that no worker can enforce for jobs without a port on a switch, where they are for every such job, and
+    slices that have no networks to hold in."""
     if policy.slices and not policy.job_networks:
         yield (
             "networks.jobs names no network, so no worker can ask whose an address is: every job of NetworkType bridge"
             " or nat that a slice rule takes is refused, and one of nat that none takes reaches jobs of slices"
         )
+        lacking = [v for v in (4, 6) if not any(each.version == v for each in policy.local_networks)]
+        if lacking:
+            named = " or ".join(f"IPv{version}" for version in lacking)
+            yield (
+                f"networks.local names no {named} network, and slices need one where networks.jobs names none, since"
+                f" switches ask about local addresses alone whose they are: every job with an address of {named} is"
+                " refused (AddressType static or dhcp)"
+            )
     last = next((rule for rule in policy.wans if always(rule.when)), None)
     if last is not None and last.action is WanAction.STEER:
         yield (

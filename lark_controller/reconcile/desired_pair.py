@@ -10,7 +10,7 @@ from typing import Final
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.external_jobs import no_room
-from lark_controller.flows.live_addresses import check_prefixes, left_out, with_live_addresses
+from lark_controller.flows.live_addresses import left_out, live_addresses
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import places_alike
@@ -147,11 +147,10 @@ class DesiredPair:
         RuleLimitError or UnsupportedError where the policy cannot be enforced; nothing has changed then.
         """
         decider = Decider(policy)
-        given = policy
         # Before other work may go ahead: a job that comes in between would be left out.
-        jobs = (placed.job for placed in self.desired.placed.values())
-        policy = with_live_addresses(given, jobs, self.desired.policy)
-        check_prefixes(given, policy)
+        live = live_addresses(policy, (placed.job for placed in self.desired.placed.values()), self.desired.policy)
+        live.check()
+        policy = live.enforced()
         follows = places_alike(self.desired.policy, policy)
         desired = Desired.following(policy, self.desired) if follows else Desired(policy, self.desired)
         self._coming = (desired, decider)

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from lark_common.log import failure
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.live_addresses import with_live_addresses
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import Transition
@@ -99,8 +98,7 @@ class PolicyChange:
 
     def without_jobs(self, policy: Policy) -> Desired:
         """The desired state of a policy with what stands now, queues and refusals, and without jobs and switches."""
-        now = self._loop.desired
-        return Desired(with_live_addresses(policy, (placed.job for placed in now.placed.values()), now.policy), now)
+        return Desired(policy, self._loop.desired)
 
     def queue_makers(self, policy: Policy) -> list[QueueMaker]:
         """The connected switches, each with what keeps it from making queues under another policy."""

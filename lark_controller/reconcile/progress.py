@@ -278,9 +278,11 @@ def state_of(
 
 
 def why_nothing_passes(decision: Decision) -> str:
-    """The sentence on a job of which the policy's rules let nothing pass; "" where they let something pass."""
+    """The sentence on a job of which nothing passes, with the policy's rule for it; "" where something does."""
     if not decision.isolated:
         return ""
+    if decision.quarantine:
+        return "nothing of the job passes: it is in quarantine"
     kind, why = RuleKind.CONNECTIVITY, "its connections are closed in both directions"
     if decision.blocked:
         kind, why = RuleKind.BLOCK, "it is blocked"

@@ -25,6 +25,7 @@ from lark_common.errors import (
     AdError,
     AdmissionError,
     AmbiguousError,
+    ApartError,
     BusyError,
     CapacityError,
     ChangedError,
@@ -107,6 +108,8 @@ def of_error(error: LarkError) -> Problem:
             return Problem(409, str(error), "capacity", links=shortages(error.shortages), refused=_refused(error))
         case ExternalAddressError():
             return Problem(409, str(error), "external-address", refused=_refused(error))
+        case ApartError():
+            return Problem(409, str(error), "apart", refused=_refused(error))
         case PathError():
             return Problem(422, str(error), "topology", refused=_refused(error))
         case AmbiguousError():
@@ -239,6 +242,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "ad": "An ad cannot be accepted",
     "address": "The address cannot be used",
     "capacity": "The network has no room",
+    "apart": "The policy lets nothing pass between the two jobs",
     "external-address": "The job cannot have an external address",
     "topology": "The declared topology has no such path",
     "policy": "The policy has mistakes",

@@ -81,10 +81,18 @@ def check_room(here: int, job: Job) -> None:
 
 
 def check_networks(policy: Policy, job: Job) -> None:
-    """Raises AdError for an address outside the job networks, or one of a host."""
-    if not policy.job_networks or not job.has_pool_address:
+    """Raises AdError for an address outside the job networks, or one of a host; and where slices have local networks
+    alone to hold in, for one that is not local."""
+    if not job.has_pool_address:
         return
-    for address in job.addresses:
+    for address in job.addresses if policy.slices and not policy.job_networks else ():
+        if not any(address in network for network in policy.local_networks):
+            raise AdError(
+                f"LarkInnerAddressIPv{address.version}",
+                f"{address} is not in networks.local of the policy, which has slices and no networks.jobs: switches ask"
+                " about local addresses alone whose they are",
+            )
+    for address in job.addresses if policy.job_networks else ():
         if not any(address in network for network in policy.job_networks):
             raise AdError(
                 f"LarkInnerAddressIPv{address.version}",

@@ -33,7 +33,7 @@ from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision, Policy
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.confirmations import FlowsAt, QueuesAt, Waiter
-from lark_controller.reconcile.progress import as_now
+from lark_controller.reconcile.progress import as_now, why_nothing_passes
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.reconcile.switch import dpid_text
 from lark_controller.services.account_writer import AccountWriter
@@ -319,6 +319,11 @@ class Jobs:
         """The numbers of those of these jobs of which nothing passes."""
         isolated = self._reconciler.desired.isolated
         return [job.number for job in jobs if job.number in isolated]
+
+    def why_nothing_passes(self, job: Job) -> str:
+        """The sentence on a live job of which nothing passes; "" where something does."""
+        placed = self._reconciler.desired.placed.get(job.number)
+        return "" if placed is None else why_nothing_passes(placed.decision)
 
     def read_counters(self, job_id: str, timeout: float) -> None:
         """Read a live job's counters at its switch now; nothing where it is at no switch that answers within

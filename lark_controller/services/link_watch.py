@@ -39,14 +39,14 @@ class LinkWatch:
     """Readings of links and paths, and those who wait for others; thread-safe.
 
     ``links`` reads the links; ``flows`` the reserved flows that live jobs send, by the job's host. Both may raise
-    StoreError, and so does every reading here. ``unenforced`` is the reason why a job's flows are not enforced.
+    StoreError, and so does every reading here. ``unenforced`` is the reason why a flow is not enforced.
     """
 
     def __init__(
         self,
         links: Callable[[], tuple[LinkStatus, ...]],
         flows: Callable[[], Mapping[str, Iterable[Reservation]]],
-        unenforced: Callable[[str], str],
+        unenforced: Callable[[Reservation], str],
         settle: float = SETTLE,
     ) -> None:
         self._links, self._flows, self._unenforced, self._settle = links, flows, unenforced, settle
@@ -128,7 +128,7 @@ class LinkWatch:
                 each.destination,
                 each.kbps / KILO,
                 min((max(left[key], 0.0) for key in each.holds if key in left), default=None),
-                self._unenforced(each.job or ""),
+                self._unenforced(each),
             )
             for each in sorted(flows, key=lambda each: each.number)
         )

@@ -30,7 +30,25 @@ class Differences:
         self._groups = tuple({group.name: group for group in policy.groups} for policy in (old, new))
 
     def of(self, job: Job, old: Decision, new: Decision) -> Iterator[str]:
-        """The sentences for a job with these two decisions; none where it is treated alike."""
+        """The sentences for a job with these two decisions; none where it is treated alike. Of a job without a network
+        they are about what HTCondor moves for it, and its accounts: nothing else reaches it."""
+        if job.network_type is not NetworkType.NONE:
+            yield from self._passing(old, new)
+        if _rates(job, old) != _rates(job, new):
+            yield f"bandwidth {_enforced(old)} becomes {_enforced(new)}"
+        if old.transfers != new.transfers:
+            was_moved, is_moved = (
+                "under no rule" if each is None else each.words for each in (old.transfers, new.transfers)
+            )
+            yield f"transfers {was_moved} become {is_moved}"
+        yield from self._group(job, old, new)
+        if old.scitag != new.scitag:
+            yield f"SciTag {_marked(old)} becomes {_marked(new)}"
+        if old.accounted != new.accounted:
+            yield "its use is counted" if new.accounted else "its use is no longer counted"
+
+    def _passing(self, old: Decision, new: Decision) -> Iterator[str]:
+        """The rules by which a job's packets pass."""
         if old.blocked != new.blocked:
             yield "is blocked" if new.blocked else "is no longer blocked"
         if (old.slice and old.slice.value) != (new.slice and new.slice.value):
@@ -39,18 +57,6 @@ class Differences:
         for direction, was, will in (("inbound", old.inbound, new.inbound), ("outbound", old.outbound, new.outbound)):
             if was != will:
                 yield f"{direction} connections become {'open' if will else 'closed'}"
-        if _rates(job, old) != _rates(job, new):
-            yield f"bandwidth {_enforced(old)} becomes {_enforced(new)}"
-        if old.transfers != new.transfers:
-            was_moved, is_moved = (
-                "under no rule" if each is None else each.words for each in (old.transfers, new.transfers)
-            )
-            yield f"transfers {was_moved} become {is_moved}"
-        yield from self._group(old, new)
-        if old.scitag != new.scitag:
-            yield f"SciTag {_marked(old)} becomes {_marked(new)}"
-        if old.accounted != new.accounted:
-            yield "its use is counted" if new.accounted else "its use is no longer counted"
 
     def _wan(self, old: Decision, new: Decision) -> Iterator[str]:
         """Rules are compared by what they do: one may come before them, and the same one may do something else."""
@@ -63,9 +69,11 @@ class Differences:
         rule = self._rules.get(new.wan)
         yield "no WAN rule applies any more" if rule is None else f"WAN rule in line {rule.line} applies: {rule.does}"
 
-    def _group(self, old: Decision, new: Decision) -> Iterator[str]:
+    def _group(self, job: Job, old: Decision, new: Decision) -> Iterator[str]:
         if old.group != new.group:
             yield f"group {old.group or 'none'} becomes {new.group or 'none'}"
+            return
+        if job.network_type is NetworkType.NONE and (new.transfers is None or new.transfers.group != new.group):
             return
         before, after = (groups.get(old.group) for groups in self._groups)
         if before is not None and after is not None:

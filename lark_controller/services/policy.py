@@ -140,19 +140,21 @@ class PolicyInForce:
             with self._lock:
                 old = self.policy
                 change = self._reconciler.policy_change
-                jobs, switches, makers, before, after = self._loop.call(
+                jobs, switches, makers, known = self._loop.call(
                     lambda: (
                         self._reconciler.jobs(),
                         change.placed_switches(new),
                         change.queue_makers(new),
-                        change.without_jobs(old),
-                        change.without_jobs(new),
+                        self._reconciler.desired.policy,
                     )
                 )
+                live = [planning.left_out_of(each, jobs, known, pace) for each in (old, new)]
+                policies = [each.enforced() for each in live]
+                before, after = self._loop.call(lambda: tuple(map(change.without_jobs, policies)))
             names = needed_attributes(new)
             if not self._covers(names):
                 jobs = with_facts(self._store, self._wider(names), jobs, pace.keep)
-            made = planning.plan(before, after, jobs, switches, pace, new)
+            made = planning.plan(before, after, jobs, switches, pace, live[1])
             capacities = self._store.reservations.worker_capacities()
             hosts = {*capacities, *(job.host for job in jobs)}
             warnings = (
@@ -228,7 +230,10 @@ class PolicyInForce:
                 way = ways.of(each.decision.wan, each.network) if ways else None
                 return "" if way is None else str(way)
 
-            enforced = with_live_addresses(decider.policy, jobs, desired.policy)
+            enforced = desired.policy
+            if enforced.digest != decider.policy.digest:
+                # Another one is coming into force.
+                enforced = with_live_addresses(decider.policy, jobs, enforced)
             found = reach(decided(decider, enforced, jobs, pace), decider.policy, MAX_PARTIES, why_down)
             self._reach = found, decider, time.monotonic()
             return found

@@ -17,7 +17,7 @@ from lark_controller.api.policy import Effect, JobChange, Plan, SwitchPlan
 from lark_controller.flows import core
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
-from lark_controller.flows.live_addresses import check_prefixes, left_out
+from lark_controller.flows.live_addresses import LiveAddresses, left_out, live_addresses
 from lark_controller.flows.model import Changes, Program
 from lark_controller.flows.placement import Switch, cut_off
 from lark_controller.flows.text import flow_text
@@ -82,11 +82,11 @@ def plan(
     jobs: Sequence[Job],
     switches: Iterable[BothPlaces],
     pace: Pace | None = None,
-    given: Policy | None = None,
+    live: LiveAddresses | None = None,
 ) -> Plan:
     """The plan for live jobs and connected switches. ``before`` and ``after`` are the desired states of the old and the
-    new policy with what stands now, still without jobs and switches, which they get here. ``given`` is the new policy
-    as it is written, where ``after`` has live jobs' addresses among its job networks.
+    new policy with what stands now, still without jobs and switches, which they get here. ``live`` are the addresses of
+    live jobs that the new policy leaves out, and that of ``after`` has.
 
     Raises BusyError where it takes longer than its ``pace``.
     """
@@ -116,7 +116,7 @@ def plan(
     ]
     plans = []
     then = [each.then for each in places]
-    given = new if given is None else given
+    given = new if live is None else live.policy
     warnings = [*_turned_away(given, jobs, pace), *_left_out(given, new, jobs, pace)]
     warnings += [*_untracked(new, then), *_cut_off(new, then)]
     refusals = [
@@ -126,7 +126,8 @@ def plan(
         if (why := unsupported(new, placed.job, placed.decision))
     ][:MAX_JOBS]
     try:
-        check_prefixes(given, new)
+        if live is not None:
+            live.check()
     except RuleLimitError as error:
         refusals.append(str(error))
     for switch in then:
@@ -174,18 +175,27 @@ def _turned_away(policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[st
         yield f"{count} of {len(jobs)} live jobs would be refused if they started now, such as {such}"
 
 
+def left_out_of(policy: Policy, jobs: Iterable[Job], known: Policy, pace: Pace) -> LiveAddresses:
+    """As :func:`~lark_controller.flows.live_addresses.live_addresses`. Raises BusyError where it takes too long."""
+
+    def paced() -> Iterator[Job]:
+        for job in jobs:
+            pace.step()
+            yield job
+
+    return live_addresses(policy, paced(), known)
+
+
 def _left_out(given: Policy, policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[str]:
-    """Warns where live jobs keep addresses that the job networks leave out; ``policy`` has them."""
+    """Warns where live jobs keep addresses outside of the networks that slices close; ``policy`` has them."""
     if policy is given:
         return
     count = 0
     for job in jobs:
         pace.step()
         count += bool(left_out(given, job))
-    yield (
-        f"{count} of {len(jobs)} live jobs keep addresses that networks.jobs leaves out or networks.hosts has: their"
-        " slices hold for these until the jobs end"
-    )
+    what = "networks.jobs leaves out or networks.hosts has" if given.job_networks else "are not in networks.local"
+    yield f"{count} of {len(jobs)} live jobs keep addresses that {what}: their slices hold for these until the jobs end"
 
 
 def _untracked(policy: Policy, switches: Iterable[Switch]) -> Iterator[str]:

@@ -33,6 +33,7 @@ from lark_controller.qos.booking import (
 from lark_controller.qos.recount import Recount
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind, ReservationPage
 from lark_controller.qos.topology import KILO, Channel, Demand, Topology, channels, requested_rate
+from lark_controller.services.apart_flows import ApartFlows
 from lark_controller.services.feed import Feed
 from lark_controller.services.link_watch import LinkWatch
 from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBookings
@@ -73,7 +74,8 @@ class Reservations:
         # Those of them that the store does not have yet: they are written with the next post of that worker.
         self.new_links: dict[str, float] = {}
         self._hosts: set[str] = set()
-        self._watch = LinkWatch(self._links, self._flows_by_host, feed.directory.unenforced)
+        self.apart = ApartFlows(feed)
+        self._watch = LinkWatch(self._links, self._flows_by_host, self.apart.why_unenforced)
         self._own_changes = OwnChanges(store)
         self._past = PastReservations(store, self._lock, self._own_changes, holds)
         self._unanswered = UnansweredReservations(store, self._lock, self._take, self._over)
@@ -107,6 +109,7 @@ class Reservations:
         flows = self._store.reservations.flows(self._feed.clock.earliest())
         self._coming = None
         self._policy, self._topology, self._capacities = policy, topology, capacities
+        self.apart.use(policy)
         before, self._flows, self._of_job = self._flows, {}, {}
         for reservation in flows:
             self._keep(reservation)
@@ -194,7 +197,7 @@ class Reservations:
     def reserve(self, wish: Wish, actor: str, of_job: bool) -> Reservation:
         """Reserve a flow; ``of_job`` accepts only flows that a live job sends.
 
-        Raises CapacityError, PathError, NotFoundError, StoreError.
+        Raises CapacityError, PathError, ApartError, NotFoundError, StoreError.
         """
         # One that is asked for again may be there.
         now = self._feed.clock.earliest()
@@ -212,6 +215,7 @@ class Reservations:
                 raise PathError(f"job {destination.job.called} has no address of its own")
             if wish.duration is None and source.job is None and destination.job is None:
                 raise PathError("a reservation between hosts needs a duration: no job ends it")
+            self.apart.check(source.job, destination.job)
             self._check_new(source, destination, now)
             until = None if wish.duration is None else self._feed.clock.latest() + wish.duration
             booking = flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady)
@@ -442,6 +446,7 @@ class Reservations:
 
     def _keep(self, reservation: Reservation) -> None:
         self._flows[reservation.id] = reservation
+        self.apart.note(reservation)
         self._watch.bump()
         for job_id in (reservation.job, reservation.peer):
             if job_id is not None:
@@ -461,6 +466,7 @@ class Reservations:
 
     def _drop(self, reservation_id: str) -> None:
         gone = self._flows.pop(reservation_id, None)
+        self.apart.forget(reservation_id)
         for job_id in (gone.job, gone.peer) if gone is not None else ():
             if job_id is not None and (ids := self._of_job.get(job_id)) is not None:
                 ids.discard(reservation_id)

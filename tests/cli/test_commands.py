@@ -17,6 +17,7 @@ from lark_common.client import ProblemError
 from lark_controller.accounting.pairs import PairUse
 from lark_controller.accounting.readings import TransferCounts
 from lark_controller.accounting.usage import JobUsage, Peak, Usage
+from lark_controller.api.drops import DropsByDown
 from lark_controller.api.jobs import TransferState
 from lark_controller.api.usage import TransferReport
 from lark_controller.cli import main as cli
@@ -280,6 +281,25 @@ def test_a_job_shows_the_rule_of_its_transfers_and_why_it_is_not_in_place(
             "group": "bulk", "rate": 50.0, "group_rate": None, "access_point_rate": None, "port": None,
             "block": False, "words": "at most 50 Mb/s, group bulk",
         }  # fmt: skip
+
+
+def test_a_wan_port_that_is_down_is_named_for_a_job_and_in_json(
+    served: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = served.register()
+    assert cli.main(["jobs", job["id"]]) == cli.OK
+    assert "is down" not in capsys.readouterr().out
+    served.controls.drops.down = (DropsByDown("wan-fast", ("core1",), 1),)
+    why = "WAN port wan-fast of core1 is down, and nothing takes its place: what it sends to the WAN is dropped"
+    for name in (job["id"], "10.64.0.1"):
+        assert cli.main(["jobs", name]) == cli.OK
+        assert f"{why}, and not counted as dropped" in re.sub(" +", " ", capsys.readouterr().out)
+    assert cli.main(["drops", "--json"]) == cli.OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["drops"], told["down"]) == ([], [{"port": "wan-fast", "switches": ["core1"], "jobs": 1}])
+    served.controls.jobs.end(job["id"], "hook")
+    assert cli.main(["jobs", job["id"]]) == cli.OK
+    assert "is down" not in capsys.readouterr().out
 
 
 def test_a_job_says_what_it_used(served: Api, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,15 +30,15 @@ def test_a_plan_of_meters_alone_says_that_no_flow_would_change(capsys: pytest.Ca
 
 
 def test_drops_of_switches_that_are_away_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
-    traffic_tables.drops([], Unknown())
+    traffic_tables.drops({"drops": []})
     assert capsys.readouterr().out == "Nothing is dropped now.\n"
-    traffic_tables.drops([], Unknown(away=2))
+    traffic_tables.drops({"drops": [], "away": 2})
     told = "Not known: what is dropped at 2 switches that cannot be asked (`lark switches`)"
     assert capsys.readouterr().out.splitlines() == ["Of what is known: nothing is dropped now.", told]
 
 
 def test_a_wan_port_that_is_down_is_named_though_its_drops_are_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    traffic_tables.drops([], Unknown(), [{"port": "wan-fast", "switches": ["core1"], "jobs": 2}])
+    traffic_tables.drops({"drops": [], "down": [{"port": "wan-fast", "switches": ["core1"], "jobs": 2}]})
     assert capsys.readouterr().out.splitlines() == [
         "Of what is known: nothing is dropped now.",
         "WAN port wan-fast of core1 is down, and nothing takes its place: what 2 jobs would send by it is dropped, "
@@ -89,12 +89,12 @@ def test_the_origin_of_a_flow_is_shown_before_what_may_be_long(capsys: pytest.Ca
 
 
 def test_what_is_not_counted_is_not_said_to_be_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    traffic_tables.drops([], Unknown(uncounted=3))
+    traffic_tables.drops({"drops": [], "uncounted": 3})
     assert capsys.readouterr().out.splitlines() == [
         "Of what is known: nothing is dropped now.",
         "Not counted under this policy: what is dropped of 3 jobs (`accounting`)",
     ]
-    traffic_tables.drops([], Unknown.of({"away": None, "cores_unread": 1}))
+    traffic_tables.drops({"drops": [], "away": None, "cores_unread": 1})
     assert capsys.readouterr().out.splitlines() == [
         "Of what is known: nothing is dropped now.",
         "Not known: what is dropped of groups at 1 core switch not looked at twice yet, or not answering",

@@ -10,9 +10,11 @@ import pytest
 
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_common.runs import NetworkType
-from lark_controller.flows import live_addresses
+from lark_controller.flows import live_addresses as module
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.live_addresses import check_prefixes, with_live_addresses
+from lark_controller.flows.live_addresses import closed_networks, left_out, live_addresses, with_live_addresses
+from lark_controller.flows.prefixes import bounds, within
+from lark_controller.flows.tables import Edge
 from lark_controller.flows.transition import Transition
 from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.job import Directory, Job
@@ -28,6 +30,12 @@ from tests.flows.test_pipeline import CORE, EDGE, GATEWAY, POLICY, UPLINK, VERSI
 ELSEWHERE = POLICY.replace("10.64.0.0/16", "10.65.0.0/16").replace("2001:db8:64::/48", "2001:db8:65::/48")
 # The same job networks, and among them hosts where jobs live.
 HOSTED = POLICY.replace("  local:", '  hosts: [10.64.0.0/29, "2001:db8:64::/125"]\n  local:')
+# No job networks: edges ask about local addresses whose they are, and these have no live job's.
+AMONG_HOSTS = POLICY.replace('  jobs: [10.64.0.0/16, "2001:db8:64::/48"]\n', "").replace(
+    'local: [10.0.0.0/8, "2001:db8::/32"]', 'local: [10.65.0.0/16, "2001:db8:65::/48"]'
+)
+NO_NETWORKS = AMONG_HOSTS.replace('networks:\n  local: [10.65.0.0/16, "2001:db8:65::/48"]\n', "")
+IPV4_ALONE = AMONG_HOSTS.replace('10.65.0.0/16, "2001:db8:65::/48"', "10.64.0.0/16")
 JOBS = (a_job(1, "alice"), a_job(2, "alice"), a_job(3, "bob"))
 
 
@@ -63,6 +71,34 @@ def test_slices_hold_at_edges_for_the_addresses_that_live_jobs_have(version: int
 
 
 @VERSIONS
+@pytest.mark.parametrize("text", [AMONG_HOSTS, NO_NETWORKS, IPV4_ALONE])
+def test_edges_ask_about_the_addresses_that_live_jobs_have_where_no_networks_are_the_jobs_own(
+    version: int, text: str
+) -> None:
+    site = a_site(text)
+    here, stranger = JOBS[0], JOBS[2]
+    there = a_job(4, "bob")
+
+    def asked(in_port: int, one: Job, other: Job) -> list[Edge]:
+        frame = frames.udp(mac(one), mac(other), at(one, version), at(other, version))
+        result = site.send(site.edge, in_port, frame)
+        assert result.ports == ()
+        return [Edge(told.table) for told in result.to_controller]
+
+    assert (site.udp(1, 2, version), site.udp(2, 1, version)) == ((12,), (11,))
+    for one, other in ((1, 3), (3, 1)):
+        assert asked(10 + one, site.jobs[one], site.jobs[other]) == [Edge.SLICE_FROM]
+    assert asked(UPLINK, stranger, here) == [Edge.SLICE_TO]
+    # A WAN rule that drops or steers is not for them.
+    way = frames.udp(mac(stranger), mac(here), at(stranger, version), at(here, version))
+    assert set(site.send(site.core, 1, way).ports) == {2, 3}
+    # A job that comes with another address than theirs is refused: nobody would ask about it.
+    if text is not IPV4_ALONE or version == 6:
+        assert left_out(load(text), there).endswith("of the policy that comes, which has slices and no networks.jobs")
+    assert left_out(with_live_addresses(load(text), [there]), there) == ""
+
+
+@VERSIONS
 def test_nobody_outside_has_a_live_jobs_address(version: int) -> None:
     job = JOBS[0]
     frame = frames.udp(GATEWAY, mac(JOBS[1]), at(job, version), at(JOBS[1], version))
@@ -70,7 +106,7 @@ def test_nobody_outside_has_a_live_jobs_address(version: int) -> None:
     assert site.send(site.core, 2, frame).ports == ()
 
 
-@pytest.mark.parametrize("text", [ELSEWHERE, HOSTED])
+@pytest.mark.parametrize("text", [ELSEWHERE, HOSTED, AMONG_HOSTS, NO_NETWORKS])
 def test_the_way_there_equals_the_full_recompute(text: str) -> None:
     before, after = Site(*JOBS), a_site(text)
     oracle = Desired(after.desired.policy)
@@ -103,7 +139,8 @@ def test_slices_hold_at_workers_and_from_the_start(text: str) -> None:
 
 
 def test_a_policy_whose_job_networks_have_all_live_jobs_stays_as_it_is() -> None:
-    for text in (POLICY, ELSEWHERE.replace("  - slice: {by: Owner}\n", ""), POLICY.replace("  jobs:", "  # jobs:")):
+    sliceless = ELSEWHERE.replace("  - slice: {by: Owner}\n", "")
+    for text in (POLICY, sliceless, POLICY.replace("  jobs:", "  # jobs:")):
         policy = load(text)
         assert with_live_addresses(policy, JOBS) is policy
     behind = [a_job(1, "alice", network_type=NetworkType.NAT)]
@@ -116,6 +153,9 @@ def test_the_fewest_networks_are_added_and_as_many_as_switches_can_take(monkeypa
     changed = with_live_addresses(policy, [a_job(number, "alice") for number in range(8)])
     added = ip_network("10.64.0.0/29"), ip_network("2001:db8:64::/125")
     assert changed.job_networks == (*policy.job_networks, *added)
+    among = load(AMONG_HOSTS)
+    local = with_live_addresses(among, [a_job(number, "alice") for number in range(8)])
+    assert (local.job_networks, local.local_networks) == ((), (*among.local_networks, *added))
     hosted = with_live_addresses(load(HOSTED), [a_job(number, "alice") for number in (0, 1, 2, 3)])
     assert hosted.job_networks == load(HOSTED).job_networks
     assert hosted.hosts == (ip_network("10.64.0.4/30"), ip_network("2001:db8:64::4/126"))
@@ -125,10 +165,60 @@ def test_the_fewest_networks_are_added_and_as_many_as_switches_can_take(monkeypa
     assert mixed.job_networks[2:] == (ip_network("10.64.0.10/31"), ip_network("10.64.0.12/30"))
     mixed = with_live_addresses(both, [a_job(number, "alice") for number in range(0x10)])
     assert (mixed.job_networks[2:], mixed.hosts) == ((ip_network("10.64.0.8/29"),), ())
-    check_prefixes(policy, changed)
-    monkeypatch.setattr(live_addresses, "MOST_PREFIXES", 1)
-    with pytest.raises(RuleLimitError, match="leaves out addresses of live jobs, which are 2 prefixes"):
-        check_prefixes(policy, changed)
+    monkeypatch.setattr(module, "MOST_PREFIXES", 1)
+    for given, key in ((policy, "jobs"), (among, "local")):
+        with pytest.raises(
+            RuleLimitError, match=rf"live jobs are 2 prefixes that networks\.{key} leaves out; at most 1"
+        ):
+            live_addresses(given, JOBS[:1]).check()
+
+
+def scattered(count: int) -> list[Job]:
+    """Jobs no two of which have addresses side by side."""
+    return [
+        a_job(1 + number % 8, "alice", ipv4=ip_address(f"10.64.{number // 100}.{number % 100 * 2}"),
+              ipv6=ip_address(f"2001:db8:64::{number * 2:x}"))
+        for number in range(count)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [ELSEWHERE, AMONG_HOSTS])
+def test_a_start_closes_more_where_the_addresses_of_live_jobs_are_too_many(text: str) -> None:
+    few, many = scattered(512), scattered(2000)
+    policy = load(text)
+    exact = live_addresses(policy, few)
+    exact.check()
+    assert exact.remark() == ""
+    assert len(closed_networks(exact.enforced())) == len(closed_networks(policy)) + 1024
+    found = live_addresses(policy, many)
+    with pytest.raises(RuleLimitError, match="live jobs are 4000 prefixes"):
+        found.check()
+    desired, decider = Desired(policy), Decider(policy)
+    desired.load((replace(job, number=number), decider.of(job)) for number, job in enumerate(many, 1))
+    assert desired.closed_beside == found.remark()
+    assert "so others between them are closed, too" in desired.closed_beside
+    networks = closed_networks(desired.policy)
+    assert len(networks) == len(closed_networks(policy)) + 1024
+    closed = bounds(networks)
+    assert all(within(address, closed) for job in many for address in job.addresses)
+    # What lies between them, and little else.
+    added = networks[len(closed_networks(policy)) :]
+    assert sum(each.num_addresses for each in added) <= 2 * 2 * len(many)
+
+
+def test_a_start_keeps_no_host_of_an_entry_where_its_live_addresses_are_too_many() -> None:
+    hosts = '  hosts: [10.64.0.0/20, 10.64.255.0/24, "2001:db8:64::/116"]\n  local:'
+    policy = load(POLICY.replace("  local:", hosts))
+    found = live_addresses(policy, scattered(1500))
+    with pytest.raises(RuleLimitError, match=r"live jobs are more parts of networks\.hosts; at most 1024"):
+        found.check()
+    assert "so others between them and in the same hosts are closed, too" in found.remark()
+    assert found.enforced() == replace(policy, hosts=(ip_network("10.64.255.0/24"),))
+    found = live_addresses(policy, scattered(500))
+    found.check()
+    parts = bounds(found.enforced().hosts)
+    assert not any(within(address, parts) for job in scattered(500) for address in job.addresses)
+    assert sum(each.num_addresses for each in found.enforced().hosts) == 4096 + 256 + 4096 - 1000
 
 
 def test_a_job_that_comes_with_such_an_address_while_the_policy_changes_is_refused() -> None:
@@ -150,7 +240,7 @@ def test_no_job_is_looked_at_where_another_policy_closes_what_the_one_in_force_d
         yield from JOBS
 
     known = load(POLICY)
-    for text in (POLICY, POLICY.replace("10.64.0.0/16", "10.64.0.0/15")):
+    for text in (POLICY, POLICY.replace("10.64.0.0/16", "10.64.0.0/15"), POLICY.replace("  jobs:", "  # jobs:")):
         policy = load(text)
         assert with_live_addresses(policy, jobs(), known) is policy
     assert seen == []
@@ -162,5 +252,8 @@ def test_no_job_is_looked_at_where_another_policy_closes_what_the_one_in_force_d
         (load(HOSTED), known),
         (known, with_live_addresses(load(ELSEWHERE), JOBS)),
         (load(ELSEWHERE), unsliced),
+        (load(AMONG_HOSTS), known),
+        (load(AMONG_HOSTS), unsliced),
+        (known, with_live_addresses(load(AMONG_HOSTS), JOBS)),
     ):
         assert with_live_addresses(policy, JOBS, before) == with_live_addresses(policy, JOBS)

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Hashable
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, collapse_addresses
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -378,3 +379,26 @@ def test_an_address_outside_its_block_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="does not hold"):
             LabelledPrefixes().fill([(packed(address), block, "alice")])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sets(slots(), max_size=60), st.integers(2, 60))
+def test_at_most_so_many_networks_hold_all_of_more_and_the_smallest_are_joined_first(
+    elements: set[Prefix], most: int
+) -> None:
+    cover = cover_of(elements)
+    whole = PrefixSet()
+    for each in elements:
+        whole.add(each)
+    found = whole.at_most(most)
+    assert len(found) == min(len(cover), most)
+    made = {prefix_of(one) for one in found}
+    assert all(any(one.covers(each) for one in made) for each in cover)
+    assert not any(one.overlaps(other) for one in found for other in found if other is not one)
+    if len(cover) <= most:
+        assert made == cover
+    # No two that are left lie in a smaller network together than those that were joined.
+    joined = [FULL[one.version] - one.length for one in made - cover]
+    ends = sorted(made)
+    apart = [(one.value ^ other.value).bit_length() for one, other in pairwise(ends) if one.version == other.version]
+    assert not joined or not apart or max(joined) <= min(apart)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lark_common.errors import Mistake, PolicyError
 from lark_controller.policies import file, schema
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Policy, PortSpec, Reach, SwitchRole, WanAction
+from lark_controller.policies.model import Policy, PortSpec, Reach, RuleKind, SwitchRole, WanAction
 from lark_controller.policies.yaml_nodes import MAX_BYTES
 
 ETC = Path(__file__).parents[2] / "etc"
@@ -44,8 +44,13 @@ def agrees(text: str) -> bool:
 
 def test_a_kind_without_a_parser_is_not_read_as_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file, "KINDS", (*file.KINDS, "shape"))
-    with pytest.raises(NotImplementedError, match="shape"):
+    with pytest.raises(AssertionError, match="shape"):
         load("version: 1\npolicies: [{shape: {mode: cap}}]")
+
+
+def test_every_kind_of_rule_is_one_of_the_file_but_groups() -> None:
+    """Types then hold that each has a parser."""
+    assert {*file.KINDS, RuleKind.GROUP} == set(RuleKind)
 
 
 def test_the_schema_has_the_kinds_that_the_file_has() -> None:

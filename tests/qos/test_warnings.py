@@ -59,6 +59,15 @@ def policy(topology: str, rules: str = "") -> str:
             [
                 "networks.jobs names no network",
                 "of NetworkType bridge or nat that a slice rule takes is refused, and one of nat that none takes",
+                "networks.local names no IPv4 or IPv6 network, and slices need one where networks.jobs names none",
+            ],
+        ),
+        (
+            "version: 1\nnetworks: {local: [10.0.0.0/8]}\npolicies: [{slice: {by: Owner}}]\n",
+            [
+                "networks.jobs names no network",
+                "of NetworkType bridge or nat that a slice rule takes is refused, and one of nat that none takes",
+                "every job with an address of IPv6 is refused (AddressType static or dhcp)",
             ],
         ),
         (

@@ -108,7 +108,7 @@ def test_how_far_a_reservation_is_enforced_is_shown_and_can_be_waited_for(api: A
 
 @pytest.mark.parametrize(
     ("owner", "shown"),
-    [("alice", ("enforced", "")), ("mallory", ("pending", "nothing of the job passes: by a rule of the policy"))],
+    [("alice", ("enforced", "")), ("mallory", ("pending", "nothing of the job passes: it is blocked (policy line 3)"))],
 )
 def test_a_blocked_jobs_request_bandwidth_is_not_shown_as_enforced(
     api: Api, owner: str, shown: tuple[str, str]
@@ -119,6 +119,17 @@ def test_a_blocked_jobs_request_bandwidth_is_not_shown_as_enforced(
     known["a"] = Reservation(1, "a", ReservationKind.JOB, 5, "worker1.example", "worker1.example", {}, job=job["id"])
     (found,) = api.get("/v1/reservations").json["reservations"]
     assert (found["state"], found["reason"]) == shown
+
+
+def test_a_flow_of_which_nothing_passes_between_its_ends_is_pending(api: Api) -> None:
+    job = api.register()
+    made = ask(api, "POST", "/v1/reservations", {**WISH, "source": job["id"]}).json
+    where = f"/v1/reservations/{made['id']}"
+    assert api.get(f"{where}?wait=5").json["state"] == "enforced"
+    why = "nothing of it passes: slices keep the two jobs apart (policy line 7)"
+    api.controls.reservations.apart.known[made["id"]] = why
+    shown = api.get(where).json
+    assert (shown["state"], shown["reason"]) == ("pending", why)
 
 
 def test_what_a_flow_has_delivered_is_shown_until_it_is_known(api: Api) -> None:

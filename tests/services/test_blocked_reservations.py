@@ -42,6 +42,8 @@ def test_what_a_job_has_reserved_is_not_enforced_while_nothing_of_it_passes(
         until(lambda: standing(controller, job) == pending)
         (path,) = controller.reservations.paths(job.host).items
         assert path.pending == nothing
+        # Its own RequestBandwidth has the same rule.
+        assert controller.jobs.why_nothing_passes(job) == nothing
         # The job itself is as its rules are, and its part of the links stays.
         until(lambda: controller.jobs.found(job.id).state is JobState.ENFORCED)
         assert left(controller, "access:worker1", "worker1").reserved == 20
@@ -54,5 +56,7 @@ def test_what_a_job_has_reserved_is_not_enforced_while_nothing_of_it_passes(
         controller.policy.put(POLICY, "ops")
         until(lambda: standing(controller, job) == standing(controller, late) == enforced)
         assert [each.pending for each in controller.reservations.paths(job.host).items] == ["", ""]
+        assert controller.jobs.why_nothing_passes(job) == ""
         controller._registration.quarantine(job.id, "its address is another's", "ops")
         until(lambda: standing(controller, job) == Standing(JobState.QUARANTINED, QUARANTINED))
+        assert controller.jobs.why_nothing_passes(job) == "nothing of the job passes: it is in quarantine"

@@ -37,8 +37,8 @@ class Links:
         made = Reservation(7, f"{7:016x}", ReservationKind.FLOW, holds[KEY], "one", "two", holds, "job", "peer")
         return {"one": [made]} if self.reserved else {}
 
-    def unenforced(self, job_id: str) -> str:
-        return self.pending if job_id == "job" else ""
+    def unenforced(self, flow: Reservation) -> str:
+        return self.pending if flow.job == "job" else ""
 
 
 def waiting(watch: LinkWatch, count: int) -> Callable[[], bool]:

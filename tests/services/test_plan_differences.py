@@ -53,6 +53,42 @@ def test_a_wan_rule_that_does_something_else_is_a_difference(old: str, new: str,
     assert differences(f"policies:\n  - {old}", f"policies:\n  - {new}") == said
 
 
+@pytest.mark.parametrize(
+    "new",
+    [
+        "policies: [{block: {when: 'Owner == \"alice\"'}}]",
+        "policies: [{slice: {by: Owner}}]",
+        "policies: [{wan: {action: drop}}]",
+        "policies: [{connectivity: {inbound: deny}}]",
+        "groups: {cms: {ceiling: 20Mbit}}",
+    ],
+)
+def test_rules_about_packets_are_no_difference_to_a_job_without_a_network(new: str) -> None:
+    old = "groups: {cms: {ceiling: 40Mbit}}" if "groups" in new else ""
+    assert differences(old, new)
+    assert differences(old, new, network_type=NetworkType.NONE) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("", "policies: [{transfers: {rate: 5}}]", ["transfers under no rule become at most 5 Mb/s"]),
+        ("", "accounting: none", ["its use is no longer counted"]),
+        ("groups: {other: {}}", "groups: {cms: {}}", ["group none becomes cms"]),
+        # Its transfers are in its group's queue.
+        (
+            "policies: [{transfers: {rate: 5}}]\ngroups: {cms: {ceiling: 40Mbit}}",
+            "policies: [{transfers: {rate: 5}}]\ngroups: {cms: {ceiling: 20Mbit}}",
+            ["group cms: ceiling 40 Mb/s becomes 20 Mb/s"],
+        ),
+    ],
+)
+def test_what_htcondor_moves_and_accounts_are_a_difference_to_a_job_without_a_network(
+    old: str, new: str, said: list[str]
+) -> None:
+    assert differences(old, new, network_type=NetworkType.NONE) == said
+
+
 def test_a_rule_before_it_that_takes_other_jobs_is_no_difference() -> None:
     assert differences(f"policies:\n  - {DROP}", f"policies:\n  - {OTHERS}\n  - {DROP}") == []
     reordered = "wan: {action: drop, except: [192.0.2.2, 192.0.2.1]}"

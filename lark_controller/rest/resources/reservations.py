@@ -404,13 +404,16 @@ def _standing(reservation: Reservation) -> Standing | None:
     does so."""
     if reservation.job is None:
         return None
-    jobs = current().controls.jobs
+    jobs, apart = current().controls.jobs, current().controls.reservations.apart
     if reservation.kind is ReservationKind.FLOW:
-        return jobs.reserved(reservation.job)
+        found = jobs.reserved(reservation.job)
+        if found is None or found.state not in (JobState.REGISTERING, JobState.ENFORCED):
+            return found
+        return Standing(JobState.PENDING, why) if (why := apart.why(reservation.id)) else found
     if (job := jobs.live(reservation.job)) is None:
         return None
-    if job.state is JobState.ENFORCED and jobs.isolated([job]):
-        return Standing(JobState.PENDING, "nothing of the job passes: by a rule of the policy")
+    if job.state is JobState.ENFORCED and (nothing := jobs.why_nothing_passes(job)):
+        return Standing(JobState.PENDING, nothing)
     return Standing(job.state, shown_job(job).reason)
 
 

@@ -1,0 +1,83 @@
+"""Flows between live jobs of which the policy lets nothing pass, whatever queues they have: none is reserved, and those
+that were reserved before such a policy came are pending with its rule."""
+
+from __future__ import annotations
+
+from lark_common.errors import ApartError
+from lark_common.runs import NetworkType
+from lark_controller.jobs.job import Job
+from lark_controller.policies.decide import Decider
+from lark_controller.policies.model import Decision, Policy, RuleKind
+from lark_controller.qos.reservation import Reservation
+from lark_controller.services.feed import Feed
+
+
+class ApartFlows:
+    """The reserved flows between jobs that rules keep apart, with the reasons. The caller holds the feed's lock, but
+    for :meth:`why` and :meth:`why_unenforced`."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._decider: Decider | None = None
+        self._why: dict[str, str] = {}
+
+    def use(self, policy: Policy) -> None:
+        """Go over to a policy, and forget all flows."""
+        self._decider, self._why = Decider(policy), {}
+
+    def check(self, sender: Job | None, receiver: Job | None) -> None:
+        """Raises ApartError for a flow of which nothing would pass. One of a sender of which nothing passes at all is
+        like all that it has reserved, and waits for another policy."""
+        if (why := self._between(sender, receiver)) and sender is not None and receiver is not None:
+            raise ApartError(f"job {sender.called} to job {receiver.called}: {why}")
+
+    def note(self, reservation: Reservation) -> None:
+        """Take in a reserved flow that is new or changed."""
+        self.forget(reservation.id)
+        if reservation.job is not None and reservation.peer is not None:
+            why = self._between(self._feed.find(reservation.job), self._feed.find(reservation.peer))
+            if why:
+                self._why[reservation.id] = why
+
+    def forget(self, reservation_id: str) -> None:
+        """Forget a flow that is over."""
+        self._why.pop(reservation_id, None)
+
+    def why(self, reservation_id: str) -> str:
+        """The reason why nothing of a reserved flow passes between its ends; "" where something does."""
+        return self._why.get(reservation_id, "")
+
+    def why_unenforced(self, reservation: Reservation) -> str:
+        """The reason why a flow that a live job has reserved is not enforced; "" where it is, or will be at once."""
+        return self._feed.directory.unenforced(reservation.job or "") or self.why(reservation.id)
+
+    def _between(self, sender: Job | None, receiver: Job | None) -> str:
+        if sender is None or receiver is None or self._decider is None:
+            return ""
+        decide = self._decider.decide
+        return why_apart(sender, decide(sender.facts), decide(receiver.facts), self._decider.policy)
+
+
+def why_apart(sender: Job, sends: Decision, receives: Decision, policy: Policy) -> str:
+    """The reason, with its lines of the policy, why no packet of one job reaches another one that has an address of its
+    own; "" where one may, and where nothing of the sender passes at all."""
+    if sends.isolated:
+        return ""
+    if receives.isolated:
+        kind = RuleKind.BLOCK if receives.blocked else RuleKind.CONNECTIVITY
+        closed = "is blocked" if receives.blocked else "is closed in both directions"
+        return f"nothing of it passes: the receiver {closed}{_lines(kind, receives)}"
+    # Without job networks the worker of a job behind NAT cannot know whose an address is.
+    unknown = sender.network_type is NetworkType.NAT and sends.slice is None and not policy.job_networks
+    if sends.slice != receives.slice and not unknown:
+        return f"nothing of it passes: slices keep the two jobs apart{_lines(RuleKind.SLICE, sends, receives)}"
+    if not (sends.outbound and receives.inbound) and not (receives.outbound and sends.inbound):
+        return f"nothing of it passes: neither job may call the other{_lines(RuleKind.CONNECTIVITY, sends, receives)}"
+    return ""
+
+
+def _lines(kind: RuleKind, *decisions: Decision) -> str:
+    found = sorted(
+        {each.line for decision in decisions for each in decision.because if each.kind is kind and each.line}
+    )
+    return f" (policy line{'s' if len(found) > 1 else ''} {' and '.join(map(str, found))})" if found else ""
