@@ -335,12 +335,12 @@ def repeated(request: Request, take: Callable[[Run], dict[str, Any]]) -> Iterato
     failures = dict.fromkeys(found, 0)
     until = time.monotonic() + request.seconds
     # By turns, so that what else the machine does falls on all alike; again what was not sound.
-    for turn in range(request.repetitions * TRIES):
+    for turn in range(request.repetitions * max(each.often for each in request.runs) * TRIES):
         for each in request.runs:
             if turn and time.monotonic() > until:
                 return
             sound = list(map(of_json, found[each.name]))
-            if failures[each.name] >= FAILURES or not wants_more(sound, request.repetitions):
+            if failures[each.name] >= FAILURES or not wants_more(sound, request.repetitions * each.often):
                 continue
             # Where the time is over, it is shown which run was under way.
             print(f"{time.strftime('%H:%M:%S')} {each.name}", file=sys.stderr, flush=True)

@@ -56,7 +56,7 @@ class Run:
     flows: they share the processor, and no link. Each flow sends ``pace`` Mb/s of L2 bytes then, which is what one has
     got in the run ``like`` where that was measured. ``queued``: further jobs, which send nothing, reserve as little as
     can be between all nodes, so that links have queues as where something is reserved. ``pinged``: the first two nodes
-    ping meanwhile.
+    ping meanwhile. It is measured ``often`` times as often as is asked for.
     """
 
     name: str
@@ -74,6 +74,7 @@ class Run:
     pace: float | None = None
     queued: bool = False
     pinged: bool = False
+    often: int = 1
 
     @property
     def sets(self) -> int:
