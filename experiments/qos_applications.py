@@ -23,8 +23,8 @@ from experiments.qos_framework import FRAMES, MEGABITS, WITHIN, requested, scale
 from experiments.result import Check, Point, Result, Series
 from experiments.sizes import NODES, arguments, of_link
 
-# All runs take three quarters of an hour where every measurement is sound. None is repeated after the first number of seconds, and
-# all have ended at the second.
+# All runs take three quarters of an hour where every measurement is sound. None is repeated after the first number of
+# seconds, and all have ended at the second.
 REPEATED: Final = 3300
 SECONDS: Final = 5400
 # Background flows beside programs; these reserve a floor as well.

@@ -2,11 +2,12 @@
 
 Away from the worker every limited job has a queue of its own at each uplink, and all others share the default queue:
 its rate is what is left, it may use what is idle, and it takes nothing that was requested. Towards a job its own port
-limits it. A reserved flow that is not steady gets its rate, and of what is left its job's even part. Where there is
-one, each job that asked for nothing has a queue with its part, too: a queue that they shared would have the parts of
-all as soon as one of them sends, before a flow borrows anything. So a job that reserves is not worse off than one
-beside it that does not. Nothing on a worker can queue what comes in before it came over the link; so the guarantees of
-others hold towards jobs because no other job gets more than the rest (policy: ``edge.inbound``).
+limits it. A reserved flow that is not steady gets its rate, and an even part of what is left. Where there is one, each
+job that asked for nothing has a queue with such a part, too: a queue that they shared would have the parts of all as
+soon as one of them sends, before a flow borrows anything. So a job that reserves is not worse off than one beside it
+that does not, whichever of its flows it uses: queues of one level cannot keep what one of them leaves idle for its job,
+so a part is a flow's, and not its job's. Nothing on a worker can queue what comes in before it came over the link; so
+the guarantees of others hold towards jobs because no other job gets more than the rest (policy: ``edge.inbound``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from lark_controller.qos.topology import KILO, access_link
 # The least rate of the default queue, as a share of the link: over it the worker talks to its pool and to the switch's
 # controller, and HTB serves a queue up to its own rate whatever the others do.
 LEAST_REST: Final = 0.01
+# The first two digits that parts of what is left may have.
+_STEPS: Final = (80, 60, 50, 40, 30, 25, 20, 15, 12, 10)
 
 
 class Way(Enum):
@@ -173,7 +176,7 @@ def _uplink(
     short: dict[Claim, str],
 ) -> PortQueues:
     link, promised = bits(speed), 0
-    borrowing: list[QueueDemand] = []
+    borrowing: list[int] = []
     queues: dict[int, Queue] = {}
     for each, rate in limited:
         wanted = bits(rate)
@@ -189,28 +192,27 @@ def _uplink(
         promised += wanted if fits else 0
         most = _most(each, link) if each.borrows and (fits or each.is_floor) else wanted
         queues[each.number] = Queue(wanted if fits else 0, min(most, link))
-        if each.is_floor and fits and each.leaves_by(name):
-            borrowing.append(each)
+        if each.is_floor and each.leaves_by(name):
+            borrowing.append(each.number)
     sharing = [each.number for each in parts if each.leaves_by(name)]
-    queues |= dict.fromkeys(sharing, Queue(0, link))
     rest = link - promised
-    for number, more in _even_parts(borrowing, sharing, rest).items():
-        before, most, _ = queues[number]
-        queues[number] = Queue(min(before + more, most), most)
-        rest -= queues[number].least - before
+    if borrowing or sharing:
+        rest = _even_part(rest, len(borrowing) + len(sharing) + 1)
+        for number in borrowing:
+            least, most, _ = queues[number]
+            queues[number] = Queue(min(least + rest, most), most)
+        queues |= dict.fromkeys(sharing, Queue(rest, link))
     queues[DEFAULT_QUEUE] = Queue(max(rest, round(link * LEAST_REST)), link)
     return PortQueues(link, MappingProxyType(queues))
 
 
-def _even_parts(borrowing: Iterable[QueueDemand], sharing: list[int], free: int) -> dict[int, int]:
-    """The part of what is ``free`` that each queue has for certain: an even one for the flows that borrow of each job,
-    which these divide, for what else each job sends, and for all that has no queue, such as the worker's own."""
-    flows: dict[int | None, list[int]] = {}
-    for each in borrowing:
-        flows.setdefault(each.job, []).append(each.number)
-    part = max(free, 0) // (len(flows) + len(sharing) + 1)
-    parts = {number: part // len(numbers) for numbers in flows.values() for number in numbers}
-    return parts | dict.fromkeys(sharing, part)
+def _even_part(free: int, queues: int) -> int:
+    """The part of what is ``free`` that each of so many queues has for certain, as a number of :data:`_STEPS`: of many
+    changes of what is free or of the number, few change the queues of all. What is left over by that is for all, as
+    what is idle is."""
+    part = max(free, 0) // queues
+    scale = 10 ** max(len(str(part)) - 2, 0)
+    return next((step * scale for step in _STEPS if step * scale <= part), part)
 
 
 def _most(demand: QueueDemand, link: int) -> int:

@@ -126,20 +126,20 @@ def flow(number: int, rate: float, job: int, ceiling: float | None = None, way: 
         # Alone: all of the link. What has no queue, such as the worker's own, has a part, too.
         ([flow(1, 200, 1)], {0: (400, 1000), 101: (600, 1000)}),
         # And so has what the job sends besides.
-        ([flow(1, 100, 1), part(1), part(2)], {0: (225, 1000), 1: (225, 1000), 2: (225, 1000), 101: (325, 1000)}),
-        # A small promise is no worse than none: each job has an even part of what nobody was promised.
+        ([flow(1, 100, 1), part(1), part(2)], {0: (200, 1000), 1: (200, 1000), 2: (200, 1000), 101: (300, 1000)}),
+        # A small promise is no worse than none: each queue has an even part of what nobody was promised, rounded down.
         (
             [flow(1, 10, 1), part(1), part(2), part(3)],
-            {0: (198, 1000), 1: (198, 1000), 2: (198, 1000), 3: (198, 1000), 101: (208, 1000)},
+            {0: (150, 1000), 1: (150, 1000), 2: (150, 1000), 3: (150, 1000), 101: (160, 1000)},
         ),
-        # Two flows of a job have one part between them.
+        # Each flow of a job has a part: it may use one at a time, beside a job that reserved nothing.
         (
             [flow(1, 100, 1), flow(2, 200, 1), flow(3, 120, 2), part(1), replace(demand(2, 100), port=None), part(3)],
-            {0: (96, 1000), 1: (96, 1000), 2: (100, 100), 3: (96, 1000), 101: (148, 1000), 102: (248, 1000),
-             103: (216, 1000)},
+            {0: (80, 1000), 1: (80, 1000), 2: (100, 100), 3: (80, 1000), 101: (180, 1000), 102: (280, 1000),
+             103: (200, 1000)},
         ),
         # What the policy lets a job send is the most.
-        ([flow(1, 100, 1, 150), part(2)], {0: (550, 1000), 2: (300, 1000), 101: (150, 150)}),
+        ([flow(1, 100, 1, 150), part(2)], {0: (300, 1000), 2: (300, 1000), 101: (150, 150)}),
         # Where all is promised there is nothing to give.
         ([flow(1, 1000, 1), part(2)], {0: (10, 1000), 2: (0, 1000), 101: (1000, 1000)}),
         # A job that leaves by other uplinks has neither queue nor part here.
@@ -147,7 +147,7 @@ def flow(number: int, rate: float, job: int, ceiling: float | None = None, way: 
         # Queues of parts stand until the flows that choose them are gone, also where nothing is reserved any more.
         (list(map(part, (1, 2, 3))), {0: (250, 1000), 1: (250, 1000), 2: (250, 1000), 3: (250, 1000)}),
         # Without room it gets what is free, as if it had asked for nothing.
-        ([flow(1, 900, 1), flow(2, 200, 2)], {0: (50, 1000), 101: (950, 1000), 102: (0, 1000)}),
+        ([flow(1, 900, 1), flow(2, 200, 2)], {0: (30, 1000), 101: (930, 1000), 102: (30, 1000)}),
     ],
 )  # fmt: skip
 def test_a_flow_that_is_not_steady_gets_an_even_part_of_what_is_free_as_well(
@@ -156,6 +156,14 @@ def test_a_flow_that_is_not_steady_gets_an_even_part_of_what_is_free_as_well(
     plan = worker_queue_plan(demands, UPLINK, OPEN)
     assert table(plan) == {"eth0": uplink}
     assert [why.rpartition("; ")[2] for why in plan.short.values()] == ["it has no guarantee"] * len(plan.short)
+
+
+def test_of_many_flows_few_change_the_queues_of_all() -> None:
+    parts = {
+        table(worker_queue_plan([flow(each, 1, 1) for each in range(1, number + 1)], UPLINK, OPEN))["eth0"][101]
+        for number in range(1, 129)
+    }
+    assert len(parts) <= 22
 
 
 def test_a_jobs_own_port_has_room_for_what_is_reserved_towards_it() -> None:

@@ -101,7 +101,8 @@ def test_the_last_counters_of_a_flow_are_reported_before_its_jobs_end(
         said = enforced(pool, starter, "alice", 1)
         job = value(said, "LarkJobId")
         made = pool.client.reserve(job, LAN, RATE)
-        eventually(lambda: len(shares(site.lan.port)) == 1)
+        # That of the flow, and the part of what the job sends besides.
+        eventually(lambda: len(shares(site.lan.port)) == 2)
         rates(pool, site, [(starter, device(pool, said))], down=False, seconds=0.5)
         if released:
             pool.client.release(made["id"])

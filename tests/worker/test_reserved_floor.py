@@ -33,7 +33,7 @@ def test_who_reserves_is_not_worse_off_than_who_does_not(ovs: OpenVSwitch, net: 
         # Those that send nothing have their part, which is for all then.
         for number in (3, 4):
             enforced(pool, pool.starter(number, "carol", kind), "carol", number)
-        made = pool.client.reserve(value(said, "LarkJobId"), LAN, 10)
+        made, others = pool.client.reserve(value(said, "LarkJobId"), LAN, 10), list[str]()
         part = (LINK - 10) / 6
         eventually(lambda: shares(site.lan.port) == [*4 * [(part, LINK)], (10 + part, LINK)])
         (alone,) = rates(pool, site, jobs[:1], down=False)
@@ -44,6 +44,14 @@ def test_who_reserves_is_not_worse_off_than_who_does_not(ovs: OpenVSwitch, net: 
         # However many connections the job beside it has.
         got, *other_streams = rates(pool, site, [*jobs, *2 * jobs[1:]], down=False)
         assert got >= 0.9 * LINK / 2, told(site, got, *other_streams)
+        # However many others it has reserved and does not use.
+        for last in range(1, 9):
+            others.append(pool.client.reserve(value(said, "LarkJobId"), f"192.0.2.{last}", 1)["id"])
+        eventually(lambda: len(shares(site.lan.port)) == 5 + len(others))
+        got, other = rates(pool, site, jobs, down=False)
+        assert got >= 0.9 * LINK / 2, told(site, got, other)
+        for each in others:
+            pool.client.release(each)
         pool.client.change_reservation(made["id"], steady=True)
         eventually(lambda: shares(site.lan.port) == [(10, 10)])
         got, other = rates(pool, site, jobs, down=False)
