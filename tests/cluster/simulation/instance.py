@@ -25,7 +25,6 @@ from lark_controller.services.feed import Feed
 from lark_controller.services.lease_clock import LeaseClock
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
-from lark_controller.services.unanswered import Unanswered
 from lark_controller.store import Store
 from lark_controller.switches.fence import Fence
 from tests.cluster.simulation.server import Server
@@ -35,7 +34,6 @@ from tests.cluster.simulation.world import Process, RLock, World
 
 # Seconds of a lease, short beside a schedule.
 LEASE: Final = 16.0
-assert Unanswered
 
 
 class _Pauses:
@@ -47,6 +45,10 @@ class _Pauses:
     def pause(self, seconds: float) -> bool:
         self._process.sleep(seconds)
         return False
+
+
+def _do_nothing(of: object, name: str) -> None:
+    setattr(of, name, lambda *_: None)
 
 
 class Services:
@@ -62,11 +64,16 @@ class Services:
         self.reservations = Reservations(store, self.feed)
         self.external = ExternalAddresses(store, self.feed)
         self.registration = Registration(store, LEASE, self.feed, self.reservations)
+        if not world.guards.doubts_are_noted:
+            _do_nothing(self.registration._unanswered, "note")
+            _do_nothing(self.reservations._unanswered, "look_again")
+            _do_nothing(self.external, "_find_out")
+        if not world.guards.doubts_are_waited_for:
+            _do_nothing(self.registration._unanswered, "check")
         self.registration.use(policy, needed_attributes(policy), instance.store.runs.loaded())
         self.external.load()
         self.external.use(policy)
         instance.store.runs.begin_leases(self.feed.clock() + LEASE)
-        looks = world.guards.doubts_are_looked_up
         self.upkeep = Upkeep(
             store,
             self.registration,
@@ -79,7 +86,7 @@ class Services:
             datapaths=dict,
             check=lambda _: None,
             note_late=lambda: None,
-            look_again=self.registration.look_again if looks else lambda: None,
+            look_again=self.registration.look_again,
             clock=self.feed.clock,
         )
         self.upkeep._leasing = _Pauses(instance)  # type: ignore[assignment]

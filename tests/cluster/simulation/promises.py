@@ -84,8 +84,9 @@ class Promises:
         if run is None or run.end_asked or not run.acknowledged:
             return
         if job.reason == LEASE_EXPIRED:
-            if self._world.now - run.renewed_at < LEASE / 2:
-                self._broken(f"the lease of {job.called} is over, and it was renewed {self._world.now - run.renewed_at} s ago")
+            if run.tended:
+                ago = self._world.now - run.renewed_at
+                self._broken(f"the lease of {job.called} is over, whose worker renews it, the last time {ago:.1f} s ago")
         elif not run.followed:
             self._broken(f"run {job.called} has ended ({job.reason}), and nobody asked for it")
 
@@ -155,7 +156,9 @@ class Promises:
         for job_id in sorted(there.keys() & here.keys()):
             mine, its = here[job_id], there[job_id]
             if (mine.addresses, mine.port, mine.number) != (its.addresses, its.port, its.number):
-                self._broken(f"run {mine.called} has {mine.addresses}, {mine.port} in memory, and {its.addresses}, {its.port}")
+                self._broken(
+                    f"run {mine.called} has {mine.addresses}, {mine.port} in memory, and {its.addresses}, {its.port}"
+                )
             for address in its.addresses:
                 if not services.registration._held.blocks.holds(address):
                     self._broken(f"{address} of {its.called} is free in memory")

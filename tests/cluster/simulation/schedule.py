@@ -8,7 +8,7 @@ from typing import Final
 from lark_controller.policies.file import load
 from tests.cluster.simulation.instance import HOSTS, Instance
 from tests.cluster.simulation.promises import Promises
-from tests.cluster.simulation.server import Fate, Server
+from tests.cluster.simulation.server import Fate, Server, Transaction
 from tests.cluster.simulation.switches import PlayedSwitch, Wire
 from tests.cluster.simulation.workers import Known, Worker
 from tests.cluster.simulation.world import Guards, Process, World
@@ -35,8 +35,8 @@ external:
 """
 )
 # Seconds with faults, and those after them in which all comes to rest.
-FAULTS: Final = 25.0
-CALM: Final = 22.0
+FAULTS: Final = 22.0
+CALM: Final = 20.0
 _WHOLE: Final = (Fate.ANSWERED,)
 
 
@@ -51,7 +51,7 @@ class Site:
         self.promises = Promises(world, self.server, self.known, POLICY)
         self.server.changed = self.promises.written
         self.server.commits = self._commits
-        self._interrupts = random.choice((0, 0, 4, 8))
+        self._interrupts = random.choice((0, 0, 10, 25))
         self.server.losses = random.choice((0, 0, 3, 15))
         self.server.latency = random.choice((0.002, 0.02, 0.3))
         self.server.fates = random.choice(
@@ -69,9 +69,7 @@ class Site:
         self.switches = [PlayedSwitch(world, each, self.promises.done) for each in HOSTS]
         for name in "abc"[: random.choice((1, 2, 2, 3))]:
             world.at(random.random() * 2, lambda name=name: self._start(name))  # type: ignore[misc]
-        self.workers = [
-            Worker(world, self.known, self.instances, host, slot) for host in HOSTS for slot in (1, 2)
-        ]
+        self.workers = [Worker(world, self.known, self.instances, host, slot) for host in HOSTS for slot in (1, 2)]
 
     def _start(self, name: str) -> None:
         instance = self.instances[name] = Instance(self.world, self.server, name, POLICY, self._ended)
@@ -127,7 +125,7 @@ class Site:
             case 1:
                 instance.stop()
             case 2 | 3 | 4:
-                instance.paused_until = self.world.now + random.choice((0.5, 3.0, 9.0, 9.0, 14.0, 22.0))
+                self._pause(instance, random.choice((0.5, 3.0, 9.0, 9.0, 14.0, 22.0)))
             case 5:
                 self.server.end_sessions()
             case 6:
@@ -141,12 +139,19 @@ class Site:
             case _:
                 random.choice(self.switches).start_anew()
 
-    def _commits(self, process: Process) -> None:
-        """Let a process be paused, or die, as its commit is on its way."""
-        if self.calm or self.random.randrange(100) >= self._interrupts or not isinstance(process, Instance):
+    def _pause(self, process: Process, seconds: float) -> None:
+        """Pause a process as a whole, until soon after the last fault at most."""
+        until = min(self.world.now + seconds, FAULTS + 1.0)
+        process.paused_until = max(process.paused_until, until)
+
+    def _commits(self, process: Process, transaction: Transaction) -> None:
+        """Let a process be paused, or die, as the commit of a post or an end is on its way."""
+        if self.calm or not isinstance(process, Instance) or not any(each[0] == "run" for each in transaction.keys):
+            return
+        if self.random.randrange(100) >= self._interrupts:
             return
         if self.random.randrange(3):
-            process.paused_until = self.world.now + self.random.uniform(5.0, 14.0)
+            self._pause(process, self.random.uniform(5.0, 14.0))
         else:
             self.world.at(0.0, process.end)
 
@@ -158,7 +163,7 @@ class Site:
         if self.random.randrange(2):
             self.world.at(self.random.uniform(0.0, 3.0), instance.end)
         else:
-            instance.paused_until = self.world.now + self.random.uniform(9.0, 14.0)
+            self._pause(instance, self.random.uniform(9.0, 14.0))
 
     def _back(self) -> None:
         self.server.away = False
@@ -171,8 +176,6 @@ class Site:
             self.calm = True
             self.server.losses, self.server.latency, self.server.fates = 0, 0.02, _WHOLE
             self._back()
-            for instance in self.instances.values():
-                instance.paused_until = min(instance.paused_until, self.world.now + 1.0)
             for worker in self.workers:
                 worker.at_work = False
             self.world.run(FAULTS + CALM)

@@ -8,10 +8,10 @@ answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from lark_common.errors import FencedError, StoreError, UnansweredError
 from lark_controller.api.instances import Identity, Look, Sign, Why
@@ -44,7 +44,7 @@ class Transaction:
     generation: int
     share: bool
     # What it keeps others from: rows that it has changed, and locks.
-    keys: frozenset[Hashable] = frozenset()
+    keys: frozenset[tuple[Any, ...]] = frozenset()
     tables: Tables | None = None
     touched: int = 0
     committing: bool = False
@@ -90,7 +90,7 @@ class Server:
         self.fates: tuple[Fate, ...] = (Fate.ANSWERED,)
         self.latency = 0.01
         # Called as a commit goes to the server: a process may be paused, or die, just then.
-        self.commits: Callable[[Process], None] = lambda _: None
+        self.commits: Callable[[Process, Transaction], None] = lambda *_: None
         # Called as each write takes effect, with the tables as they were before.
         self.changed = changed
 
@@ -176,7 +176,7 @@ class Server:
         self.counts.late += late
         delay = world.random.uniform(0.5, 8.0) if late else world.random.random() * self.latency
         world.at(delay, lambda: self._take_effect(transaction))
-        self.commits(process)
+        self.commits(process, transaction)
         if fate is not Fate.ANSWERED:
             process.sleep(world.random.uniform(0.1, 3.0))
             self.counts.unanswered += 1

@@ -94,8 +94,12 @@ class PlayedSwitch:
             wire.answer(sent.xid, None)
 
     def start_anew(self) -> None:
-        """Forget the generation, as a switch does that is started anew; its flows come back from the file."""
+        """Forget the generation, as a switch does that is started anew; its flows come back from a file. All
+        connections are gone."""
         self.masters.forget()
+        self.obeyed = 0
+        for wire in [each for each in self.masters.connected() if isinstance(each, Wire)]:
+            wire.lose()
 
 
 class Wire:
@@ -130,6 +134,11 @@ class Wire:
             self.drop()
         else:
             world.at(max(0.0, self._there - world.now), self.drop)
+
+    def lose(self) -> None:
+        """Let both sides be without it."""
+        self.drop()
+        self._link.close("the switch is gone")
 
     def drop(self) -> None:
         """Let the switch take nothing more of it."""
@@ -205,7 +214,12 @@ class Link:
     """A connection as an instance has it. ``gone`` is called once at its end."""
 
     def __init__(
-        self, process: Process, switch: PlayedSwitch, fence: Fence, gone: Callable[[Link], None], stall: Callable[[], float]
+        self,
+        process: Process,
+        switch: PlayedSwitch,
+        fence: Fence,
+        gone: Callable[[Link], None],
+        stall: Callable[[], float],
     ) -> None:
         self.process, self.world, self.datapath = process, process.world, switch.datapath
         self.address = f"{switch.datapath}"
@@ -275,7 +289,9 @@ class Link:
             if self._outbox[0].kind == "forget" and not proven and not self.mastership.is_proven():
                 return
             sent = self._outbox.pop(0)
-            now = Sent(sent.kind, sent.xid, sent.generation, self.world.now, changes=sent.changes, addresses=sent.addresses)
+            now = Sent(
+                sent.kind, sent.xid, sent.generation, self.world.now, changes=sent.changes, addresses=sent.addresses
+            )
             self._question(now, CONFIRMED_IN).add_done_callback(self._confirmed)
 
     def _confirmed(self, done: Answer) -> None:

@@ -7,7 +7,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from types import MappingProxyType
@@ -43,7 +43,7 @@ class Tables:
     external: dict[int, Association] = field(default_factory=dict)
     uses: dict[int, int] = field(default_factory=dict)
     lines: list[tuple[str, str]] = field(default_factory=list)
-    locks: set[Hashable] = field(default_factory=set)
+    locks: set[tuple[Any, ...]] = field(default_factory=set)
     # Sequences, which no rollback sets back.
     numbers: Any = field(default_factory=lambda: count(1))
     before: Tables | None = None
@@ -66,7 +66,7 @@ class Tables:
 
         return back
 
-    def keys_beside(self, committed: Tables) -> frozenset[Hashable]:
+    def keys_beside(self, committed: Tables) -> frozenset[tuple[Any, ...]]:
         """What no other may change before this is over: changed rows, addresses by their indexes, locks."""
         keys = set(self.locks)
         # Sums are added to, whatever they are by then: the lock of what is reserved is what keeps others away.
@@ -257,7 +257,7 @@ class Tables:
 
     def _lock(self, name: str) -> None:
         if self.guards.room_is_locked:
-            self.locks.add(name)
+            self.locks.add((name,))
 
     def _keep_ends(self, bookings: Collection[Booking]) -> None:
         ends = {end for each in bookings if each.kind is ReservationKind.FLOW for end in (each.job, each.peer)}
@@ -301,12 +301,16 @@ class Tables:
         return None if before is None else self._replace(before, *rebook(before))
 
     def reservation(self, reservation_id: str, now: float) -> Reservation | None:
-        return next((each for each in self.reservations.values() if each.id == reservation_id and _valid(each, now)), None)
+        return next(
+            (each for each in self.reservations.values() if each.id == reservation_id and _valid(each, now)), None
+        )
 
     def flows(self, now: float) -> list[Reservation]:
         return [each for each in self.reservations.values() if each.kind is ReservationKind.FLOW and _valid(each, now)]
 
-    def _replace(self, before: Reservation, kbps: int, until: float | None, steady: bool, demand: Demand) -> Reservation:
+    def _replace(
+        self, before: Reservation, kbps: int, until: float | None, steady: bool, demand: Demand
+    ) -> Reservation:
         what = words(before.kind, kbps, before.source, before.destination)
         holds = self._move(what, demand, before.holds)
         after = replace(before, kbps=kbps, until=until, steady=steady, holds=holds)

@@ -23,7 +23,7 @@ from tests.cluster.simulation.world import Process, World
 
 # Seconds between two renewals, and those that an answer is waited for.
 RENEWED_EVERY: Final = LEASE / 4
-PATIENCE: Final = 6.0
+PATIENCE: Final = 2.0
 ACTOR: Final = "hook"
 Ads = tuple[JobAd, MachineAd]
 
@@ -38,6 +38,8 @@ class Run:
     # When the post was acknowledged, and whether it then lived; when a renewal was acknowledged last.
     acknowledged: bool = False
     renewed_at: float = -1.0
+    # Its worker is there, and renews it.
+    tended: bool = False
     # An end was asked for, or acknowledged; a later run of its slot was posted.
     end_asked: bool = False
     end_acknowledged: bool = False
@@ -54,6 +56,10 @@ class Known:
     released: set[str] = field(default_factory=set)
     external: dict[str, str] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
+
+
+class _GivenUpError(Exception):
+    """A worker asks no more for what had no answer: it was started anew, or its hook was ended."""
 
 
 class Worker(Process):
@@ -76,6 +82,8 @@ class Worker(Process):
         while True:
             for instance in sorted(self._instances.values(), key=lambda each: each.name):
                 found = self._asked(instance, call)
+                if isinstance(found, StoreError) and self.at_work and random.randrange(8) == 0:
+                    raise _GivenUpError
                 if not isinstance(found, StandbyError | StoreError | TimeoutError):
                     return found
             self.sleep(pause * random.uniform(0.5, 1.5))
@@ -103,12 +111,20 @@ class Worker(Process):
         random = self.world.random
         while self.at_work:
             self._started += 1
-            run = self._posted()
-            if run is not None:
-                self._lives(run)
+            run = None
+            try:
+                run = self._posted()
+                if run is not None:
+                    run.tended = True
+                    self._lives(run)
+            except _GivenUpError:
+                if random.randrange(3) == 0:
+                    return
+            finally:
+                if run is not None:
+                    run.tended = False
             if random.randrange(3):
                 self.sleep(random.uniform(0.0, 2.0))
-        # The last run stays, and is renewed.
 
     def _posted(self) -> Run | None:
         random = self.world.random
@@ -204,7 +220,7 @@ def _ads(host: int, slot: int, started: int, wish: str, port: str) -> Ads:
     given = f'LarkInnerAddressIPv4 = "10.64.9.{host}"' if wish == "static" else 'LarkAddressType = "controller"'
     lines = [
         f'Owner = "{owner}"', f'GlobalJobId = "s#{host}{slot}{started}.0#1"', f"JobCurrentStartDate = {started}",
-        "RequestBandwidth = 30" if wish == "bandwidth" else "", "------",
+        "RequestBandwidth = 600" if wish == "bandwidth" else "", "------",
         f'Machine = "worker{host}"', f'Name = "slot{slot}@worker{host}"', f'LarkDatapathId = "{host:016x}"',
         'LarkNetworkType = "ovs_bridge"', f'LarkInnerMacAddress = "02:00:00:00:{host:02x}:{slot:02x}"',
         f'LarkExternalInterface = "{port}"', "AvailBandwidth = 1000", given,

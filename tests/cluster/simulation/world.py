@@ -21,7 +21,15 @@ from unittest.mock import patch
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from lark_common.log import LOGGER
-from lark_controller.services import attempts, background, external, gathering, past_reservations, registration, reservations
+from lark_controller.services import (
+    attempts,
+    background,
+    external,
+    gathering,
+    past_reservations,
+    registration,
+    reservations,
+)
 from lark_controller.switches.openflow import mastership
 
 # The machine's time at the beginning of each schedule, in seconds since 1970.
@@ -45,9 +53,10 @@ class Guards:
     generation_is_sent: bool = True
     # The instance: what the store has not answered is looked up again, once all writes that had begun are over.
     doubts_are_settled: bool = True
-    doubts_are_looked_up: bool = True
-    # The instance: nothing is written once it is fenced; an order that a switch would not refuse is proven before.
-    fence_is_looked_at: bool = True
+    doubts_are_noted: bool = True
+    # The instance: nothing is posted that a run in doubt may have.
+    doubts_are_waited_for: bool = True
+    # The instance: an order that a switch would not refuse is proven before.
     role_is_proven: bool = True
     # The instance: a switch is compared with what it should hold when it connects, and before anything is sent.
     switches_are_compared: bool = True
@@ -174,11 +183,10 @@ class Process:
         self.alive = False
         tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
-            if task is not getcurrent() and not task.dead:
-                # One that has not begun has nothing to end.
-                if task:
-                    task.parent = getcurrent()
-                    task.throw()
+            # One that has not begun, or is over, has nothing to end.
+            if task is not getcurrent() and task:
+                task.parent = getcurrent()
+                task.throw()
 
 
 def present() -> Process:
