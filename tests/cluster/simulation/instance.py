@@ -33,7 +33,7 @@ from tests.cluster.simulation.switches import Link, PlayedSwitch, placed
 from tests.cluster.simulation.world import Process, RLock, World
 
 # Seconds of a lease, short beside a schedule.
-LEASE: Final = 16.0
+LEASE: Final = 12.0
 
 
 class _Pauses:

@@ -3,6 +3,9 @@ as it was promised."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum, auto
+from random import Random
 from typing import Final
 
 from lark_controller.policies.file import load
@@ -40,10 +43,62 @@ CALM: Final = 20.0
 _WHOLE: Final = (Fate.ANSWERED,)
 
 
-class Site:
-    """All of one schedule."""
+class Kind(Enum):
+    """What goes wrong at once."""
 
-    def __init__(self, seed: int, guards: Guards = Guards()) -> None:
+    KILLED = auto()
+    STOPPED = auto()
+    PAUSED = auto()
+    SESSIONS = auto()
+    DATABASE = auto()
+    STANDS_STILL = auto()
+    LINKS = auto()
+    SWITCH = auto()
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What may go wrong: the kinds and how many a second; lost statements and interrupted commits of a hundred; what
+    becomes of commits; seconds of a statement at most; messages of a hundred that are on their way for long."""
+
+    instances: int
+    kinds: tuple[Kind, ...]
+    rate: float = 0.35
+    losses: int = 0
+    interrupts: int = 0
+    fates: tuple[Fate, ...] = _WHOLE
+    latency: float = 0.02
+    stalls: int = 0
+
+
+_ANY: Final = (*Kind, Kind.PAUSED, Kind.PAUSED, Kind.STANDS_STILL)
+
+
+def drawn(random: Random) -> Faults:
+    """The faults of a schedule of any kind."""
+    return Faults(
+        instances=random.choice((1, 2, 2, 3)),
+        kinds=_ANY,
+        rate=random.choice((0.1, 0.2, 0.4)),
+        losses=random.choice((0, 0, 3, 15)),
+        interrupts=random.choice((0, 0, 10, 25)),
+        fates=random.choice(
+            (
+                _WHOLE,
+                (*_WHOLE * 8, Fate.UNANSWERED),
+                (*_WHOLE * 4, Fate.UNANSWERED, Fate.LATE),
+                (*_WHOLE * 6, Fate.UNANSWERED, Fate.LATE, Fate.LOST),
+            )
+        ),
+        latency=random.choice((0.002, 0.02, 0.3)),
+        stalls=random.choice((0, 0, 2, 10)),
+    )
+
+
+class Site:
+    """All of one schedule; ``faults`` are drawn where none are given."""
+
+    def __init__(self, seed: int, guards: Guards = Guards(), faults: Faults | None = None) -> None:
         self.world = world = World(seed, guards)
         self.random = random = world.random
         self.known = Known()
@@ -51,23 +106,14 @@ class Site:
         self.promises = Promises(world, self.server, self.known, POLICY)
         self.server.changed = self.promises.written
         self.server.commits = self._commits
-        self._interrupts = random.choice((0, 0, 10, 25))
-        self.server.losses = random.choice((0, 0, 3, 15))
-        self.server.latency = random.choice((0.002, 0.02, 0.3))
-        self.server.fates = random.choice(
-            (
-                _WHOLE,
-                (*_WHOLE * 8, Fate.UNANSWERED),
-                (*_WHOLE * 4, Fate.UNANSWERED, Fate.LATE),
-                (*_WHOLE * 6, Fate.UNANSWERED, Fate.LATE, Fate.LOST),
-            )
-        )
-        self._stalls = random.choice((0, 0, 2, 10))
+        self._faults = faults = drawn(random) if faults is None else faults
+        self.server.losses, self.server.latency, self.server.fates = faults.losses, faults.latency, faults.fates
         self.calm = False
         self._wires: dict[tuple[str, int], Wire] = {}
         self.instances: dict[str, Instance] = {}
         self.switches = [PlayedSwitch(world, each, self.promises.done) for each in HOSTS]
-        for name in "abc"[: random.choice((1, 2, 2, 3))]:
+        self._names = "abc"[: faults.instances]
+        for name in self._names:
             world.at(random.random() * 2, lambda name=name: self._start(name))  # type: ignore[misc]
         self.workers = [Worker(world, self.known, self.instances, host, slot) for host in HOSTS for slot in (1, 2)]
 
@@ -89,7 +135,7 @@ class Site:
             # A switch has one connection to each of its controllers: it connects anew once the one before has ended,
             # or it gives that up, with what is still on its way there.
             before = self._wires.get((instance.name, switch.datapath))
-            if before is not None and before.open and random.randrange(4):
+            if before is not None and before.open and random.randrange(16):
                 self.world.at(0.5, now)
             else:
                 if before is not None:
@@ -102,7 +148,7 @@ class Site:
 
     def _stall(self) -> float:
         """The time for which a message to or from a switch is on its way."""
-        if not self.calm and self.random.randrange(100) < self._stalls:
+        if not self.calm and self.random.randrange(100) < self._faults.stalls:
             return self.random.uniform(0.5, 12.0)
         return self.random.random() * 0.01
 
@@ -113,30 +159,30 @@ class Site:
         random = self.random
         if self.calm:
             return
-        self.world.at(random.expovariate(0.35), self._fault)
+        self.world.at(random.expovariate(self._faults.rate), self._fault)
         active = [each for each in self.instances.values() if each.alive and each.term is not None]
         living = [each for each in self.instances.values() if each.alive]
         if not living:
             return
         instance = random.choice(active or living if random.randrange(4) else living)
-        match random.randrange(10):
-            case 0:
+        match random.choice(self._faults.kinds):
+            case Kind.KILLED:
                 instance.end()
-            case 1:
+            case Kind.STOPPED:
                 instance.stop()
-            case 2 | 3 | 4:
+            case Kind.PAUSED:
                 self._pause(instance, random.choice((0.5, 3.0, 9.0, 9.0, 14.0, 22.0)))
-            case 5:
+            case Kind.SESSIONS:
                 self.server.end_sessions()
-            case 6:
+            case Kind.DATABASE:
                 self.server.restart()
                 self.world.at(random.choice((0.5, 6.0)), self._back)
-            case 7:
+            case Kind.STANDS_STILL:
                 self._stand_still(instance)
-            case 8:
+            case Kind.LINKS:
                 for link in list(instance.links.values()):
                     link.close("the network has lost it", lost=True)
-            case _:
+            case Kind.SWITCH:
                 random.choice(self.switches).start_anew()
 
     def _pause(self, process: Process, seconds: float) -> None:
@@ -148,7 +194,7 @@ class Site:
         """Let a process be paused, or die, as the commit of a post or an end is on its way."""
         if self.calm or not isinstance(process, Instance) or not any(each[0] == "run" for each in transaction.keys):
             return
-        if self.random.randrange(100) >= self._interrupts:
+        if self.random.randrange(100) >= self._faults.interrupts:
             return
         if self.random.randrange(3):
             self._pause(process, self.random.uniform(5.0, 14.0))
@@ -157,13 +203,14 @@ class Site:
 
     def _stand_still(self, instance: Instance) -> None:
         """Let what an instance and its switches send each other be on its way for long, and the instance be gone."""
-        until = self.world.now + self.random.uniform(4.0, 14.0)
+        until = self.world.now + self.random.uniform(5.0, 14.0)
         for link in instance.links.values():
             link.wire.still_until = until
+        soon = self.random.uniform(0.0, 4.0)
         if self.random.randrange(2):
-            self.world.at(self.random.uniform(0.0, 3.0), instance.end)
+            self.world.at(soon, instance.end)
         else:
-            self._pause(instance, self.random.uniform(9.0, 14.0))
+            self.world.at(soon, lambda: self._pause(instance, self.random.uniform(9.0, 14.0)))
 
     def _back(self) -> None:
         self.server.away = False
@@ -172,6 +219,9 @@ class Site:
         """Play the schedule to its end. The promises are looked at all the time, and at the end."""
         with self.world.clocks():
             self.world.at(3.0, self._fault)
+            if len(self._names) == 1 and self.random.randrange(3) == 0:
+                # Nobody takes over from the only one.
+                self.world.at(5.0, lambda: self._pause(next(iter(self.instances.values())), FAULTS))
             self.world.run(FAULTS)
             self.calm = True
             self.server.losses, self.server.latency, self.server.fates = 0, 0.02, _WHOLE
@@ -185,6 +235,6 @@ class Site:
         return self.promises
 
 
-def played(seed: int, guards: Guards = Guards()) -> Promises:
+def played(seed: int, guards: Guards = Guards(), faults: Faults | None = None) -> Promises:
     """Play the schedule of a seed."""
-    return Site(seed, guards).played()
+    return Site(seed, guards, faults).played()

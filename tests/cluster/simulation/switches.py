@@ -66,6 +66,7 @@ class PlayedSwitch:
         self.world, self.datapath = world, datapath
         self.flows: dict[FlowKey, FlowData] = {}
         self.masters = Masters()
+        self.masters.tells = world.random.random() < 0.5
         self.refused = 0
         # The highest generation of a master, and since when.
         self.obeyed, self.obeyed_at = 0, 0.0
@@ -81,6 +82,9 @@ class PlayedSwitch:
                 self.obeyed, self.obeyed_at = held.generation, self.world.now
             wire.answer(sent.xid, held)
         elif sent.kind == "dump":
+            # Only who leads asks for that.
+            if sent.generation > self.obeyed:
+                self.obeyed, self.obeyed_at = sent.generation, self.world.now
             wire.answer(sent.xid, dict(self.flows))
         elif sent.kind == "flows" and self.masters.refuses(wire, ofp.OFPT_FLOW_MOD):
             self.refused += 1
@@ -121,7 +125,7 @@ class Wire:
     def answer(self, xid: int, found: object) -> None:
         world = self.switch.world
         self._back = max(self._back, self.still_until, world.now + self._stall())
-        self._link.process.at(self._back - world.now, lambda: self._link.receive(xid, found))
+        world.at(self._back - world.now, lambda: self._link.receive(xid, found), self._link.process, read=True)
 
     def send_raw(self, data: bytes) -> None:
         """A notice, which has no answer."""

@@ -70,7 +70,7 @@ class Worker(Process):
         self._known, self._instances = known, instances
         self.host, self.slot = host, slot
         self.at_work = True
-        self._started = 0
+        self._started, self._last = 0, ""
         self.begin(self._work, world.random.uniform(0.0, 4.0))
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -80,11 +80,13 @@ class Worker(Process):
         random = self.world.random
         pause = 0.1
         while True:
-            for instance in sorted(self._instances.values(), key=lambda each: each.name):
-                found = self._asked(instance, call)
-                if isinstance(found, StoreError) and self.at_work and random.randrange(8) == 0:
+            # First the one that has answered last.
+            for name in sorted(self._instances, key=lambda each: (each != self._last, each)):
+                found = self._asked(self._instances[name], call)
+                if isinstance(found, StoreError) and self.at_work and random.randrange(2):
                     raise _GivenUpError
                 if not isinstance(found, StandbyError | StoreError | TimeoutError):
+                    self._last = name
                     return found
             self.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2.0, 2 * pause)
@@ -118,19 +120,19 @@ class Worker(Process):
                     run.tended = True
                     self._lives(run)
             except _GivenUpError:
-                if random.randrange(3) == 0:
+                if random.randrange(8) == 0:
                     return
             finally:
                 if run is not None:
                     run.tended = False
             if random.randrange(3):
-                self.sleep(random.uniform(0.0, 2.0))
+                self.sleep(random.uniform(0.0, 1.5))
 
     def _posted(self) -> Run | None:
         random = self.world.random
-        wish = random.choice(("", "", "bandwidth", "static"))
+        wish = random.choice(("", "bandwidth", "static"))
         # Most have a port of their own; the slots of a host have one port in common.
-        port = f"p{random.choice((self.slot, self.slot, 3))}"
+        port = f"p{random.choice((self.slot, 3))}"
         ads = _ads(self.host, self.slot, self._started, wish, port)
         key = RunKey(ads[0].global_job_id, ads[0].started, ads[1].slot)
         run = self._known.runs[key.id] = Run(key.id, key.slot, self._started)
@@ -149,7 +151,7 @@ class Worker(Process):
     def _lives(self, run: Run) -> None:
         """Renew a run, and ask for something meanwhile, until it ends."""
         random = self.world.random
-        end = self.world.now + random.uniform(1.0, 16.0)
+        end = self.world.now + random.uniform(1.0, 10.0)
         reserved: list[str] = []
         given: list[str] = []
         if self.at_work:

@@ -77,23 +77,24 @@ class World:
         self.now = 0.0
         self.hub: greenlet = getcurrent()
         self.numbers = itertools.count(1)
-        self._steps: list[tuple[float, int, Process | None, Callable[[], object]]] = []
+        self._steps: list[tuple[float, int, Process | None, bool, Callable[[], object]]] = []
 
-    def at(self, delay: float, step: Callable[[], object], of: Process | None = None) -> None:
+    def at(self, delay: float, step: Callable[[], object], of: Process | None = None, read: bool = False) -> None:
         """Do something later; ``of`` a process: after its pause where it is paused, and not at all where it has
-        ended."""
-        heapq.heappush(self._steps, (self.now + delay, next(self.numbers), of, step))
+        ended. What is ``read`` of a connection may come after all else then."""
+        heapq.heappush(self._steps, (self.now + delay, next(self.numbers), of, read, step))
 
     def run(self, until: float) -> None:
         steps = self._steps
         while steps and steps[0][0] <= until:
-            now, _, process, step = heapq.heappop(steps)
+            now, _, process, read, step = heapq.heappop(steps)
             self.now = now
             if process is not None:
                 if not process.alive:
                     continue
                 if now < process.paused_until:
-                    heapq.heappush(steps, (process.paused_until, next(self.numbers), process, step))
+                    later = process.paused_until + (process.reads_after if read else 0.0)
+                    heapq.heappush(steps, (later, next(self.numbers), process, read, step))
                     continue
             step()
         self.now = until
@@ -139,6 +140,8 @@ class Process:
         self.world = world
         self.alive = True
         self.paused_until = 0.0
+        # Seconds after a pause in which the threads that wait for the store go on before the one that reads.
+        self.reads_after = world.random.choice((0.0, 0.02))
         self._tasks: dict[int, Task] = {}
 
     def at(self, delay: float, step: Callable[[], object]) -> None:
