@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from threading import Lock
 from typing import Final
 
 from lark_common.errors import StoreError
@@ -42,6 +43,7 @@ class Unanswered:
         self._doubts: dict[str, int] = {}
         self._posted: dict[str, Job] = {}
         self._numbers = count()
+        self._looking = Lock()
 
     def note(self, changed: Iterable[Job | str]) -> None:
         """Note runs that were posted, and ids of those that were ended. The caller holds the feed's lock."""
@@ -84,7 +86,17 @@ class Unanswered:
             raise
 
     def look_again(self) -> None:
-        """Find out what the store has. Raises StoreError; the rest is found out at the next call."""
+        """Find out what the store has; nothing where another thread is about to. Raises StoreError; the rest is found
+        out at the next call."""
+        # Where the database is slow, callers are not to wait for each other's looks, one after the other.
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            self._look()
+        finally:
+            self._looking.release()
+
+    def _look(self) -> None:
         with self._feed.lock:
             doubts = dict(self._doubts)
         if not doubts:
