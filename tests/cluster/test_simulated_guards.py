@@ -16,6 +16,8 @@ _TERMS: Final = Faults(2, (Kind.PAUSED, Kind.STOPPED), interrupts=20, latency=0.
 _DOUBTS: Final = Faults(1, (Kind.LINKS,), 0.05, fates=(*[Fate.ANSWERED] * 5, Fate.UNANSWERED, Fate.LATE, Fate.LATE))
 _SWITCHES: Final = Faults(2, (Kind.STANDS_STILL,), 0.12, interrupts=20)
 _SLEEP: Final = Faults(1, (Kind.PAUSED,))
+_PAUSES: Final = Faults(2, (), 0.01, interrupts=50)
+_LATE: Final = Faults(1, (), 0.01, fates=(*[Fate.ANSWERED] * 3, Fate.LATE, Fate.LATE))
 # The schedules that are played with each at most.
 _MOST: Final = 60
 
@@ -24,9 +26,9 @@ _WITHOUT: Final = {
     "term_is_held": (_TERMS, "has written in that of"),
     "room_is_locked": (_DOUBTS, "kb/s of"),
     "generation_is_sent": (_SWITCHES, "flows of generation"),
-    "role_is_proven": (_SWITCHES, "an order of generation"),
+    "role_is_proven": (_PAUSES, "an order of generation"),
     "switches_are_compared": (_SWITCHES, "lacks"),
-    "doubts_are_settled": (_DOUBTS, ""),
+    "doubts_are_settled": (_LATE, ""),
     "doubts_are_noted": (_DOUBTS, "in memory"),
     "doubts_are_waited_for": (_DOUBTS, "promised 2 times"),
     "sleep_is_noticed": (_SLEEP, "the lease of"),

@@ -1,4 +1,4 @@
-"""One instance: the product's member, services and upkeep on a played store, and a thin loop in place of the reconciler.
+"""One instance: the product's member, services and upkeep on a played store, and a thin loop for its reconciler.
 
 As ``lark_controller/controller.py`` puts them together. Not the product's is the loop: it calculates by the product's
 desired flows and differences, sends each connected switch what changes, and compares it when it connects.

@@ -15,7 +15,7 @@ from lark_controller.qos.topology import Topology, channels
 from lark_controller.store import LEASE_EXPIRED
 from lark_controller.switches.fence import is_later
 from lark_controller.switches.openflow.mastership import PROOF_SECONDS
-from tests.cluster.simulation.instance import HOSTS, LEASE, Instance
+from tests.cluster.simulation.instance import HOSTS, Instance
 from tests.cluster.simulation.server import Server, Transaction
 from tests.cluster.simulation.switches import PlayedSwitch, Sent, placed
 from tests.cluster.simulation.tables import Tables
@@ -86,7 +86,7 @@ class Promises:
         if job.reason == LEASE_EXPIRED:
             if run.tended:
                 ago = self._world.now - run.renewed_at
-                self._broken(f"the lease of {job.called} is over, whose worker renews it, the last time {ago:.1f} s ago")
+                self._broken(f"the lease of {job.called} is over, whose worker renews it, last {ago:.1f} s ago")
         elif not run.followed:
             self._broken(f"run {job.called} has ended ({job.reason}), and nobody asked for it")
 

@@ -1,5 +1,5 @@
-"""One schedule: a site with some instances, workers and switches, what goes wrong, and then a calm in which all is to be
-as it was promised."""
+"""One schedule: a site with some instances, workers and switches, what goes wrong, and then a calm in which all is to
+be as it was promised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cluster.simulation.promises import Promises
 from tests.cluster.simulation.server import Fate, Server, Transaction
 from tests.cluster.simulation.switches import PlayedSwitch, Wire
 from tests.cluster.simulation.workers import Known, Worker
-from tests.cluster.simulation.world import Guards, Process, World
+from tests.cluster.simulation.world import ALL, Guards, Process, World
 
 POLICY: Final = load(
     """
@@ -98,7 +98,7 @@ def drawn(random: Random) -> Faults:
 class Site:
     """All of one schedule; ``faults`` are drawn where none are given."""
 
-    def __init__(self, seed: int, guards: Guards = Guards(), faults: Faults | None = None) -> None:
+    def __init__(self, seed: int, guards: Guards = ALL, faults: Faults | None = None) -> None:
         self.world = world = World(seed, guards)
         self.random = random = world.random
         self.known = Known()
@@ -165,7 +165,7 @@ class Site:
         if not living:
             return
         instance = random.choice(active or living if random.randrange(4) else living)
-        match random.choice(self._faults.kinds):
+        match random.choice(self._faults.kinds or (None,)):
             case Kind.KILLED:
                 instance.end()
             case Kind.STOPPED:
@@ -235,6 +235,6 @@ class Site:
         return self.promises
 
 
-def played(seed: int, guards: Guards = Guards(), faults: Faults | None = None) -> Promises:
+def played(seed: int, guards: Guards = ALL, faults: Faults | None = None) -> Promises:
     """Play the schedule of a seed."""
     return Site(seed, guards, faults).played()

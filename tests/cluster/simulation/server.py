@@ -73,7 +73,7 @@ class Counts:
 
 
 class Server:
-    """The server. ``losses`` of a hundred statements are lost; ``fates`` are those of commits, one of which is drawn."""
+    """The server. ``losses`` of a hundred statements are lost; each commit has one of the ``fates``."""
 
     def __init__(self, world: World, changed: Callable[[Transaction, Tables], None] = lambda *_: None) -> None:
         self.world = world
@@ -213,10 +213,12 @@ class Server:
         """Wait for the ends of all writes that have begun (store/instances.py:settle)."""
         if not self.world.guards.doubts_are_settled:
             return
+        process.sleep(self.world.random.random() * self.latency)
         begun = [each for each in self.open.values() if each is not own and each.share]
         deadline = self.world.now + TAKE_WAIT
         while any(not each.over for each in begun):
             if self.world.now > deadline:
+                self._end(own)
                 raise StoreError("writes that began before are not over")
             process.sleep(_LOOK)
             self._touch(own)

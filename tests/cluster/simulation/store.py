@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from lark_controller.accounting.entry import Entry
 from lark_controller.api.instances import Identity, Instances, Look, Reached, Why
 from lark_controller.jobs.job import Job, JobState, Standing
 from lark_controller.qos.reservation import ReservationPage
-from lark_controller.store import LEASE_EXPIRED
 from tests.cluster.simulation.server import Server
 from tests.cluster.simulation.tables import Tables
-from tests.cluster.simulation.world import Process
-
-assert Entry, LEASE_EXPIRED
+from tests.cluster.simulation.world import Lock, Process
 
 
 class PlayedStore:
@@ -29,6 +25,7 @@ class PlayedStore:
         self.external_addresses = ExternalAddresses(self)
         self.instances = Place(self)
         self.trail = Trail()
+        self._settling = Lock()
 
     def guard(self, generation: int, fenced: Callable[[str], None]) -> None:
         self.generation, self.fenced = generation, fenced
@@ -40,7 +37,9 @@ class PlayedStore:
         self.read(lambda _: None)
 
     def settle(self) -> None:
-        self.server.write(self.process, self.generation, self._fenced, lambda _: None, settling=True)
+        """Wait for all writes that have begun, one after the other as the product's store does."""
+        with self._settling:
+            self.server.write(self.process, self.generation, self._fenced, lambda _: None, settling=True)
 
     def read(self, question: Callable[[Tables], Any]) -> Any:
         return self.server.read(self.process, question)
@@ -200,6 +199,3 @@ class Place:
         return True
 
     def leave(self, _me: Identity) -> None: ...
-
-
-assert Mapping

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 from greenlet import getcurrent, greenlet
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from fake_switch import switchside
 from fake_switch.masters import Masters
 from lark_common.errors import SwitchError
 from lark_common.runs import Address
@@ -29,12 +28,13 @@ from lark_controller.switches.openflow.mastership import Mastership
 from lark_controller.switches.openflow.replies import ErrorMessage
 from lark_controller.switches.openflow.requests import RefusedError, Requests
 from lark_controller.switches.openflow.roles import Role
-from tests.cluster.simulation.world import Process, World, present
+from tests.cluster.simulation.world import Process, World
 
 # Seconds after which a change that is not confirmed ends the connection.
 CONFIRMED_IN: Final = 5.0
 _STALE: Final = ErrorMessage(ofp.OFPET_ROLE_REQUEST_FAILED, ofp.OFPRRFC_STALE, "STALE")
 _SLAVE: Final = ErrorMessage(ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_IS_SLAVE, "IS_SLAVE")
+_NONE: Final = Role(0, 0)
 PORTS: Final = {"uplink": 1, "p1": 11, "p2": 12, "p3": 13}
 
 
@@ -53,7 +53,7 @@ class Sent:
     xid: int
     generation: int
     at: float
-    role: Role = Role(0, 0)
+    role: Role = _NONE
     changes: Changes = field(default_factory=Changes)
     addresses: frozenset[Address] = frozenset()
 
@@ -332,6 +332,3 @@ class Link:
                 answer.give(None, RefusedError("role", found))
         elif answer is not None:
             answer.give(found)
-
-
-assert switchside, present

@@ -23,7 +23,7 @@ from lark_controller.store import runs
 from lark_controller.store.external_addresses import JOB_ENDED, RESERVATION_OVER, Claim
 from lark_controller.store.runs import LEASE_EXPIRED, SUPERSEDED, Post, StoredRun
 from lark_controller.store.together import Finish, Outcome, Request
-from tests.cluster.simulation.world import Guards
+from tests.cluster.simulation.world import ALL, Guards
 
 ROOM: Final = "room"
 EXTERNAL: Final = "external"
@@ -47,7 +47,7 @@ class Tables:
     # Sequences, which no rollback sets back.
     numbers: Any = field(default_factory=lambda: count(1))
     before: Tables | None = None
-    guards: Guards = Guards()
+    guards: Guards = ALL
 
     def copy(self) -> Tables:
         """What a transaction sees, and changes for itself."""

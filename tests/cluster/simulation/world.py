@@ -68,10 +68,13 @@ class Guards:
         return [each.name for each in fields(cls)]
 
 
+ALL: Final = Guards()
+
+
 class World:
     """Virtual time. ``random`` alone decides what happens."""
 
-    def __init__(self, seed: int, guards: Guards = Guards()) -> None:
+    def __init__(self, seed: int, guards: Guards = ALL) -> None:
         self.random = random.Random(seed)
         self.guards = guards
         self.now = 0.0
@@ -115,6 +118,8 @@ class World:
     def clocks(self) -> Iterator[None]:
         """Have the product's modules read virtual time, and lock as tasks do."""
         patches: list[Any] = [patch.object(each, "time", self) for each in _TIMED]
+        # It is for a lease that is longer: of this one it would be the greater part of what may pass unseen.
+        patches.append(patch.object(background, "UNSEEN", 0.0))
         patches.append(patch.object(attempts, "failure", _unexpected))
         patches.append(patch.object(logging.getLogger(LOGGER), "disabled", True))
         patches.append(patch.object(gathering, "threading", _Threading))
