@@ -17,7 +17,7 @@ _DOUBTS: Final = Faults(1, (Kind.LINKS,), 0.05, fates=(*[Fate.ANSWERED] * 5, Fat
 _SWITCHES: Final = Faults(2, (Kind.STANDS_STILL,), 0.12, interrupts=20)
 _SLEEP: Final = Faults(1, (Kind.PAUSED,))
 _PAUSES: Final = Faults(2, (), 0.01, interrupts=50)
-_LATE: Final = Faults(1, (), 0.01, fates=(*[Fate.ANSWERED] * 3, Fate.LATE, Fate.LATE))
+_LATE: Final = Faults(1, (), 0.01, fates=(*[Fate.ANSWERED] * 9, Fate.LATE, Fate.LATE))
 # The schedules that are played with each at most.
 _MOST: Final = 60
 

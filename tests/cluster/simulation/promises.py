@@ -31,6 +31,8 @@ class Promises:
         self.broken: list[str] = []
         self.writes = self.flow_mods = 0
         self.refused_by_switches = 0
+        # A number that another order of the writes would change.
+        self.trace = 0
         assert policy.topology is not None
         hosts = {name: 1000.0 for names in HOSTS.values() for name in names}
         topology = Topology(policy.topology, hosts)
@@ -49,6 +51,7 @@ class Promises:
     def written(self, transaction: Transaction, before: Tables) -> None:
         """Look at a write to the database as it takes effect."""
         self.writes += 1
+        self.trace = (self.trace * 31 + round(self._world.now * 1e6) * 7 + len(transaction.keys)) % (1 << 61)
         now = self._server.tables
         if transaction.generation != self._server.generation:
             self._broken(f"generation {transaction.generation} has written in that of {self._server.generation}")
