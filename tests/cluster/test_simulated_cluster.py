@@ -47,7 +47,10 @@ def test_what_was_promised_holds_in_every_schedule(block: int) -> None:
 def test_a_schedule_is_the_same_again_in_another_process() -> None:
     found = {
         subprocess.run(
-            [sys.executable, "-c", _TRACE], env={**os.environ, "PYTHONHASHSEED": hashes}, check=True, capture_output=True
+            [sys.executable, "-c", _TRACE],
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            check=True,
+            capture_output=True,
         ).stdout
         for hashes in ("1", "2")
     }

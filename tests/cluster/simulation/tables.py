@@ -27,7 +27,7 @@ from tests.cluster.simulation.world import ALL, Guards
 
 ROOM: Final = "room"
 EXTERNAL: Final = "external"
-_NAMES: Final = ("runs", "leases", "reservations", "reserved", "links", "external", "uses")
+_NAMES: Final = ("runs", "leases", "reservations", "reserved", "links", "external")
 
 
 @dataclass
@@ -41,7 +41,6 @@ class Tables:
     reserved: dict[str, int] = field(default_factory=dict)
     links: dict[str, float] = field(default_factory=dict)
     external: dict[int, Association] = field(default_factory=dict)
-    uses: dict[int, int] = field(default_factory=dict)
     lines: list[tuple[str, str]] = field(default_factory=list)
     locks: set[tuple[Any, ...]] = field(default_factory=set)
     # Sequences, which no rollback sets back.
@@ -51,7 +50,7 @@ class Tables:
 
     def copy(self) -> Tables:
         """What a transaction sees, and changes for itself."""
-        found = {name: dict(getattr(self, name)) for name in _NAMES}
+        found: dict[str, Any] = {name: dict(getattr(self, name)) for name in _NAMES}
         return Tables(**found, numbers=self.numbers, before=self, guards=self.guards)
 
     def saved(self) -> Callable[[], None]:
@@ -403,7 +402,7 @@ class Tables:
         return [each for each in self.external.values() if _is_held(each) and job in (None, each.job)]
 
     def associate(self, claim: Claim, now: float, actor: str, *, past: float | None = None) -> Association:
-        """As store/external_addresses.py:associate, without names."""
+        """As store/external_addresses.py:associate, without names, limits, and one that a job has again."""
         past = now if past is None else past
         job = self._for_update(claim.job.id)
         if job is None or not job.live:

@@ -132,7 +132,7 @@ class World:
                 each.stop()
 
 
-class Task(greenlet):
+class Task(greenlet):  # type: ignore[misc]  # it publishes no types
     """A call of a process under way."""
 
     process: Process
@@ -192,7 +192,7 @@ class Process:
         tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
             # One that has not begun, or is over, has nothing to end.
-            if task is not getcurrent() and task:
+            if task is not getcurrent() and task.gr_frame is not None:
                 task.parent = getcurrent()
                 task.throw()
 
