@@ -79,10 +79,9 @@ class Tables:
         for job in self.runs.values():
             if committed.runs.get(job.number) != job:
                 keys.add(("run", job.id))
-                if self.guards.indexes_are_unique:
-                    keys.update(("address", each) for each in job.addresses)
+                keys.update(("address", each) for each in job.addresses)
         for each in self.external.values():
-            if self.guards.indexes_are_unique and committed.external.get(each.number) != each:
+            if committed.external.get(each.number) != each:
                 keys.add(("external address", each.address))
         return frozenset(keys)
 

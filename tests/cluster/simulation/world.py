@@ -47,8 +47,6 @@ class Guards:
     term_is_held: bool = True
     # The database: one at a time changes what is reserved, or which external addresses are held.
     room_is_locked: bool = True
-    # The database: no two live runs have one address, and no two jobs one external address.
-    indexes_are_unique: bool = True
     # Switches: a master asks with its generation, and the switch refuses earlier ones.
     generation_is_sent: bool = True
     # The instance: what the store has not answered is looked up again, once all writes that had begun are over.
