@@ -140,6 +140,9 @@ class Upkeep:
         pause = min(5.0, self._lease / 4)
         seen = time.monotonic()
         while not self._leasing.pause(pause):
+            # Before what went by unseen is looked at: where the process stands still from here on, in the midst of a
+            # question to the store, no lease is over by that, and the next turn sees it.
+            now = self._clock()
             unseen, seen = time.monotonic() - seen - pause, time.monotonic()
             if unseen > max(UNSEEN, UNSEEN_PART * self._lease):
                 # The process was stopped, or its machine: workers could not renew meanwhile.
@@ -156,7 +159,7 @@ class Upkeep:
             if anew and not self._attempts.succeed(self._begin_leases_anew, "leases"):
                 continue
             anew = False
-            self._attempts.succeed(partial(self._expire, self._clock()), "leases")
+            self._attempts.succeed(partial(self._expire, now), "leases")
             now = self._clock.earliest()
             self._attempts.succeed(partial(self._reservations.expire, now), "reservations")
             self._attempts.succeed(partial(self._external.expire, now), "external addresses")

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from lark_common.classads.ads import JobAd, MachineAd
-from lark_common.errors import AddressError, CapacityError, NotFoundError, UnansweredError
+from lark_common.errors import AddressError, CapacityError, LarkError, NotFoundError, UnansweredError
 from lark_common.limits import Buckets
 from lark_common.log import DEBUG, INFO, WARNING, event
 from lark_common.runs import Address, AddressType, RunKey
 from lark_controller.api.jobs import Registered, Renewed
 from lark_controller.jobs.job import Facts, Job, Standing, with_address
 from lark_controller.policies.model import Policy
-from lark_controller.qos.reservation import Booking, Reservation
+from lark_controller.qos.reservation import Reservation
 from lark_controller.services.described_job import (
     Names,
     check_networks,
@@ -33,10 +33,10 @@ from lark_controller.services.described_job import (
 from lark_controller.services.feed import Feed
 from lark_controller.services.gathering import Gathering
 from lark_controller.services.holdings import Holdings, addressing
-from lark_controller.services.node_patterns import PatternBookings
+from lark_controller.services.posting import EndRequest, PostRequest, Prepared, as_stored
 from lark_controller.services.reservations import Reservations
-from lark_controller.services.unanswered import Unanswered
-from lark_controller.store import LEASE_EXPIRED, Finish, Outcome, Post, Store, StoredRun
+from lark_controller.services.unanswered import DoubtError, Unanswered
+from lark_controller.store import LEASE_EXPIRED, Outcome, Post, Store, StoredRun
 
 # Seconds for which a job kept beyond its lease lives on, until the pool is looked at again.
 KEPT_SECONDS = 60.0
@@ -46,38 +46,6 @@ LINES_AT_ONCE: Final = 16
 LINES_A_SECOND: Final = 1 / 60
 # Runs whose lines are counted; of more, those that were not posted for longest begin again.
 _RUNS: Final = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class _Post:
-    """A post of a run's ads."""
-
-    job_ad: JobAd
-    machine_ad: MachineAd
-    actor: str
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """A request to end a job."""
-
-    job_id: str
-    actor: str
-    why: str
-    exit_ad: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A post that may be stored: the job as it is to be, what it books, and the addresses that it was given for it."""
-
-    post: _Post
-    policy: Policy
-    job: Job
-    booking: Booking | None
-    assigned: tuple[Address, ...]
-    unseen: bool
-    pattern: PatternBookings
 
 
 class Registration:
@@ -102,7 +70,7 @@ class Registration:
         self._live = feed.directory.by_id
         self._why_kept = why_kept
         self._lock = feed.lock
-        self._gathering: Gathering[_Post | _End, Registered | Job] = Gathering(self._carry_out)
+        self._gathering: Gathering[PostRequest | EndRequest, Registered | Job] = Gathering(self._carry_out)
         self._leases: dict[str, float] = {}
         self._policy: Policy | None = None
         self._names: Names = (frozenset(), frozenset())
@@ -159,31 +127,36 @@ class Registration:
         keys += [address for address in (machine_ad.ipv4, machine_ad.ipv6) if address is not None]
         if machine_ad.port is not None:
             keys += [(where, machine_ad.port) for where in (machine_ad.machine.lower(), machine_ad.datapath)]
-        registered = self._gathering.ask(_Post(job_ad, machine_ad, actor), keys)
+        post = PostRequest(job_ad, machine_ad, actor)
+        try:
+            registered = self._gathering.ask(post, keys)
+        except DoubtError:
+            self._unanswered.look_again()
+            registered = self._gathering.ask(post, keys)
         assert isinstance(registered, Registered)
         return registered
 
     def end(self, job_id: str, actor: str, why: str, exit_ad: str = "") -> Job:
         """End a job. Idempotent. Raises NotFoundError for an id never seen, StoreError."""
-        ended = self._gathering.ask(_End(job_id, actor, why, exit_ad), (job_id,))
+        ended = self._gathering.ask(EndRequest(job_id, actor, why, exit_ad), (job_id,))
         assert isinstance(ended, Job)
         return ended
 
-    def _carry_out(self, requests: Sequence[_Post | _End]) -> list[Registered | Job | Exception]:
+    def _carry_out(self, requests: Sequence[PostRequest | EndRequest]) -> list[Registered | Job | Exception]:
         """Posts and ends that concern different runs, slots, ports and addresses, in one transaction."""
         with self._lock:
             now = time.time()
             found: dict[int, Registered | Job | Exception] = {}
-            steps: list[tuple[int, _Prepared | _End]] = []
+            steps: list[tuple[int, Prepared | EndRequest]] = []
             for place, each in enumerate(requests):
                 try:
-                    steps.append((place, each if isinstance(each, _End) else self._prepared(each, now)))
+                    steps.append((place, each if isinstance(each, EndRequest) else self._prepared(each, now)))
                 except Exception as error:
                     # An error of one is its own alone.
                     found[place] = error
             outcomes = self._outcomes([step for _, step in steps], now)
             # Memory and loop follow in the order of the store, ends first: a post may have an ended job's address.
-            done = sorted(zip(steps, outcomes, strict=True), key=lambda each: isinstance(each[0][1], _Prepared))
+            done = sorted(zip(steps, outcomes, strict=True), key=lambda each: isinstance(each[0][1], Prepared))
             for (place, step), outcome in done:
                 try:
                     found[place] = self._taken_in(step, outcome, now)
@@ -191,7 +164,7 @@ class Registration:
                     found[place] = error
             return [found[place] for place in range(len(requests))]
 
-    def _prepared(self, post: _Post, now: float, given_up: Job | None = None) -> _Prepared:
+    def _prepared(self, post: PostRequest, now: float, given_up: Job | None = None) -> Prepared:
         """Check a post, and give it its addresses: those of a run that was ``given_up``, if it was. The caller holds
         the lock."""
         policy = self._policy
@@ -200,6 +173,7 @@ class Registration:
         job = described(post.job_ad, post.machine_ad, self._names, now, self._feed.clock() + self._lease)
         check_networks(policy, job)
         check_switch(policy, job)
+        self._unanswered.check(job)
         self._check_port(job)
         booking = self._reservations.booking(job, post.machine_ad.available_bandwidth)
         known = self._live.get(job.id)
@@ -208,37 +182,43 @@ class Registration:
         assigned: tuple[Address, ...] = ()
         if job.address_type is AddressType.CONTROLLER and job.has_pool_address:
             job, assigned = self._addressed(policy, job, known, given_up)
-        pattern = self._reservations.pattern(job, post.job_ad)
+        try:
+            # Now with its addresses.
+            self._unanswered.check(job)
+            pattern = self._reservations.pattern(job, post.job_ad)
+        except LarkError:
+            self._free(assigned)
+            raise
         # A run whose lease has ended it may have addresses already: the store is to tell before it gets others.
-        return _Prepared(
+        return Prepared(
             post, policy, job, booking, assigned, unseen=bool(assigned) and given_up is None, pattern=pattern
         )
 
-    def _outcomes(self, steps: Sequence[_Prepared | _End], now: float) -> Sequence[Outcome]:
+    def _outcomes(self, steps: Sequence[Prepared | EndRequest], now: float) -> Sequence[Outcome]:
         """Write posts and ends to the store. The caller holds the lock."""
         if not steps:
             return ()
         digest, links = names_digest(self._names), self._reservations.new_links
-        requests = [_stored(step, now, digest, links) for step in steps]
+        requests = [as_stored(step, now, digest, links) for step in steps]
         try:
             outcomes = self._store.runs.carry_out(requests)
         except BaseException as error:
             for step in steps:
                 self._give_back(step)
             if isinstance(error, UnansweredError):
-                self._unanswered.note(step.job_id if isinstance(step, _End) else step.job for step in steps)
+                self._unanswered.note(step.job_id if isinstance(step, EndRequest) else step.job for step in steps)
             raise
         for each in requests:
             if isinstance(each, Post) and each.link is not None:
                 links.pop(each.job.host.lower(), None)
         return outcomes
 
-    def _taken_in(self, step: _Prepared | _End, outcome: Outcome, now: float) -> Registered | Job:
+    def _taken_in(self, step: Prepared | EndRequest, outcome: Outcome, now: float) -> Registered | Job:
         """Bring memory and the loop to what the store has now. The caller holds the lock."""
         if isinstance(outcome, Exception):
             self._give_back(step)
             raise self._refusal(step, outcome)
-        if isinstance(step, _End):
+        if isinstance(step, EndRequest):
             assert not isinstance(outcome, StoredRun)
             return self._over(step, outcome)
         if isinstance(outcome, Job):
@@ -283,18 +263,21 @@ class Registration:
         self._reservations.tell_peers(reserved, job.id)
         return job
 
-    def _refusal(self, step: _Prepared | _End, error: Exception) -> Exception:
-        if isinstance(step, _Prepared) and isinstance(error, CapacityError):
+    def _refusal(self, step: Prepared | EndRequest, error: Exception) -> Exception:
+        if isinstance(step, Prepared) and isinstance(error, CapacityError):
             job = step.job
             event("job refused", job=job.id, owner=job.owner, host=job.host, reason=str(error))
             return self._reservations.judged(error)
         return error
 
-    def _give_back(self, step: _Prepared | _End) -> None:
-        for address in step.assigned if isinstance(step, _Prepared) else ():
+    def _give_back(self, step: Prepared | EndRequest) -> None:
+        self._free(step.assigned if isinstance(step, Prepared) else ())
+
+    def _free(self, assigned: Iterable[Address]) -> None:
+        for address in assigned:
             self._held.blocks.release(address)
 
-    def _over(self, end: _End, job: Job | None) -> Job:
+    def _over(self, end: EndRequest, job: Job | None) -> Job:
         """Take an ended job out of memory and the loop. The caller holds the lock. Raises NotFoundError."""
         if job is None:
             raise NotFoundError(f"no job has the id {end.job_id}")
@@ -380,7 +363,7 @@ class Registration:
                     # Once it is over in the store, nobody asks for it again.
                     with self._unanswered.noted(job.id):
                         ended = self._store.runs.end(job.id, time.time(), LEASE_EXPIRED, "", "lark")
-                    self._over(_End(job.id, "lark", LEASE_EXPIRED), ended)
+                    self._over(EndRequest(job.id, "lark", LEASE_EXPIRED), ended)
                     count += 1
         return count
 
@@ -395,7 +378,7 @@ class Registration:
             # Its row may have facts for a policy before; those of a post that is the first are new.
             self._hold(stored if known is None else replace(stored, facts=known.facts), tuple(flows), known)
         elif known is not None:
-            self._over(_End(job_id, "lark", "" if stored is None else stored.reason), stored or known)
+            self._over(EndRequest(job_id, "lark", "" if stored is None else stored.reason), stored or known)
 
     def live(self) -> list[Job]:
         """The live jobs, a copy."""
@@ -452,8 +435,7 @@ class Registration:
                 assigned.append(address)
                 job = with_address(job, address, block)
         except AddressError:
-            for address in assigned:
-                self._held.blocks.release(address)
+            self._free(assigned)
             raise
         return job, tuple(assigned)
 
@@ -478,17 +460,6 @@ class Registration:
                 f"port {job.port} of {job.host} belongs to live job {holder.called} on {holder.run.slot}",
                 holder.id,
             )
-
-
-def _stored(step: _Prepared | _End, now: float, digest: str, links: Mapping[str, float]) -> Post | Finish:
-    if isinstance(step, _End):
-        return Finish(step.job_id, now, step.why, step.exit_ad, step.actor)
-    ads = step.post.job_ad.text, step.post.machine_ad.text
-    each = step.pattern
-    return Post(
-        step.job, *ads, step.post.actor, now, digest, step.booking, step.unseen, each.flows, each.what, each.rest,
-        links.get(step.job.host.lower()),
-    )  # fmt: skip
 
 
 def _with_facts(taken: Facts, job: Job) -> Job:

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from threading import Lock
 from typing import Final
 
 from lark_common.errors import StoreError
 from lark_common.runs import Address
 from lark_controller.jobs.job import Job
 from lark_controller.qos.reservation import Reservation, ReservationKind
+from lark_controller.services.described_job import place_of
 from lark_controller.services.feed import Feed
 from lark_controller.store import Store
 
 # A job's flows have a limit of their own, far below this.
 _FLOWS: Final = 1 << 20
+
+
+class DoubtError(StoreError):
+    """It is not known yet what the store has of another run."""
 
 
 class Unanswered:
@@ -33,26 +39,42 @@ class Unanswered:
         self._store = store
         self._feed = feed
         self._found = found
-        # The number of the last doubt about each run, by id.
+        # The number of the last doubt about each run, by id; and those of them that were posted, as they are to be.
         self._doubts: dict[str, int] = {}
+        self._posted: dict[str, Job] = {}
         self._numbers = count()
+        self._looking = Lock()
 
     def note(self, changed: Iterable[Job | str]) -> None:
         """Note runs that were posted, and ids of those that were ended. The caller holds the feed's lock."""
         slots: set[str] = set()
         addresses: set[Address] = set()
-        ids: set[str] = set()
+        # In one order, so that what is asked of the store does not depend on hashes.
+        ids: dict[str, None] = {}
         for each in changed:
             if isinstance(each, str):
-                ids.add(each)
+                ids[each] = None
                 continue
-            ids.add(each.id)
+            ids[each.id] = None
+            self._posted[each.id] = each
             slots.add(each.run.slot)
             addresses.update(each.addresses)
         for job in self._feed.live():
             if job.run.slot in slots or not addresses.isdisjoint(job.addresses):
-                ids.add(job.id)
+                ids[job.id] = None
         self._doubts.update((each, next(self._numbers)) for each in ids)
+
+    def check(self, job: Job) -> None:
+        """Raise DoubtError where another run, of which it is not known whether it lives, may have the slot, the port or
+        an address of one that is posted: memory would have both, and the end of the one take the other's. The caller
+        holds the feed's lock."""
+        for job_id in self._doubts:
+            other = self._posted.get(job_id) or self._feed.directory.by_id.get(job_id)
+            if other is None or job_id == job.id:
+                continue
+            at_port = job.port is not None and (place_of(other), other.port) == (place_of(job), job.port)
+            if at_port or other.run.slot == job.run.slot or not set(other.addresses).isdisjoint(job.addresses):
+                raise DoubtError(f"The database has not answered yet whether job {other.called} lives; ask again.")
 
     @contextmanager
     def noted(self, *changed: Job | str) -> Iterator[None]:
@@ -64,7 +86,17 @@ class Unanswered:
             raise
 
     def look_again(self) -> None:
-        """Find out what the store has. Raises StoreError; the rest is found out at the next call."""
+        """Find out what the store has; nothing where another thread is about to. Raises StoreError; the rest is found
+        out at the next call."""
+        # Where the database is slow, callers are not to wait for each other's looks, one after the other.
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            self._look()
+        finally:
+            self._looking.release()
+
+    def _look(self) -> None:
         with self._feed.lock:
             doubts = dict(self._doubts)
         if not doubts:
@@ -86,3 +118,4 @@ class Unanswered:
                     ).reservations
                     self._found(job_id, stored, [each for each in flows if each.kind is ReservationKind.FLOW])
                     del self._doubts[job_id]
+                    self._posted.pop(job_id, None)

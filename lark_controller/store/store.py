@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from threading import Lock
 from typing import Self
 
 from sqlalchemy import Connection, text
 
 from lark_common.errors import StoreError
+from lark_common.turns import aside
 from lark_controller.accounting.entry import Entry
 from lark_controller.accounting.pairs import PairEntry
 from lark_controller.store import audit_and_policies as trail
@@ -197,6 +199,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._settling = Lock()
         self.runs = Runs(database)
         self.reservations = Reservations(database)
         self.external_addresses = ExternalAddresses(database)
@@ -229,7 +232,13 @@ class Store:
     def settle(self) -> None:
         """Wait for the ends of all writes that have begun: the server may still carry out one that it has not answered.
         Raises StoreError."""
-        self._database.write(instances.settle)
+        with aside():
+            # It is a write itself: two that begin at a time would wait for each other.
+            self._settling.acquire()
+        try:
+            self._database.write(instances.settle)
+        finally:
+            self._settling.release()
 
     def replication_risk(self) -> str:
         """The risk of a failover of the database's server in a sentence; ``""`` where nothing can be lost."""

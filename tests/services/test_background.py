@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from lark_controller.api.metrics import Metrics
 from lark_controller.jobs.job import Directory, JobState
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
+from lark_controller.services import background
 from lark_controller.services.background import GATHER, LOOK, Upkeep
 from lark_controller.services.external import ExternalAddresses
 from lark_controller.services.feed import Feed
@@ -46,10 +48,11 @@ def kept_up(
     lease: float = 0.4,
     datapaths: Callable[[], dict[int, float | None]] = lambda: {1: -math.inf, 2: -math.inf},
     check_seconds: float = 0.2,
+    steady: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[Store, Upkeep]]:
     """Upkeep of a store with two switches, each checked ten times a second."""
     store = Store.open(sqlite_with_tables(path / "lark.db"))
-    feed = Feed(Directory(), lambda job: None, lambda number: None, LeaseClock(clock))
+    feed = Feed(Directory(), lambda job: None, lambda number: None, LeaseClock(clock, steady))
     none = Reservations(store, feed)
     registration = Registration(store, 900, feed, none)
     registration.use(load(POLICY), needed_attributes(load(POLICY)))
@@ -165,6 +168,37 @@ def test_a_clock_that_jumps_or_a_machine_that_stood_still_ends_no_job(
         # A renewal by the clock of before, which is not in the store yet.
         registration.renew(job.id)
         ahead[0] = 10_000.0
+        until(lambda: any("leases begin anew" in record.getMessage() for record in caplog.records))
+        until(lambda: (found := store.runs.find(job.id)) is not None and found.lease_until > time.time() + 10_000)
+        found = store.runs.find(job.id)
+        assert found is not None
+        assert found.live
+
+
+def test_a_process_that_stands_still_in_the_midst_of_a_turn_ends_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Workers could not renew meanwhile, and the turn has looked already at what went by unseen."""
+    stood = [0.0]
+
+    def steady() -> float:
+        return time.monotonic() + stood[0]
+
+    def wall() -> float:
+        return time.time() + stood[0]
+
+    monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=steady, time=wall))
+    with kept_up(tmp_path, clock=wall, steady=steady, lease=8.0) as (store, upkeep):
+        job = put(store, a_run(1, lease_until=time.time() + 20)).job
+        registration = upkeep._registration
+        registration.use(load(POLICY), needed_attributes(load(POLICY)), store.runs.loaded(0.0))
+        ping = store.ping
+
+        def stand_still() -> None:
+            stood[0] = 10_000.0
+            ping()
+
+        monkeypatch.setattr(store, "ping", stand_still)
         until(lambda: any("leases begin anew" in record.getMessage() for record in caplog.records))
         until(lambda: (found := store.runs.find(job.id)) is not None and found.lease_until > time.time() + 10_000)
         found = store.runs.find(job.id)

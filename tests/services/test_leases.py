@@ -18,9 +18,9 @@ from lark_controller.controller import Controller
 from lark_controller.jobs.job import Directory, Job
 from lark_controller.policies.decide import needed_attributes
 from lark_controller.policies.file import load
-from lark_controller.services import registration as registration_module
 from lark_controller.services.feed import Feed
 from lark_controller.services.lease_clock import LeaseClock
+from lark_controller.services.posting import EndRequest, PostRequest
 from lark_controller.services.registration import Registration
 from lark_controller.services.reservations import Reservations
 from lark_controller.store import Store
@@ -280,8 +280,8 @@ def test_a_post_that_takes_the_address_of_a_job_that_ends_in_the_same_transactio
     monkeypatch.setattr(registration._feed, "_put", lambda job: told.append(job.id))
     monkeypatch.setattr(registration._feed, "_gone", told.append)
     job_ad, machine_ad = parse_post(ads_of("bob").encode(), "text/plain")
-    post = registration_module._Post(job_ad, machine_ad, "hook")
-    new, ended = registration._carry_out([post, registration_module._End(old.id, "hook", "over")])
+    post = PostRequest(job_ad, machine_ad, "hook")
+    new, ended = registration._carry_out([post, EndRequest(old.id, "hook", "over")])
     assert isinstance(new, Registered)
     assert isinstance(ended, Job)
     assert new.job.addresses == old.addresses

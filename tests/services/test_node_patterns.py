@@ -157,6 +157,17 @@ def test_what_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
             start(controller, 1, "ring 40", HOSTS, *six)
 
 
+def test_a_pattern_that_is_refused_takes_no_address(tmp_path: Path) -> None:
+    """A job in a loop would take all that there are until the next start."""
+    few = POLICY.replace("10.64.0.0/16", "10.64.0.0/26")
+    own = 'LarkAddressType = "controller"', "LarkInnerAddressIPv4 = undefined"
+    with running(tmp_path, few) as controller:
+        for _ in range(70):
+            with pytest.raises(AdError, match="a grid of 2x2"):
+                start(controller, 0, "neighbours 2x2 1", HOSTS, *own)
+        assert start(controller, 0, "ring 40", HOSTS, *own).addresses
+
+
 def test_without_a_topology_nothing_is_reserved_and_nobody_refused(tmp_path: Path) -> None:
     with running(tmp_path, POLICY.partition("topology:")[0]) as controller:
         start(controller, 0, "ring 9000")

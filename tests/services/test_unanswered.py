@@ -39,11 +39,12 @@ def registration(tmp_path: Path) -> Iterator[Registration]:
     store.close()
 
 
-def post(registration: Registration, number: int, slot: int = 1, address: str = "") -> Job:
+def post(registration: Registration, number: int, slot: int = 1, address: str = "", port: str = "") -> Job:
+    port = port or f"p{slot}"
     given = f'LarkInnerAddressIPv4 = "{address}"\n' if address else 'LarkAddressType = "controller"\n'
     text = (
         f'Owner = "alice"\nGlobalJobId = "s#{number}.0#1"\nJobCurrentStartDate = {number}\n------\nMachine = "w"\n'
-        f'Name = "slot{slot}@w"\nLarkNetworkType = "ovs_bridge"\nLarkExternalInterface = "p{slot}"\n{given}'
+        f'Name = "slot{slot}@w"\nLarkNetworkType = "ovs_bridge"\nLarkExternalInterface = "{port}"\n{given}'
     )
     return registration.register(*parse_post(text.encode(), "text/plain"), "hook").job
 
@@ -98,6 +99,69 @@ def test_a_post_without_an_answer_is_there_and_what_it_has_ended_is_not(
     with pytest.raises(AddressError):
         post(registration, 4, slot=3, address=str(held.ipv4))
     assert registration.end(left, "hook", "over").id == left
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_port_that_a_post_without_an_answer_may_have_is_no_other_runs(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """Two live jobs at one port are the same to a switch, and nothing in the database forbids them."""
+    unanswered(registration, monkeypatch, lambda: post(registration, 1), done=done)
+    if done:
+        with pytest.raises(AddressError, match="port p1"):
+            post(registration, 2, slot=2, port="p1")
+    else:
+        assert post(registration, 2, slot=2, port="p1").live
+    assert len([each for each in registration.live() if each.port == "p1"]) == 1
+    both(registration)
+
+
+def test_nothing_is_posted_that_a_run_in_doubt_may_have(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unanswered(registration, monkeypatch, lambda: post(registration, 1))
+
+    def away() -> None:
+        raise StoreError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registration._store, "settle", away)
+        with pytest.raises(StoreError, match="away"):
+            post(registration, 2, slot=2, port="p1")
+        with pytest.raises(StoreError, match="away"):
+            post(registration, 2)
+        # Another slot with a port of its own is in no doubt, nor is the run itself.
+        assert post(registration, 3, slot=3).live
+        assert post(registration, 1).live
+
+
+def test_a_post_that_is_asked_again_follows_the_end_of_the_run_before(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken out of memory after it, the one before would take the flows of their port along, and their address."""
+    order = list[str]()
+    first = post(registration, 1, address="10.64.0.9")
+    feed = registration._feed
+    monkeypatch.setattr(feed, "_put", lambda job: order.append(f"put {job.id}"))
+    monkeypatch.setattr(feed, "_gone", lambda number: order.append(f"gone {number}"))
+    unanswered(registration, monkeypatch, lambda: post(registration, 2, address="10.64.0.9"))
+    later = post(registration, 2, address="10.64.0.9")
+    assert both(registration) == {later.id}
+    assert order[0] == f"gone {first.number}"
+    assert set(order[1:]) == {f"put {later.id}"}
+    assert later.ipv4 is not None
+    assert registration._held.blocks.holds(later.ipv4)
+
+
+@pytest.mark.parametrize("slot", [1, 2])
+def test_a_run_after_one_whose_end_had_no_answer_has_its_port(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch, slot: int
+) -> None:
+    first = post(registration, 1)
+    unanswered(registration, monkeypatch, lambda: registration.end(first.id, "hook", "over"))
+    later = post(registration, 2, slot=slot, port="p1")
+    assert both(registration) == {later.id}
+    assert registration._held.at("w", "p1") == later.id
 
 
 @pytest.mark.parametrize("again", range(4))
