@@ -236,7 +236,8 @@ def _sentence(
     lost += f", had {packets} dropped by the policy's rules" if seen.refused else ""
     facts = f"{begin}, {used}, {throttling(seen.throttled)}{lost}" if rule is not None else f"{begin}, {used}{lost}"
     if reason is Reason.NEVER_LIMITED:
-        limit = "no rate" if seen.refused else "nothing"
+        # Queues of what it has reserved, or its part of what comes in, may have held it back.
+        limit = "no rate of its own" if seen.throttled else "no rate" if seen.refused else "nothing"
         return f"{facts}: {limit} limited it; for what it used {advised} would be enough"
     if verdict is Verdict.TOO_LITTLE and bounded_by:
         return f"{facts}: ask for {advised}, the most that {bounded_by}"

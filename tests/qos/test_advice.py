@@ -108,6 +108,9 @@ def advised(asked: float | None, use: JobUsage | None, rule: HostBandwidth | Non
         (None, used(34), CAP, 25, "unknown", 25,
          "asked for nothing, used 34 at most, never throttled:"
          " nothing limited it; for what it used 25 would be enough"),
+        (None, used(24, 0.15), CAP, None, "unknown", 30,
+         "asked for nothing, used 24 at most, throttled 15 % of the time:"
+         " no rate of its own limited it; for what it used 30 would be enough"),
         (100, used(99, 0.9, seconds=29), CAP, None, "unknown", None,
          "asked for 100 Mb/s; counted for 29 seconds, too short for advice"),
         (100, None, CAP, None, "unknown", None,
