@@ -16,7 +16,7 @@ from lab import controller, submit
 from lab.boot import Lab
 from lab.submit import Jobs
 from tests.lab import trials
-from tests.lab.remains import startd_is_back, wait_enforced, wait_until
+from tests.lab.remains import remove, startd_is_back, wait_enforced, wait_until
 from tests.mpi.test_page import example
 
 pytestmark = pytest.mark.kernel_datapath
@@ -137,3 +137,15 @@ def test_a_pattern_of_the_submit_file_is_reserved_before_the_program_starts(lab:
     assert all(each["asked"] == ASKED for each in controller.api(lab, pairs)["pairs"])
     words = submit.attribute(lab, jobs, "LarkMpiAdvice")
     assert words.startswith("2 pairs; node 0 to node 1: asked for 40 Mb/s"), words
+
+
+def test_a_pattern_without_room_leaves_the_job_in_the_queue_with_the_reason(lab: Lab) -> None:
+    jobs = parallel(lab, "#!/bin/sh\nexit 0\n", "", **{"+RequestMpiBandwidth": '"ring 140"'})
+    try:
+        wait_until(lambda: "Lark refused" in submit.attribute(lab, jobs, "VacateReason"), 240, "a node is refused")
+        reason = submit.attribute(lab, jobs, "VacateReason")
+        assert "has 100 of 100 Mb/s left, and 140 are asked" in reason, reason
+        wait_until(lambda: submit.attribute(lab, jobs, "JobStatus") == "1", 60, "the job is idle again")
+        assert not controller.api(lab, "/v1/reservations")["reservations"]
+    finally:
+        remove(lab, jobs)
