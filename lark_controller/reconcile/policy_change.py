@@ -6,7 +6,7 @@ For the reconcile loop's thread, which turns to other work between portions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -148,7 +148,7 @@ class PolicyChange:
                 changed[number] = each
             if count % _LOOKED_AT == 0:
                 await pace.step()
-        for what, follow in (
+        steps: tuple[tuple[str, Callable[[], Awaitable[None]]], ...] = (
             ("jobs are not awaited at their places", lambda: self._follow_places(before, changed)),
             ("external addresses are not judged anew", lambda: self._judge_external(before)),
             ("workers are not sent the policy", self._update_workers),
@@ -157,7 +157,8 @@ class PolicyChange:
             ("reserved flows are not looked at anew", lambda: self._settle_reserving(changed)),
             ("accounts are not grouped anew", lambda: self._counters.regroup(changed, loop.desired.placed)),
             ("decisions of the policy before are not forgotten", self._forget_decisions),
-        ):
+        )
+        for what, follow in steps:
             try:
                 await follow()
             except Exception as error:  # a failed step must not keep the others from being done
@@ -185,6 +186,8 @@ class PolicyChange:
         """Let all external addresses be judged: they may need other cores now, or have room at theirs."""
         pace = Pace()
         for count, number in enumerate(self._loop.desired.jobs_with_external()):
+            if (was := before.placed.get(number)) is not None:
+                self._progress.follow(was, before)
             self._loop.dirty.job(number)
             if count % _LOOKED_AT == 0:
                 await pace.step()
