@@ -176,6 +176,10 @@ class Confirmations:
         """The number of jobs that wait for a thing."""
         return len(self._open.get(what, ()))
 
+    def open_at(self, what: Awaited) -> list[int]:
+        """The jobs that wait for a thing."""
+        return list(self._open.get(what, ()))
+
     def open(self) -> list[int]:
         """The jobs that wait for anything."""
         return list({number for numbers in self._open.values() for number in numbers})

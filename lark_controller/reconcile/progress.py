@@ -47,6 +47,7 @@ class Progress:
         # By the job's number, what its external address waits for as far as it is in the audit trail.
         self._noted: dict[int, tuple[str, ...]] = {}
         self._on_state = on_state
+        self._naming: set[asyncio.Task[None]] = set()
 
     def expect(self, job: Job) -> None:
         """Set what a job lacks at the switches that it needs: its own edge, and cores where a WAN rule applies or that
@@ -143,6 +144,27 @@ class Progress:
         await asyncio.sleep(after)
         for count, number in enumerate(self._loop.confirmations.open()):
             self._loop.dirty.job(number)
+            if count % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def name_others(self, state: SwitchState, numbers: list[int]) -> None:
+        """Let jobs that wait for something else than a switch name that as their reason, where they name the switch."""
+        if numbers:
+            task = asyncio.get_running_loop().create_task(self._name_others(state, numbers))
+            self._naming.add(task)
+            task.add_done_callback(self._naming.discard)
+
+    async def _name_others(self, state: SwitchState, numbers: list[int]) -> None:
+        # All jobs of the pool may wait for a core, and still for their edges.
+        named, directory = f"{self._label(FlowsAt(state.datapath))}: ", self._loop.directory
+        for count, number in enumerate(numbers):
+            if number in self._loop.desired.placed:
+                shown = directory.standing(number), directory.reserving.get(number)
+                # After this controller's start the store's states stand: who is enforced by them has no such reason.
+                if any(
+                    each is not None and each.state is not JobState.ENFORCED and named in each.reason for each in shown
+                ):
+                    self._loop.dirty.job(number)
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)
 
