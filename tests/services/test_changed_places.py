@@ -109,3 +109,26 @@ def test_a_job_follows_the_uplinks_that_a_policy_declares(tmp_path: Path, networ
             controller.policy.put(OPEN, "ops")
             becomes(controller, job, JobState.ENFORCED, "")
             assert jobs_flows(edge, job.number)
+
+
+def test_a_plan_counts_the_jobs_whose_places_come_or_go(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, at(2)) as controller:
+        for edge in (an_edge(2), an_edge(3), FakeSwitch(4, {1: "uplink", 12: "p2", PORT_LOCAL: "br"})):
+            connect(network, controller, edge)
+        job = by_its_host(controller)
+        becomes(controller, job, JobState.ENFORCED, "")
+
+        def planned(text: str) -> tuple[str, ...]:
+            plan = controller.policy.plan(text)
+            assert plan.jobs_changed == len(plan.jobs)
+            return () if not plan.jobs else plan.jobs[0].changes
+
+        assert planned(at(2)) == ()
+        assert planned(at(3)) == ("is at switch e3",)
+        assert planned(at(9)) == ("is at switch e9, which is not connected",)
+        assert planned(at(4)) == ("is at switch e4", "has no port at its switch: it has no port p1")
+        assert planned(OPEN) == ("is at no switch any more",)
+        uplink = at(2).replace("policies:", 'edge: {uplinks: ["uplink*", "p1*"]}\npolicies:')
+        assert planned(uplink) == ("has no port at its switch: its port p1 is an uplink, not a job's",)
+        controller.policy.put(uplink, "ops")
+        assert planned(at(2)) == ("has a port at its switch",)
