@@ -6,7 +6,7 @@ For the reconcile loop's thread, which turns to other work between portions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -14,7 +14,7 @@ from lark_common.log import failure
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
-from lark_controller.flows.transition import Transition, places_alike
+from lark_controller.flows.transition import Transition
 from lark_controller.policies.model import GroupControl, Policy
 from lark_controller.qos.warnings import QueueMaker
 from lark_controller.qos.worker_queues import why_none
@@ -149,7 +149,10 @@ class PolicyChange:
             if count % _LOOKED_AT == 0:
                 await pace.step()
         steps: tuple[tuple[str, Callable[[], Awaitable[None]]], ...] = (
-            ("jobs are not awaited at their places", lambda: self._follow_places(before, changed)),
+            (
+                "jobs are not awaited at their places",
+                lambda: self._follow_places(before, changed if transition.moves_jobs else ()),
+            ),
             ("external addresses are not judged anew", lambda: self._judge_external(before)),
             ("workers are not sent the policy", self._update_workers),
             ("jobs wait for cores that are none any more", lambda: self._forget_cores(before.policy)),
@@ -165,10 +168,8 @@ class PolicyChange:
                 failure(what, error)
         return sent
 
-    async def _follow_places(self, before: Desired, changed: Mapping[int, Placed]) -> None:
+    async def _follow_places(self, before: Desired, changed: Iterable[int]) -> None:
         """Let jobs wait at the places that this policy gives them, and no more at those before."""
-        if places_alike(before.policy, self._loop.desired.policy):
-            return
         pace = Pace()
         for count, number in enumerate(changed):
             if (was := before.placed.get(number)) is not None:
@@ -247,7 +248,7 @@ class PolicyChange:
         datapath, before, after = state.datapath, self._loop.desired, self._loop.pair.coming
         outcome, changes = None, Changes()
         # Jobs that come to the switch wait for it, however its change ends.
-        arriving = self._arriving(datapath)
+        arriving = self._arriving(datapath) if transition.moves_jobs else []
         for placed in arriving:
             self._counters.begin(placed)
             if not state.compared:
@@ -273,8 +274,6 @@ class PolicyChange:
     def _arriving(self, datapath: int) -> list[Placed]:
         """The jobs that have a port at a switch by the coming policy, and none or another by the one before."""
         before, after = self._loop.desired, self._loop.pair.coming
-        if places_alike(before.policy, after.policy):
-            return []
         found = []
         for placed in after.jobs_at(datapath):
             was = before.placed.get(placed.job.number)
