@@ -31,11 +31,15 @@ def _dropping(policy: Policy) -> frozenset[int]:
 
 
 class Transition:
-    """The way of switches from the desired state ``before`` to ``after``, which may both change in between."""
+    """The way of switches from the desired state ``before`` to ``after``, which may both change in between.
+
+    ``moves_jobs`` is True where jobs may have other places at switches than before.
+    """
 
     def __init__(self, before: Desired, after: Desired) -> None:
         self._before = before
         self._after = after
+        self.moves_jobs = not places_alike(before.policy, after.policy)
         # Jobs of which the same is decided differ by their slices' tags alone.
         self._unmarked = _marks_alike(before.policy, after.policy) and before.networks == after.networks
         self._rules: dict[bool, tuple[tuple[Flow, ...], tuple[Flow, ...]]] = {}

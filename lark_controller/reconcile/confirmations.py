@@ -146,6 +146,23 @@ class Confirmations:
         self._set(number, _Part(what, out, part.reason if out else ""))
         return not out and self._settled(number)
 
+    def under_way(self, number: int, what: Awaited) -> bool:
+        """True where something was sent for a job and its confirmation is due."""
+        part = self._part(number, what)
+        return part is not None and bool(part.out)
+
+    def unneeded(self, number: int, what: Awaited) -> bool:
+        """Note that a job does not need a thing any more, whatever was sent for it; True if that was the last thing
+        that it waited for."""
+        part, parts = self._part(number, what), self._jobs.get(number, ())
+        if part is None:
+            return False
+        rest = tuple(each for each in parts if each.what != what)
+        many = _Many(rest) if isinstance(parts, _Many) else None
+        self._jobs[number] = many if many is not None and many.lacking else rest
+        self._close(number, what)
+        return bool(part.reason) and self._settled(number)
+
     def synced(self, what: Awaited, but: Container[int] = ()) -> Iterator[int]:
         """Confirm all of a switch, ``but`` for some jobs; yields those that thereby wait for nothing more."""
         for number in [number for number in self._open.get(what, ()) if number not in but]:
@@ -158,6 +175,10 @@ class Confirmations:
     def waiting_for(self, what: Awaited) -> int:
         """The number of jobs that wait for a thing."""
         return len(self._open.get(what, ()))
+
+    def open_at(self, what: Awaited) -> list[int]:
+        """The jobs that wait for a thing."""
+        return list(self._open.get(what, ()))
 
     def open(self) -> list[int]:
         """The jobs that wait for anything."""

@@ -6,7 +6,7 @@ For the reconcile loop's thread, which turns to other work between portions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import Changes
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.transition import Transition
-from lark_controller.policies.model import GroupControl, Policy, SwitchRole
+from lark_controller.policies.model import GroupControl, Policy
 from lark_controller.qos.warnings import QueueMaker
 from lark_controller.qos.worker_queues import why_none
 from lark_controller.reconcile.confirmations import FlowsAt
@@ -23,6 +23,7 @@ from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PlacedSwitch
 from lark_controller.reconcile.pace import Pace
 from lark_controller.reconcile.packet_ins import Reactions
+from lark_controller.reconcile.progress import Progress, cores_of
 from lark_controller.reconcile.queues import Queues, uplink_speeds
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
@@ -60,8 +61,10 @@ class PolicyChange:
         workers: Workers,
         counters: CounterReader,
         reactions: Reactions,
+        progress: Progress,
     ) -> None:
         self._loop = loop
+        self._progress = progress
         self._sending = sending
         self._queues = queues
         self._workers = workers
@@ -145,25 +148,47 @@ class PolicyChange:
                 changed[number] = each
             if count % _LOOKED_AT == 0:
                 await pace.step()
-        for what, follow in (
-            ("external addresses are not judged anew", self._judge_external),
+        steps: tuple[tuple[str, Callable[[], Awaitable[None]]], ...] = (
+            (
+                "jobs are not awaited at their places",
+                lambda: self._follow_places(before, changed if transition.moves_jobs else ()),
+            ),
+            ("external addresses are not judged anew", lambda: self._judge_external(before)),
             ("workers are not sent the policy", self._update_workers),
             ("jobs wait for cores that are none any more", lambda: self._forget_cores(before.policy)),
             ("jobs do not wait for cores that are away", lambda: self._await_cores(changed)),
             ("reserved flows are not looked at anew", lambda: self._settle_reserving(changed)),
             ("accounts are not grouped anew", lambda: self._counters.regroup(changed, loop.desired.placed)),
             ("decisions of the policy before are not forgotten", self._forget_decisions),
-        ):
+        )
+        for what, follow in steps:
             try:
                 await follow()
             except Exception as error:  # a failed step must not keep the others from being done
                 failure(what, error)
         return sent
 
-    async def _judge_external(self) -> None:
+    async def _follow_places(self, before: Desired, changed: Iterable[int]) -> None:
+        """Let jobs wait at the places that this policy gives them, and no more at those before."""
+        pace = Pace()
+        for count, number in enumerate(changed):
+            if (was := before.placed.get(number)) is not None:
+                self._follow(was, before)
+            if count % _LOOKED_AT == 0:
+                await pace.step()
+
+    def _follow(self, was: Placed, before: Desired) -> None:
+        now = self._loop.desired.placed.get(was.job.number)
+        if now is not None and was.port is not None and now.port is None:
+            self._counters.lost((now,))
+        self._progress.follow(was, before)
+
+    async def _judge_external(self, before: Desired) -> None:
         """Let all external addresses be judged: they may need other cores now, or have room at theirs."""
         pace = Pace()
         for count, number in enumerate(self._loop.desired.jobs_with_external()):
+            if (was := before.placed.get(number)) is not None:
+                self._progress.follow(was, before)
             self._loop.dirty.job(number)
             if count % _LOOKED_AT == 0:
                 await pace.step()
@@ -174,7 +199,7 @@ class PolicyChange:
     async def _forget_cores(self, before: Policy) -> None:
         """Let jobs wait no more for cores that are away and that this policy does not have."""
         loop, pace = self._loop, Pace()
-        for datapath in _cores(before) - _cores(loop.desired.policy):
+        for datapath in cores_of(before) - cores_of(loop.desired.policy):
             if loop.connected(datapath) or not loop.confirmations.waiting_for(FlowsAt(datapath)):
                 continue
             # Those that wait for something else as well have another reason.
@@ -190,7 +215,7 @@ class PolicyChange:
     async def _await_cores(self, changed: Mapping[int, Placed]) -> None:
         """Let jobs wait for cores that are away and are to treat their traffic by this policy, and others for none."""
         loop, pace = self._loop, Pace()
-        away = [FlowsAt(each) for each in sorted(_cores(loop.desired.policy)) if not loop.connected(each)]
+        away = [FlowsAt(each) for each in sorted(cores_of(loop.desired.policy)) if not loop.connected(each)]
         for count, (number, placed) in enumerate(changed.items() if away else ()):
             if loop.desired.placed.get(number) is placed and not placed.job.external:
                 for core in away:
@@ -222,8 +247,16 @@ class PolicyChange:
         """Send one switch the difference to the coming desired state; returns how many flows that are."""
         datapath, before, after = state.datapath, self._loop.desired, self._loop.pair.coming
         outcome, changes = None, Changes()
-        if state.compared and (changes := transition.changes(datapath)):
-            outcome = self._sending.send_to(datapath, changes, None)
+        # Jobs that come to the switch wait for it, however its change ends.
+        arriving = self._arriving(datapath) if transition.moves_jobs else []
+        for placed in arriving:
+            self._counters.begin(placed)
+            if not state.compared:
+                self._loop.confirmations.blocked(placed.job.number, FlowsAt(datapath), state.reason)
+        if state.compared:
+            changes = transition.changes(datapath)
+            if changes or arriving:
+                outcome = self._send(state, changes, [placed.job.number for placed in arriving])
         other: list[Placed] = []
         for placed in before.jobs_at(datapath):
             now = after.placed.get(placed.job.number)
@@ -238,9 +271,33 @@ class PolicyChange:
         self._queues.policy_changed(datapath, [placed.job.number for placed in other] if alike else None)
         return len(changes), outcome
 
+    def _arriving(self, datapath: int) -> list[Placed]:
+        """The jobs that have a port at a switch by the coming policy, and none or another by the one before."""
+        before, after = self._loop.desired, self._loop.pair.coming
+        found = []
+        for placed in after.jobs_at(datapath):
+            was = before.placed.get(placed.job.number)
+            if placed.port is not None and (was is None or (was.datapath, was.port) != (datapath, placed.port)):
+                found.append(placed)
+        return found
 
-def _cores(policy: Policy) -> set[int]:
-    return {datapath for datapath, spec in policy.switches.items() if spec.role is SwitchRole.CORE}
+    def _send(self, state: SwitchState, changes: Changes, arriving: list[int]) -> asyncio.Future[Outcome] | None:
+        """Send a switch its changes, which these jobs wait for."""
+        seen, link, what = self._loop.confirmations, state.link, FlowsAt(state.datapath)
+        for number in arriving:
+            seen.sent(number, what)
+        outcome = self._sending.send_to(state.datapath, changes, None)
+
+        def arrived(done: asyncio.Future[Outcome]) -> None:
+            # One that is not confirmed ends the connection, and all that is out waits for the next.
+            if not done.cancelled() and done.result().confirmed and state.link is link:
+                for number in arriving:
+                    if seen.confirmed(number, what) or seen.stuck(number):
+                        self._loop.dirty.job(number)
+
+        if outcome is not None and arriving:
+            outcome.add_done_callback(arrived)
+        return outcome
 
 
 async def _room(outstanding: list[asyncio.Future[Outcome]]) -> list[asyncio.Future[Outcome]]:

@@ -10,10 +10,11 @@ from typing import Final
 from lark_common.log import WARNING, event
 from lark_common.runs import Address, NetworkType
 from lark_controller.api.audit import Happening
+from lark_controller.flows.desired import Desired
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.external import closed_sentence
 from lark_controller.jobs.job import Job, JobState, Standing, in_state
-from lark_controller.policies.model import Decision, RuleKind, SwitchRole
+from lark_controller.policies.model import Decision, Policy, RuleKind, SwitchRole
 from lark_controller.reconcile.confirmations import (
     NO_SWITCH,
     TRANSLATED,
@@ -46,6 +47,7 @@ class Progress:
         # By the job's number, what its external address waits for as far as it is in the audit trail.
         self._noted: dict[int, tuple[str, ...]] = {}
         self._on_state = on_state
+        self._naming: set[asyncio.Task[None]] = set()
 
     def expect(self, job: Job) -> None:
         """Set what a job lacks at the switches that it needs: its own edge, and cores where a WAN rule applies or that
@@ -53,10 +55,7 @@ class Progress:
         loop, seen = self._loop, self._loop.confirmations
         placed = loop.desired.placed[job.number]
         self._gateways.expect(placed)
-        cores = set(loop.desired.translating(placed)) if job.external else set[int]()
-        if loop.desired.is_classed(placed):
-            cores.update(dp for dp, spec in loop.desired.policy.switches.items() if spec.role is SwitchRole.CORE)
-        for datapath in sorted(cores):
+        for datapath in sorted(self._cores_of(placed, loop.desired)):
             if not loop.connected(datapath):
                 seen.blocked(job.number, FlowsAt(datapath), loop.why_away(datapath))
         if job.network_type is not NetworkType.OVS_BRIDGE:
@@ -64,18 +63,55 @@ class Progress:
         if placed.datapath is None:
             seen.blocked(job.number, NO_SWITCH, f"no switch is known for host {job.host}")
             return
-        seen.confirmed(job.number, NO_SWITCH)
         if not loop.connected(placed.datapath):
             seen.blocked(job.number, FlowsAt(placed.datapath), loop.why_away(placed.datapath))
         elif placed.port is None:
             why = loop.desired.switches[placed.datapath].why_no_job_port(job.port)
             seen.blocked(job.number, FlowsAt(placed.datapath), why)
+        # Only now, or callers were told for a moment that it waits for nothing.
+        seen.confirmed(job.number, NO_SWITCH)
         self._queues.expect(placed)
+
+    def follow(self, was: Placed, before: Desired) -> None:
+        """Set what a job lacks by another policy, which has been put in force, where its place is another one than
+        ``before``, or the cores are that its external address needs."""
+        loop, seen, number = self._loop, self._loop.confirmations, was.job.number
+        now = loop.desired.placed.get(number)
+        if now is None:
+            return
+        here = now.datapath
+        moved = (was.datapath, was.port) != (here, now.port)
+        # The reason why its switch has no port for it may be another one.
+        portless = here is not None and now.port is None and loop.connected(here)
+        if not (moved or portless or now.job.external):
+            return
+        needed = self._cores_of(now, loop.desired)
+        others = bool(now.job.external) and needed != self._cores_of(was, before)
+        if not (moved or portless or others):
+            return
+        self.expect(now.job)
+        if here is not None and now.port is not None and loop.connected(here):
+            own = FlowsAt(here)
+            if not seen.under_way(number, own):
+                # It was said to have no port here until all switches had gone over.
+                seen.confirmed(number, own)
+        for datapath in ({was.datapath, *cores_of(before.policy)} - {here, *needed}) if moved or others else ():
+            if datapath is not None:
+                seen.unneeded(number, FlowsAt(datapath))
+        if was.datapath is not None and was.datapath != here:
+            seen.unneeded(number, QueuesAt(was.datapath))
+        loop.dirty.job(number)
+
+    @staticmethod
+    def _cores_of(placed: Placed, desired: Desired) -> set[int]:
+        """The cores, known or not, that a job needs."""
+        cores = set(desired.translating(placed)) if placed.job.external else set[int]()
+        return cores | cores_of(desired.policy) if desired.is_classed(placed) else cores
 
     def expect_all(self, jobs: Iterable[Job]) -> None:
         """:meth:`expect` of jobs of which nothing is known yet: those at one switch mostly lack the same."""
         loop, desired = self._loop, self._loop.desired
-        cores = [dp for dp, spec in sorted(desired.policy.switches.items()) if spec.role is SwitchRole.CORE]
+        cores = sorted(cores_of(desired.policy))
         alike: dict[tuple[int, bool], list[Job]] = {}
         # At a switch's port all jobs with one decision are treated alike by cores. Each decision is a placed job's.
         classed_by: dict[int, bool] = {}
@@ -108,6 +144,27 @@ class Progress:
         await asyncio.sleep(after)
         for count, number in enumerate(self._loop.confirmations.open()):
             self._loop.dirty.job(number)
+            if count % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def name_others(self, state: SwitchState, numbers: list[int]) -> None:
+        """Let jobs that wait for something else than a switch name that as their reason, where they name the switch."""
+        if numbers:
+            task = asyncio.get_running_loop().create_task(self._name_others(state, numbers))
+            self._naming.add(task)
+            task.add_done_callback(self._naming.discard)
+
+    async def _name_others(self, state: SwitchState, numbers: list[int]) -> None:
+        # All jobs of the pool may wait for a core, and still for their edges.
+        named, directory = f"{self._label(FlowsAt(state.datapath))}: ", self._loop.directory
+        for count, number in enumerate(numbers):
+            if number in self._loop.desired.placed:
+                shown = directory.standing(number), directory.reserving.get(number)
+                # After this controller's start the store's states stand: who is enforced by them has no such reason.
+                if any(
+                    each is not None and each.state is not JobState.ENFORCED and named in each.reason for each in shown
+                ):
+                    self._loop.dirty.job(number)
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)
 
@@ -226,7 +283,7 @@ class Progress:
                 return False
 
     def _blocked(self, number: int) -> bool:
-        placed = self._loop.desired.placed.get(number)
+        placed = self._held(number)
         if placed is None or self._lacking(number):
             return True
         return placed.job.network_type is NetworkType.OVS_BRIDGE and placed.port is None
@@ -237,15 +294,22 @@ class Progress:
         It has taken the place of one that could, or was away when the job was registered; it lets nothing of it pass.
         Other flows than the port's may be confirmed by it for the job, those of its block of addresses.
         """
-        placed = self._loop.desired.placed.get(number)
+        placed = self._held(number)
         if placed is None or placed.datapath is None or not self._loop.connected(placed.datapath):
             return {}
-        switch = self._loop.desired.switches[placed.datapath]
+        switch = self._loop.desired_of(placed.datapath).switches[placed.datapath]
         if placed.port is None and placed.job.network_type is NetworkType.OVS_BRIDGE:
             return {placed.datapath: switch.why_no_job_port(placed.job.port)}
         if not placed.tracked or switch.tracks:
             return {}
         return {placed.datapath: "has no connection tracking, which one-way connectivity needs; nothing passes"}
+
+    def _held(self, number: int) -> Placed | None:
+        """A job as its switch has it, which may have gone over to the policy that comes."""
+        placed = self._loop.desired.placed.get(number)
+        if placed is None or placed.datapath is None:
+            return placed
+        return self._loop.desired_of(placed.datapath).placed.get(number)
 
     def _label(self, what: Awaited) -> str:
         match what:
@@ -275,6 +339,11 @@ def state_of(
     if not job.addresses and job.network_type is not NetworkType.NONE:
         return JobState.PENDING, f"the address is not known yet ({job.address_type})"
     return JobState.ENFORCED, ""
+
+
+def cores_of(policy: Policy) -> set[int]:
+    """The cores that a policy declares."""
+    return {datapath for datapath, spec in policy.switches.items() if spec.role is SwitchRole.CORE}
 
 
 def why_nothing_passes(decision: Decision) -> str:

@@ -105,7 +105,7 @@ class Reconciler(LoopState):
             self, self._progress, self._sending, self.queues, self.counters, self._reactions, self.markers
         )
         self.policy_change = PolicyChange(
-            self, self._sending, self.queues, self.workers, self.counters, self._reactions
+            self, self._sending, self.queues, self.workers, self.counters, self._reactions, self._progress
         )
 
     async def start(self, read_seconds: float) -> None:

@@ -113,7 +113,8 @@ class Sending:
         if not outcome.confirmed:
             state.in_sync = False
             state.reason = outcome.reason or "did not confirm in time"
-            if number is not None and number in self._loop.desired.placed:
+            # A job that has another place by now does not need this one's flows.
+            if number is not None and seen.awaits(number, FlowsAt(state.datapath)):
                 seen.blocked(number, FlowsAt(state.datapath), state.reason)
                 self._loop.dirty.job(number)
             link.close(f"a change was not confirmed: {state.reason}")

@@ -222,8 +222,11 @@ class SwitchEvents:
         portless = {placed.job.number for placed in desired.jobs_at(state.datapath) if placed.port is None}
         for number in portless:
             self._progress.expect(desired.placed[number].job)
-        for number in self._loop.confirmations.synced(FlowsAt(state.datapath), portless):
+        waited = self._loop.confirmations.open_at(FlowsAt(state.datapath))
+        settled = set(self._loop.confirmations.synced(FlowsAt(state.datapath), portless))
+        for number in settled:
             self._loop.dirty.job(number)
+        self._progress.name_others(state, [number for number in waited if number not in settled])
         for placed in desired.jobs_at(state.datapath):
             self._loop.dirty.job(placed.job.number)
 

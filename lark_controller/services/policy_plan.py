@@ -111,6 +111,7 @@ def plan(
                 *differences.of(job, was[job.number], will[job.number]),
                 *losses.get(job.number, ()),
                 *_closed(before, after, job),
+                *_placed(before, after, job),
             )
         )
     ]
@@ -232,6 +233,26 @@ def _closed(before: Desired, after: Desired, job: Job) -> Iterator[str]:
         for address, why in after.why_closed(job.number).items():
             if address not in known:
                 yield f"external address {address} is closed: {why}"
+
+
+def _placed(before: Desired, after: Desired, job: Job) -> Iterator[str]:
+    """The place at a switch that a job would have, where that is another one, or none."""
+    was, will = before.placed[job.number], after.placed[job.number]
+    here = will.datapath
+    if (was.datapath, was.port) == (here, will.port):
+        return
+    if here is None:
+        yield "is at no switch any more"
+        return
+    switch, spec = after.switches.get(here), after.policy.switches.get(here)
+    if was.datapath != here:
+        name = spec.name if spec is not None else f"{here:016x}" if switch is None else switch.name
+        yield f"is at switch {name}{', which is not connected' if switch is None else ''}"
+    if will.port is not None:
+        if was.datapath == here:
+            yield "has a port at its switch"
+    elif switch is not None:
+        yield f"has no port at its switch: {switch.why_no_job_port(job.port)}"
 
 
 def _effects(changed: Iterable[JobChange]) -> tuple[Effect, ...]:

@@ -53,6 +53,29 @@ def test_whoever_waits_for_reserved_flows_is_called_once_for_them_or_for_all_or_
     assert len(seen) == 0
 
 
+def test_what_a_job_does_not_need_any_more_is_not_waited_for_and_its_confirmation_counts_for_nothing() -> None:
+    for more in (1, 20):
+        seen, called = Confirmations(), list[int]()
+        for datapath in range(2, 2 + more):
+            seen.blocked(7, FlowsAt(datapath), "is away")
+        seen.sent(7, FlowsAt(1))
+        seen.when_settled(7, partial(called.append, 7))
+        assert seen.under_way(7, FlowsAt(1))
+        assert not seen.under_way(7, FlowsAt(2))
+        assert not seen.unneeded(7, FlowsAt(1))
+        assert not seen.unneeded(7, FlowsAt(1))
+        assert not seen.confirmed(7, FlowsAt(1))
+        assert FlowsAt(1) not in {*seen.waiting(7), *seen.done(7)}
+        assert seen.waiting_for(FlowsAt(1)) == 0
+        assert not called
+        settled = [seen.unneeded(7, FlowsAt(datapath)) for datapath in range(2, 2 + more)]
+        assert settled == [False] * (more - 1) + [True]
+        assert called == [7]
+        assert seen.open() == []
+        seen.forget(7)
+        assert len(seen) == 0
+
+
 def test_a_switch_is_awaited_while_a_caller_waits_for_a_job_that_waits_for_it() -> None:
     seen = Confirmations()
     for number in range(7, 200):
