@@ -243,6 +243,9 @@ class _Walk:
         for placed in (source, target):
             if placed is not None and placed.datapath is not None and placed.datapath not in self.tables:
                 return "unknown", f"the switch of job {self.ends.called(placed.job)} has not connected yet"
+            if placed is not None and placed.datapath is None and placed.job.network_type is NetworkType.OVS_BRIDGE:
+                why = placed.job.reason or f"no switch is known for host {placed.job.host}"
+                return "unknown", f"job {self.ends.called(placed.job)} is at no switch: {why}"
             if placed is not None and placed.datapath is not None and placed.port is None:
                 return "unknown", f"job {self.ends.called(placed.job)} is at no port of its switch: {placed.job.reason}"
         by_core = self.ends.translated is not None and self.ends.gateway is None
