@@ -109,6 +109,7 @@ class Reservations:
         flows = self._store.reservations.flows(self._feed.clock.earliest())
         self._coming = None
         self._policy, self._topology, self._capacities = policy, topology, capacities
+        self._hosts.update(self._feed.directory.hosts)
         self.apart.use(policy)
         before, self._flows, self._of_job = self._flows, {}, {}
         for reservation in flows:
