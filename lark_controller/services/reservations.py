@@ -170,7 +170,7 @@ class Reservations:
         return any(self._flows[each].job == job_id for each in self._of_job.get(peer, ()))
 
     def tell_peers(self, made: Iterable[Reservation], job_id: str) -> None:
-        """Let the jobs at the other ends of what was reserved with a job have it, and all that send to it its addresses."""
+        """Let jobs at the other ends of what was reserved with a job have it, and the flows to it its addresses."""
         for each in self.towards(job_id):
             if (now := as_of_now(each, self._find)) != each:
                 self._keep(now)
@@ -221,7 +221,7 @@ class Reservations:
                 raise PathError(f"job {destination.job.called} has no address of its own")
             if wish.duration is None and source.job is None and destination.job is None:
                 raise PathError("a reservation between hosts needs a duration: no job ends it")
-            self.apart.check(source.job, destination.job)
+            self.apart.check(source.job, destination)
             self._check_new(source, destination, now)
             until = None if wish.duration is None else self._feed.clock.latest() + wish.duration
             booking = flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady)
