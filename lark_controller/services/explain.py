@@ -229,7 +229,7 @@ class _Walk:
         # A packet for an external address is for a job.
         self.local = ends.inward is not None or is_local(desired, ends.dst)
         by_core = ends.translated is not None and ends.gateway is None
-        # What a core translates comes or leaves by one that is known.
+        # A packet whose address a core translates passes by a core that is known.
         self.unseen = () if by_core else tuple(each.name for each in desired.unseen_cores())
 
     def go(self) -> tuple[str, str]:
