@@ -269,13 +269,20 @@ def reservations(found: Sequence[Answer]) -> None:
             each["kind"],
             f"{each['rate']:g}",
             each["source"],
-            each["destination"],
+            each["destination"] + (f", job {each['peer_name'] or each['peer']}" if each["peer"] else ""),
             each["job_name"] or each["job"] or "",
             each["until"] or "its jobs end",
+            _stands(each),
         )
         for each in found
     ]
-    table(("RESERVATION", "KIND", "MBIT/S", "FROM", "TO", "JOB", "UNTIL"), rows)
+    table(("RESERVATION", "KIND", "MBIT/S", "FROM", "TO", "JOB", "UNTIL", "STATE"), rows)
+
+
+def _stands(found: Answer) -> str:
+    """The state of a reservation, with the reason; nothing of one that has no job."""
+    state = found.get("state") or ""
+    return f"{state}: {found['reason']}" if state and found["reason"] else state
 
 
 def reservation(found: Answer) -> None:
@@ -291,7 +298,7 @@ def reservation(found: Answer) -> None:
         ("made", f"{found['created']} by {found['actor']}"),
     ]
     if found.get("state"):
-        pairs.append(("state", found["state"] + (f": {found['reason']}" if found["reason"] else "")))
+        pairs.append(("state", _stands(found)))
     _pairs(pairs + [("takes", f"{each['rate']:g} Mb/s of {each['channel']}") for each in found["holds"]])
 
 

@@ -207,7 +207,10 @@ def _status(loop: Reconciler, datapath: int, names: SwitchNames, *, ports: bool)
         drift=state.drift,
         packet_ins=state.packet_ins,
         since=state.since,
-        reason=state.reason or _why_cut_off(state, desired, known) or _why_waiting(host, waiting),
+        reason=state.reason
+        or _why_cut_off(state, desired, known)
+        or _why_waiting(host, waiting)
+        or _lacking(loop, state),
         ports=_ports(desired, state, known) if ports and known is not None else (),
         problems=_problems(loop, state) if ports else (),
     )
@@ -222,6 +225,17 @@ def _why_waiting(host: str, waiting: int) -> str:
         return ""
     words = "1 bridge or nat job waits" if waiting == 1 else f"{waiting} bridge or nat jobs wait"
     return f"{words} for its worker {host}"
+
+
+def _lacking(loop: Reconciler, state: SwitchState) -> str:
+    """The newest of the problems that a switch which is there has now, whatever it has in its tables."""
+    if state.link is None:
+        return ""
+    lacking = [*state.lacks.values(), *state.down.values(), *loop.queues.problems(state.datapath)]
+    newest = max(lacking, key=lambda each: each.at, default=None)
+    if newest is None:
+        return ""
+    return newest.problem + (f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else "")
 
 
 def _problems(loop: Reconciler, state: SwitchState) -> tuple[SwitchProblem, ...]:

@@ -104,3 +104,18 @@ def test_what_is_not_counted_is_not_said_to_be_nothing(capsys: pytest.CaptureFix
         "Of what is known: no job sends or receives anything now.",
         "Not counted under this policy: what is sent and received by 1 job (`accounting`)",
     ]
+
+
+def test_a_list_of_reservations_says_which_are_not_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+    flow: dict[str, Any] = {
+        "id": "r1", "kind": "flow", "rate": 5.0, "source": "w1", "destination": "w2", "job": "a" * 16,
+        "job_name": "103.0", "peer": "b" * 16, "peer_name": "104.0", "until": None, "state": "pending", "reason": "why",
+    }  # fmt: skip
+    nobodys = {**flow, "id": "r2", "job": None, "job_name": None, "peer": None, "peer_name": None, "state": None}
+    printing.reservations([flow, {**flow, "id": "r3", "state": "enforced", "reason": ""}, nobodys])
+    told = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [each[3] for each in told] == [
+        "w1    w2, job 104.0  103.0  its jobs end  pending: why",
+        "w1    w2, job 104.0  103.0  its jobs end  enforced",
+        "w1    w2                    its jobs end",
+    ]

@@ -18,8 +18,8 @@ import pytest
 from lark_controller.api.instances import Why
 from tests.cluster.simulation.schedule import played
 
-# Schedules; more, or others, by LARK_SCHEDULES=FIRST-LAST.
-_FIRST, _, _LAST = os.environ.get("LARK_SCHEDULES", "0-400").partition("-")
+# Schedules; more, or others, by SCHEDULES=FIRST-LAST.
+_FIRST, _, _LAST = os.environ.get("SCHEDULES", "0-400").partition("-")
 SEEDS: Final = range(int(_FIRST), int(_LAST or int(_FIRST) + 1))
 _BLOCKS: Final = 8
 _TRACE: Final = (

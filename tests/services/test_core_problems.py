@@ -35,8 +35,12 @@ def test_a_port_that_comes_is_no_longer_missing(tmp_path: Path, network: FakeNet
             return [each.problem for each in controller.switches.find("core1").problems if "wan rule" in each.problem]
 
         assert problems() == [LACKS]
+        # The list has it as well: it is in sync, and not well.
+        until(lambda: [each.in_sync for each in controller.switches.all()] == [True])
+        assert [each.reason for each in controller.switches.all()] == [LACKS]
         network.run(lambda: core.change_port(late, ofp.OFPPR_ADD))
         until(lambda: problems() == [])
+        assert [each.reason for each in controller.switches.all()] == [""]
         network.run(lambda: core.change_port(replace(late), ofp.OFPPR_DELETE))
         until(lambda: problems() == [LACKS])
 

@@ -52,7 +52,7 @@ def _do_nothing(of: object, name: str) -> None:
 
 
 class Services:
-    """What an active instance has, from the store."""
+    """All that an active instance has, from the store."""
 
     def __init__(self, instance: Instance, policy: Policy) -> None:
         world = instance.world

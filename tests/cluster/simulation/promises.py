@@ -1,4 +1,4 @@
-"""What must hold in every schedule: looked at with each write that takes effect, and once all is at rest."""
+"""The promises that every schedule must keep: looked at with each write that takes effect, and once all is at rest."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Promises:
         decider, desired = Decider(self._policy), Desired(self._policy)
         assert active.services is not None
         here = active.services.feed.directory.by_id
-        # What a job has reserved and been given was compared just now.
+        # All that a job has reserved and been given was compared just now.
         jobs = [here.get(each.id, each) for each in tables.live()]
         desired.load((job, decider.of(job)) for job in sorted(jobs, key=lambda each: each.number))
         for switch in switches:

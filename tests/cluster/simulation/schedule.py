@@ -44,7 +44,7 @@ _WHOLE: Final = (Fate.ANSWERED,)
 
 
 class Kind(Enum):
-    """What goes wrong at once."""
+    """The faults of one moment."""
 
     KILLED = auto()
     STOPPED = auto()
@@ -58,8 +58,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Faults:
-    """What may go wrong: the kinds and how many a second; lost statements and interrupted commits of a hundred; what
-    becomes of commits; seconds of a statement at most; messages of a hundred that are on their way for long."""
+    """The faults that there may be: the kinds and how many a second; lost statements and interrupted commits of a
+    hundred; what becomes of commits; seconds of a statement at most; messages of a hundred that are on their way for
+    long."""
 
     instances: int
     kinds: tuple[Kind, ...]

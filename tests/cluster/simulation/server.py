@@ -28,7 +28,7 @@ _LOOK: Final = 0.05
 
 
 class Fate(Enum):
-    """What becomes of a commit."""
+    """The fate of a commit."""
 
     ANSWERED = auto()
     UNANSWERED = auto()
@@ -43,7 +43,7 @@ class Transaction:
     number: int
     generation: int
     share: bool
-    # What it keeps others from: rows that it has changed, and locks.
+    # Things that it keeps others from: rows that it has changed, and locks.
     keys: frozenset[tuple[Any, ...]] = frozenset()
     tables: Tables | None = None
     touched: int = 0
@@ -63,7 +63,7 @@ class Row:
 
 @dataclass
 class Counts:
-    """What the faults of a schedule have met, so that it is known that they were there."""
+    """The things that the faults of a schedule have met, so that it is known that they were there."""
 
     fenced: int = 0
     unanswered: int = 0

@@ -49,7 +49,7 @@ class Tables:
     guards: Guards = ALL
 
     def copy(self) -> Tables:
-        """What a transaction sees, and changes for itself."""
+        """The rows that a transaction sees, and changes for itself."""
         found: dict[str, Any] = {name: dict(getattr(self, name)) for name in _NAMES}
         return Tables(**found, numbers=self.numbers, before=self, guards=self.guards)
 
@@ -66,7 +66,7 @@ class Tables:
         return back
 
     def keys_beside(self, committed: Tables) -> frozenset[tuple[Any, ...]]:
-        """What no other may change before this is over: changed rows, addresses by their indexes, locks."""
+        """Things that no other may change before this is over: changed rows, addresses by their indexes, locks."""
         keys = set(self.locks)
         # Sums are added to, whatever they are by then: the lock of what is reserved is what keeps others away.
         for name in _NAMES:

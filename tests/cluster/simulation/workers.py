@@ -35,7 +35,7 @@ class Run:
     id: str
     slot: str
     started: int
-    # When the post was acknowledged, and whether it then lived; when a renewal was acknowledged last.
+    # The time at which the post was acknowledged, and if it then lived; that at which a renewal was acknowledged last.
     acknowledged: bool = False
     renewed_at: float = -1.0
     # Its worker is there, and renews it.
@@ -49,7 +49,7 @@ class Run:
 
 @dataclass
 class Known:
-    """What all workers know, by the id of the run, and of reservations and addresses by theirs."""
+    """The knowledge of all workers, by the id of the run, and of reservations and addresses by theirs."""
 
     runs: dict[str, Run] = field(default_factory=dict)
     reserved: dict[str, str] = field(default_factory=dict)

@@ -76,7 +76,7 @@ function content({ overview, groups, users, drops, waiting, events, controllers 
           switches.in_sync < switches.known && h("p", { class: "poor-text" }, `${several(switches.known - switches.in_sync, "switch", "switches")} not in sync`),
           table("Switches", [
             { head: "Switch", cell: (one) => switchLink(one.datapath, one.name) },
-            { head: "State", cell: (one) => [state(switchState(one)), one.state === "in sync" ? "" : h("span", { class: "reason" }, one.reason)] },
+            { head: "State", cell: (one) => [state(switchState(one)), one.reason && h("span", { class: "reason" }, one.reason)] },
             { head: "Rules", number: true, cell: rules },
             { head: "Jobs", number: true, cell: (one) => count(one.jobs) },
           ], overview.shown, { key: (one) => one.datapath, empty: "No switch is declared or has connected." })),

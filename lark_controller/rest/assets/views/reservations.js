@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { duration, moment, rate } from "../format.js";
-import { bar, headed, jobLink, link, note, table } from "../parts.js";
+import { bar, headed, jobLink, link, note, state, table } from "../parts.js";
 import { pages } from "./jobs.js";
 
 const PAGE = 50;
@@ -14,6 +14,7 @@ export function reservationTable(reservations, { empty = "Nothing is reserved.",
     { head: "From", cell: (one) => [one.source, job && one.job && [" ", jobLink(one.job, one.job_name || one.job)]] },
     { head: "To", cell: (one) => [one.destination, one.peer && [" ", jobLink(one.peer, one.peer_name || one.peer)],
       one.addresses.length > 0 && h("span", { class: "reason code" }, one.addresses.join(", "))] },
+    { head: "State", cell: (one) => one.state && [state(one.state), one.reason && h("span", { class: "reason" }, one.reason)] },
     { head: "Kind", narrow: false, cell: (one) => (one.kind === "job" ? "RequestBandwidth" : "flow") },
     { head: "Until", cell: (one) => (one.until ? [moment(one.until), h("span", { class: "reason" },
       `${duration((Date.parse(one.until) - Date.now()) / 1000)} left`)] : "its jobs end") },

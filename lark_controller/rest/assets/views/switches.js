@@ -11,7 +11,7 @@ export function switchTable(switches) {
   return table("Switches", [
     { head: "Switch", cell: (one) => switchLink(one.datapath, one.name) },
     { head: "Role", cell: (one) => one.role },
-    { head: "State", cell: (one) => [state(switchState(one)), one.state === "in sync" ? "" : h("span", { class: "reason" }, one.reason)] },
+    { head: "State", cell: (one) => [state(switchState(one)), one.reason && h("span", { class: "reason" }, one.reason)] },
     { head: "Rules used", number: true, cell: rules },
     { head: "Installed", number: true, narrow: false, cell: (one) => count(one.installed) },
     { head: "Jobs", number: true, cell: (one) => count(one.jobs) },
@@ -20,6 +20,9 @@ export function switchTable(switches) {
   ], switches, { key: (one) => one.datapath, empty: "No switch is like that." });
 }
 
+// Those that are not in sync come first, and then those with a problem.
+const rank = (one) => (switchState(one) !== "in sync" ? 0 : one.reason ? 1 : 2);
+
 export function open({ paint, live }) {
   let text = "";
   let shown = STEP;
@@ -27,7 +30,7 @@ export function open({ paint, live }) {
   const draw = () => {
     const wanted = text.toLowerCase();
     const found = (all || []).filter((one) => `${one.name} ${one.datapath} ${one.host} ${one.role} ${switchState(one)}`.toLowerCase().includes(wanted));
-    found.sort((one, other) => Number(switchState(one) === "in sync") - Number(switchState(other) === "in sync"));
+    found.sort((one, other) => rank(one) - rank(other));
     paint("Switches",
       h("form", { class: "filters", key: "filters", on: { submit: (event) => event.preventDefault() } },
         h("label", {}, h("span", {}, "Name, host, role or state"),
