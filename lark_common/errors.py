@@ -5,7 +5,7 @@
     ├── PolicyError        a policy file with mistakes, all of them
     ├── AddressError       no address can be assigned, or one is held by another live job
     ├── AdmissionError     bandwidth that cannot be promised
-    │   ├── ApartError         the policy lets nothing pass between two jobs
+    │   ├── ApartError         the policy lets nothing pass from a job to a destination
     │   ├── CapacityError      a link has no room; all such links
     │   ├── ExternalAddressError   no external address for a job, or not on these terms
     │   └── PathError          the declared topology has no path between two ends, or there is none
@@ -149,7 +149,7 @@ class PathError(AdmissionError):
 
 
 class ApartError(AdmissionError):
-    """The policy lets nothing pass between two jobs."""
+    """The policy lets nothing pass from a job to another one, or to the WAN."""
 
 
 class ExternalAddressError(AdmissionError):

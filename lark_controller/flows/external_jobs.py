@@ -14,7 +14,7 @@ from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.wan_down import DownWays, are_down
 from lark_controller.policies.external import leaves_by
 from lark_controller.policies.external_spec import PoolPlace
-from lark_controller.policies.model import Policy, SwitchRole, WanAction
+from lark_controller.policies.model import Policy, SwitchRole, SwitchSpec, WanAction
 
 
 class ExternalJobs(PlacedJobs):
@@ -77,6 +77,11 @@ class ExternalJobs(PlacedJobs):
     def cores(self) -> list[Switch]:
         """The cores that are known; any thread may ask."""
         return [self.switches[datapath] for datapath in self._cores()]
+
+    def unseen_cores(self) -> tuple[SwitchSpec, ...]:
+        """The cores that are declared and have not connected since the start; any thread may ask."""
+        declared = self.policy.switches.values()
+        return tuple(each for each in declared if each.role is SwitchRole.CORE and each.datapath not in self.switches)
 
     def translating(self, placed: Placed) -> Iterator[int]:
         """The cores, known or not, that a job's external IPv4 addresses need."""

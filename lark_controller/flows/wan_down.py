@@ -1,13 +1,15 @@
-"""The WAN ports that are down with nothing in their place, and the jobs whose packets would leave by them. Pure."""
+"""The WAN ports that are down with nothing in their place, or of which nothing is known since their core has not
+connected yet, and the jobs whose packets would leave by them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from lark_common.runs import NetworkType
 from lark_controller.flows.placement import Switch, WanPort
-from lark_controller.policies.model import Policy, WanAction, WanRule
+from lark_controller.policies.model import Policy, SwitchSpec, WanAction, WanRule
+from lark_controller.policies.topology import is_wan
 
 
 class DownWay(NamedTuple):
@@ -26,6 +28,11 @@ def are_down(ports: Collection[str], switches: Iterable[str]) -> str:
     if len(ports) > 1:
         return f"WAN ports {names} of {at} are down, and nothing takes their place"
     return f"WAN port {names} of {at} is down, and nothing takes its place"
+
+
+def are_unseen(names: Sequence[str]) -> str:
+    """A sentence on declared switches that have not connected since the start."""
+    return f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} not connected yet"
 
 
 class DownWays:
@@ -62,6 +69,32 @@ class DownWays:
         if not ways or any(port.up for _, port in ways):
             return None
         return DownWay(ways[0][1].name, tuple(name for name, _ in ways))
+
+
+class UnseenWays:
+    """The cores that have not connected since the start, by the jobs that would leave by them: those of which no core
+    that is known has the WAN port up."""
+
+    def __init__(self, policy: Policy, switches: Iterable[Switch], unseen: Iterable[SwitchSpec]) -> None:
+        self._known = [each for each in switches if each.is_core and each.wan]
+        self._unseen = {each.name: {port.lower() for port in each.ports if is_wan(port)} for each in unseen}
+        self._steering = {rule.position: rule for rule in policy.wans if rule.action is WanAction.STEER}
+
+    def __bool__(self) -> bool:
+        return any(self._unseen.values())
+
+    def of(self, wan: int, network: NetworkType) -> tuple[str, ...]:
+        """The cores by which it depends whether anything leaves of a job of this WAN class and network; empty where
+        one that is known decides that."""
+        rule = None if network is NetworkType.NAT else self._steering.get(wan)
+        if rule is not None and rule.port is not None:
+            there = [port for core in self._known if (port := core.wan_or_backup(rule.port)) is not None]
+            lacking = [name for name, ports in self._unseen.items() if rule.port.lower() in ports]
+            if there or lacking:
+                return () if any(port.up for port in there) else tuple(sorted(lacking))
+        if any(default_way(core).up for core in self._known):
+            return ()
+        return tuple(sorted(name for name, ports in self._unseen.items() if ports))
 
 
 def default_way(core: Switch) -> WanPort:

@@ -18,11 +18,12 @@ Closed: TypeAlias = frozenset[tuple[int, int]]
 
 
 class Extent(StrEnum):
-    """The part of a user's jobs of which something is true."""
+    """The part of a user's jobs of which something is true; unknown: it is known of none of them."""
 
     ALL = "all"
     SOME = "some"
     NONE = "none"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,14 @@ class Party:
     jobs: Annotated[int, "Live jobs"]
     wan: Annotated[
         str,
-        "Jobs that may open connections to the WAN and whose WAN port is up: all, some (or to some addresses), none",
+        "Jobs that may open connections to the WAN and whose WAN port is up: all, some (or to some addresses), none, "
+        "unknown (no core with such a port has connected since the start)",
     ]
     reaches: Annotated[tuple[str, ...], "For each party in order: its jobs that these may call: all, some, none"]
-    wan_reason: Annotated[str, "The WAN ports that are down, for which it is not more of them; empty for none"] = ""
+    wan_reason: Annotated[
+        str,
+        "The WAN ports that are down, or cores that have not connected yet, for which it is not more; empty for none",
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +102,24 @@ class _Jobs:
     open: Counter[_Kind] = field(default_factory=Counter)
     wan_open: int = 0
     wan_partly: int = 0
-    wan_down: dict[str, None] = field(default_factory=dict)
+    wan_unknown: int = 0
+    # The reasons why it is not more of them.
+    wan_why: dict[str, None] = field(default_factory=dict)
 
 
-def _up(_: Deciding) -> str:
+def _nothing(_: Deciding) -> str:
     return ""
 
 
-def reach(decided: Iterable[Deciding], policy: Policy, most: int, why_down: Callable[[Deciding], str] = _up) -> Reach:
+def reach(
+    decided: Iterable[Deciding],
+    policy: Policy,
+    most: int,
+    why_down: Callable[[Deciding], str] = _nothing,
+    why_unknown: Callable[[Deciding], str] = _nothing,
+) -> Reach:
     """The reach of the ``most`` users with the most jobs; ``why_down`` is the reason why nothing of a job's leaves by
-    its WAN port now (``""``: it does)."""
+    its WAN port now (``""``: it does), and ``why_unknown`` why that is not known (``""``: it is)."""
     dropped = {rule.position: bool(rule.exceptions) for rule in policy.wans if rule.action is WanAction.DROP}
     owners: dict[str, _Jobs] = {}
     for each in decided:
@@ -133,8 +146,12 @@ def reach(decided: Iterable[Deciding], policy: Policy, most: int, why_down: Call
                 jobs.calling[decision.slice, "", vlan][kind] += 1
             jobs.both += decision.inbound and here.reaches(here)
             may = decision.wan not in dropped or dropped[decision.wan]
+            if may and (unknown := why_unknown(each)):
+                jobs.wan_why[unknown] = None
+                jobs.wan_unknown += 1
+                continue
             if may and (down := why_down(each)):
-                jobs.wan_down[down] = None
+                jobs.wan_why[down] = None
                 continue
             jobs.wan_open += decision.wan not in dropped
             jobs.wan_partly += dropped.get(decision.wan, False)
@@ -146,7 +163,7 @@ def reach(decided: Iterable[Deciding], policy: Policy, most: int, why_down: Call
             jobs.total,
             _wan(jobs),
             tuple(_extent(jobs, other) for _, other in shown),
-            "; ".join(jobs.wan_down),
+            "; ".join(jobs.wan_why),
         )
         for owner, jobs in shown
     )
@@ -156,7 +173,9 @@ def reach(decided: Iterable[Deciding], policy: Policy, most: int, why_down: Call
 def _wan(jobs: _Jobs) -> Extent:
     if jobs.wan_open == jobs.total:
         return Extent.ALL
-    return Extent.SOME if jobs.wan_open or jobs.wan_partly else Extent.NONE
+    if jobs.wan_open or jobs.wan_partly:
+        return Extent.SOME
+    return Extent.UNKNOWN if jobs.wan_unknown else Extent.NONE
 
 
 def _extent(one: _Jobs, other: _Jobs) -> Extent:

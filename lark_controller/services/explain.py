@@ -31,6 +31,7 @@ from lark_controller.flows.simulation.simulate import (
 from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks, worker_address
+from lark_controller.flows.wan_down import are_unseen
 from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.external import WITH_PORTS
 from lark_controller.jobs.job import Job, shown_state
@@ -227,6 +228,9 @@ class _Walk:
         self.all_live = True
         # A packet for an external address is for a job.
         self.local = ends.inward is not None or is_local(desired, ends.dst)
+        by_core = ends.translated is not None and ends.gateway is None
+        # A packet whose address a core translates passes by a core that is known.
+        self.unseen = () if by_core else tuple(each.name for each in desired.unseen_cores())
 
     def go(self) -> tuple[str, str]:
         fields = self._fields()
@@ -239,6 +243,9 @@ class _Walk:
         for placed in (source, target):
             if placed is not None and placed.datapath is not None and placed.datapath not in self.tables:
                 return "unknown", f"the switch of job {self.ends.called(placed.job)} has not connected yet"
+            if placed is not None and placed.datapath is None and placed.job.network_type is NetworkType.OVS_BRIDGE:
+                why = placed.job.reason or f"no switch is known for host {placed.job.host}"
+                return "unknown", f"job {self.ends.called(placed.job)} is at no switch: {why}"
             if placed is not None and placed.datapath is not None and placed.port is None:
                 return "unknown", f"job {self.ends.called(placed.job)} is at no port of its switch: {placed.job.reason}"
         by_core = self.ends.translated is not None and self.ends.gateway is None
@@ -259,7 +266,7 @@ class _Walk:
                 if target.port in result.ports:
                     by = self.ends.where_it_comes_by()
                     called = self.ends.called(target.job)
-                    return self._verdict("forwarded", f"{here.switch.name} hands it to job {called}{by}")
+                    return self._forwarded(f"{here.switch.name} hands it to job {called}{by}")
                 if here.switch.is_edge and not set(result.ports) & set(here.switch.uplinks):
                     return self._verdict("dropped", f"{here.switch.name} does not hand it to the job")
             if here.switch.is_core and not self.local:
@@ -274,7 +281,16 @@ class _Walk:
                     changed = sent is not None and sent != fields.get("ipv4_src")
                     return self._verdict("forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
             fields = {k: v for k, v in result.headers[0].items() if k not in ("in_port", "metadata", "ct_state")}
-        return self._verdict("forwarded", "it leaves Lark's switches as a plain switch would send it")
+        return self._forwarded("it leaves Lark's switches as a plain switch would send it")
+
+    def _forwarded(self, reason: str) -> tuple[str, str]:
+        """The verdict where no switch that is known drops it, nor sends it to the WAN."""
+        source, target = self.ends.src_job, self.ends.dst_job
+        # Between two jobs of one worker no core is on the way.
+        together = source is not None and target is not None and source.job.host.lower() == target.job.host.lower()
+        if self.unseen and not together:
+            return "unknown", f"by the switches that are known: forwarded, {reason}; {are_unseen(self.unseen)}"
+        return self._verdict("forwarded", reason)
 
     def _note_unlimited(self, switch: Switch, ports: Sequence[str]) -> None:
         """Say where the limits of the sender's group do not hold for what leaves by these ports."""

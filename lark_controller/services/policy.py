@@ -29,7 +29,7 @@ from lark_common.turns import aside
 from lark_controller.api.metrics import Metrics
 from lark_controller.api.policy import Plan, PolicyHistory, PolicyVersion
 from lark_controller.flows.live_addresses import with_live_addresses
-from lark_controller.flows.wan_down import DownWays
+from lark_controller.flows.wan_down import DownWays, UnseenWays, are_unseen
 from lark_controller.jobs.job import Job
 from lark_controller.policies import predicate
 from lark_controller.policies.compare import Comparison, compare
@@ -223,18 +223,24 @@ class PolicyInForce:
                 decider = Decider(self.policy)
             pace = planning.Pace(planning.MAX_SECONDS)
             desired = self._reconciler.desired
-            jobs, cores = self._loop.call(lambda: (self._reconciler.jobs(), desired.cores()))
-            ways = DownWays(decider.policy, cores)
+            jobs, cores, unseen = self._loop.call(
+                lambda: (self._reconciler.jobs(), desired.cores(), desired.unseen_cores())
+            )
+            ways, unseen_ways = DownWays(decider.policy, cores), UnseenWays(decider.policy, cores, unseen)
 
             def why_down(each: Deciding) -> str:
                 way = ways.of(each.decision.wan, each.network) if ways else None
                 return "" if way is None else str(way)
 
+            def why_unknown(each: Deciding) -> str:
+                names = unseen_ways.of(each.decision.wan, each.network) if unseen_ways else ()
+                return are_unseen(names) if names else ""
+
             enforced = desired.policy
             if enforced.digest != decider.policy.digest:
                 # Another one is coming into force.
                 enforced = with_live_addresses(decider.policy, jobs, enforced)
-            found = reach(decided(decider, enforced, jobs, pace), decider.policy, MAX_PARTIES, why_down)
+            found = reach(decided(decider, enforced, jobs, pace), decider.policy, MAX_PARTIES, why_down, why_unknown)
             self._reach = found, decider, time.monotonic()
             return found
 

@@ -40,6 +40,7 @@ from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBo
 from lark_controller.services.own_changes import OwnChanges, is_renewal
 from lark_controller.services.past_reservations import PastReservations
 from lark_controller.services.queueless import Queueless
+from lark_controller.services.reserved_flows import as_of_now, flows_of
 from lark_controller.services.unanswered_reservations import UnansweredReservations
 from lark_controller.store import Store
 
@@ -109,6 +110,7 @@ class Reservations:
         flows = self._store.reservations.flows(self._feed.clock.earliest())
         self._coming = None
         self._policy, self._topology, self._capacities = policy, topology, capacities
+        self._hosts.update(self._feed.directory.hosts)
         self.apart.use(policy)
         before, self._flows, self._of_job = self._flows, {}, {}
         for reservation in flows:
@@ -168,7 +170,11 @@ class Reservations:
         return any(self._flows[each].job == job_id for each in self._of_job.get(peer, ()))
 
     def tell_peers(self, made: Iterable[Reservation], job_id: str) -> None:
-        """Let the jobs at the other ends of what was reserved with a job have it as well."""
+        """Let jobs at the other ends of what was reserved with a job have it, and the flows to it its addresses."""
+        for each in self.towards(job_id):
+            if (now := as_of_now(each, self._find)) != each:
+                self._keep(now)
+                self._flows_changed(now)
         for peer in sorted({end for each in made for end in (each.job, each.peer) if end not in (None, job_id)}):
             self._put_flows(peer)
 
@@ -215,7 +221,7 @@ class Reservations:
                 raise PathError(f"job {destination.job.called} has no address of its own")
             if wish.duration is None and source.job is None and destination.job is None:
                 raise PathError("a reservation between hosts needs a duration: no job ends it")
-            self.apart.check(source.job, destination.job)
+            self.apart.check(source.job, destination)
             self._check_new(source, destination, now)
             until = None if wish.duration is None else self._feed.clock.latest() + wish.duration
             booking = flow_booking(source, destination, wish.rate, until, topology, steady=wish.steady)
@@ -258,6 +264,7 @@ class Reservations:
                 )
             if made is None:
                 raise _missing(reservation_id)
+            made = as_of_now(made, self._find)
             if known is not None and replace(known, until=made.until) == made:
                 # Neither links nor the job's flows are others: an application renews each of its flows all the time.
                 self._flows[made.id] = made
@@ -341,25 +348,19 @@ class Reservations:
 
     def _flows_of(self, job_id: str) -> tuple[ReservedFlow, ...]:
         """The reserved flows from and to a job, in order of number."""
-        ids = self._of_job.get(job_id)
-        found = sorted((self._flows[each] for each in ids), key=lambda each: each.number) if ids else []
-        return tuple(
-            ReservedFlow(each.number, each.kbps, each.target, steady=each.steady, peer=each.peer, node=each.destination)
-            if each.job == job_id
-            else ReservedFlow(each.number, each.kbps, incoming=True)
-            for each in found
-        )
+        return flows_of(job_id, (self._flows[each] for each in self._of_job.get(job_id, ())))
 
     def find(self, reservation_id: str, owner: str | None = None) -> Reservation:
         """A valid reservation (of one of this user's jobs). Raises NotFoundError, StoreError."""
         found = self._store.reservations.find(reservation_id, self._feed.clock.earliest(), owner)
         if found is None:
             raise _missing(reservation_id)
-        return found
+        return as_of_now(found, self._find)
 
     def page(self, job: str | None, cursor: str | None, limit: int, owner: str | None = None) -> ReservationPage:
         """A page of valid reservations (of this user's jobs). Raises NotFoundError, StoreError."""
-        return self._store.reservations.page(job, self._feed.clock.earliest(), cursor, limit, owner)
+        page = self._store.reservations.page(job, self._feed.clock.earliest(), cursor, limit, owner)
+        return replace(page, reservations=tuple(as_of_now(each, self._find) for each in page.reservations))
 
     def links(self, after: str = "", wait: float = 0.0) -> Seen[LinkStatus]:
         """The capacity of each link, and how much of it is reserved, once that is another than at the version
@@ -445,7 +446,7 @@ class Reservations:
         self._capacities[node] = available
 
     def _keep(self, reservation: Reservation) -> None:
-        self._flows[reservation.id] = reservation
+        self._flows[reservation.id] = reservation = as_of_now(reservation, self._find)
         self.apart.note(reservation)
         self._watch.bump()
         for job_id in (reservation.job, reservation.peer):
@@ -453,6 +454,7 @@ class Reservations:
                 self._of_job.setdefault(job_id, set()).add(reservation.id)
 
     def _take(self, stored: Reservation) -> None:
+        stored = as_of_now(stored, self._find)
         if stored.kind is ReservationKind.FLOW and self._flows.get(stored.id) != stored:
             self._keep(stored)
             self._flows_changed(stored)

@@ -103,7 +103,8 @@ def attached(
 def test_explain_asks_the_switch_of_the_receiver_where_the_sender_is_at_none(
     tmp_path: Path, network: FakeNetwork, kind: str, cored: bool
 ) -> None:
-    with running(tmp_path, NO_SLICES) as controller:
+    declared = next(line for line in NO_SLICES.splitlines(keepends=True) if line.startswith("switches:"))
+    with running(tmp_path, NO_SLICES if cored else NO_SLICES.replace(declared, "")) as controller:
         connect(network, controller, an_edge(hardware="Open vSwitch"))
         if cored:
             connect(network, controller, a_core())
@@ -162,6 +163,7 @@ def test_explain_has_the_worker_that_keeps_a_nat_job_without_a_slice_from_those_
     some = POLICY.replace("slice: {by: Owner}", "slice: {by: Owner, when: 'Owner == \"alice\"'}")
     with running(tmp_path, some) as controller:
         connect(network, controller, an_edge(hardware="Open vSwitch"))
+        connect(network, controller, a_core())
         for number, owner in ((1, "alice"), (2, "dave")):
             controller.jobs.confirm(post(controller, number, owner).job.id, 20)
         sender = attached(controller, 4, "nat", "carol", worker=2)

@@ -17,7 +17,7 @@ const NAME_LETTER = 8.6;
 const LINE = 17;
 // Ports of a core that have a line each.
 const PORTS = 6;
-const MARKS = { all: ["✓", "all"], some: ["◐", "some"], none: ["✕", "none"] };
+const MARKS = { all: ["✓", "all"], some: ["◐", "some"], none: ["✕", "none"], unknown: ["?", "not known"] };
 
 // A worker's state and jobs in words; on a phone in few.
 function workers(one, narrow) {
@@ -193,7 +193,7 @@ export function open({ paint, live }) {
         unread(found.unread)),
       headed("Who reaches whom", link("Explain one case", "explain"), found.parties.length ? [reachTable(found),
         found.parties.filter((one) => one.wan_reason).map((one) => h("p", { class: "poor-text", key: one.owner }, `${one.owner} to the WAN: ${one.wan}, as ${one.wan_reason}.`)),
-        h("p", { class: "reason" }, "✓ all jobs, ◐ some of them or to some addresses, ✕ none. By the policy and its decisions for live jobs; ",
+        h("p", { class: "reason" }, "✓ all jobs, ◐ some of them or to some addresses, ✕ none, ? not known. By the policy and its decisions for live jobs; ",
           found.other_owners ? `${several(found.other_owners, "other user")} with ${several(found.other_jobs, "job")} are not shown.` : "every user is shown.")]
         : h("p", { class: "empty" }, "No job runs.")),
       found.links.length > 0 && headed("Links of the topology", link("Reservations", "reservations"), linkList(found.links)));

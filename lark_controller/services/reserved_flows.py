@@ -1,0 +1,31 @@
+"""Reserved flows as the jobs at their ends have them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from ipaddress import ip_network
+
+from lark_controller.jobs.job import ReservedFlow
+from lark_controller.qos.booking import Finder
+from lark_controller.qos.reservation import Reservation
+
+
+def as_of_now(reservation: Reservation, find: Finder) -> Reservation:
+    """The reservation with the addresses that the live job to which it goes has now: that job may have been posted
+    again with others. Where it has none, the last ones."""
+    peer = None if reservation.peer is None else find(reservation.peer)
+    if peer is None or not peer.has_pool_address or not peer.addresses:
+        return reservation
+    target = tuple(ip_network(address) for address in peer.addresses)
+    return reservation if target == reservation.target else replace(reservation, target=target)
+
+
+def flows_of(job_id: str, reservations: Iterable[Reservation]) -> tuple[ReservedFlow, ...]:
+    """The reserved flows from and to a job, in order of number."""
+    return tuple(
+        ReservedFlow(each.number, each.kbps, each.target, steady=each.steady, peer=each.peer, node=each.destination)
+        if each.job == job_id
+        else ReservedFlow(each.number, each.kbps, incoming=True)
+        for each in sorted(reservations, key=lambda each: each.number)
+    )
