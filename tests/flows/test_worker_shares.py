@@ -163,6 +163,13 @@ def test_the_shares_of_a_worker(text: str, jobs: list[Job], uplinks: Table, inwa
     assert table(desired, {"eth0": 100.0}) == (uplinks, inward, {})
     rules = desired.worker_rules(HOST, WaysOut({"eth0": 100.0}))
     assert from_json(to_json(rules)) == rules
+    # A controller of a release before sends no parts.
+    sent = to_json(rules)
+    for uplink in sent["uplinks"].values():
+        del uplink["parts"]
+    assert from_json(sent) == replace(
+        rules, uplinks={name: replace(each, parts={}) for name, each in (rules.uplinks or {}).items()}
+    )
 
 
 def test_what_does_not_fit_comes_short_and_is_limited() -> None:
