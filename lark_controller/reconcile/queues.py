@@ -277,10 +277,12 @@ class Queues:
                 self._loop.dirty.job(number)
 
     def promises(self, datapath: int) -> dict[tuple[str, int], Promise]:
-        """The guarantees of the queues that stand on a switch, by port and number."""
+        """The guarantees of the queues that stand on a switch, by port and number; none where they have no effect."""
         state, desired = self._states.get(datapath), self._loop.desired_of(datapath)
         switch = desired.switches.get(datapath)
         if state is None or switch is None or state.report is None or state.report.ports is None:
+            return {}
+        if state.report.ineffective:
             return {}
         groups = {group.dscp: group.name for group in desired.policy.groups}
         jobs = {

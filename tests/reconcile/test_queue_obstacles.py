@@ -14,7 +14,7 @@ from lark_controller.qos.queues import PortQueues, Queue
 from lark_controller.qos.worker_queues import Claim, QueueDemand, QueuePlan, flow_demand
 from lark_controller.reconcile.confirmations import QueuesAt
 from lark_controller.reconcile.queue_obstacles import BEING_MADE, NO_DATABASE, group_obstacles, obstacle
-from lark_controller.reconcile.queues import Driver, Queues, _State
+from lark_controller.reconcile.queues import Driver, Promise, Queues, _State
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
 from lark_controller.switches.ovsdb.driver import OvsdbOptions
@@ -141,3 +141,19 @@ def test_a_job_whose_queue_has_another_rate_still_waits_for_it() -> None:
     state.report = Report(1, 2, {"up": wanted})
     queues.judge(placed)
     assert QueuesAt(1) not in loop.confirmations.waiting(1)
+
+
+def test_a_queue_without_effect_promises_nothing_that_could_be_missed() -> None:
+    job = a_job(1, datapath=1)
+    loop = LoopState(load(FULL), lambda: None, lambda _: None)
+    loop.desired.set_switch(a_switch(FULL, 1))
+    loop.desired.put(job, loop.decider.of(job))
+    queues = Queues(loop, cast("Sending", None), cast("Driver", None), OvsdbOptions())
+    claim, ports = Claim.of_job(1), {"up": PortQueues(100 * M, {0: Queue(M, 100 * M), 2: Queue(60 * M, 60 * M)})}
+    demand = QueueDemand(claim, 2, None, 60.0)
+    state = _State(numbers={claim: 2}, demands={claim: demand}, plan=QueuePlan(ports), requested=True)
+    queues._states[1] = state
+    state.report = Report(1, 1, ports)
+    assert queues.promises(1) == {("up", 2): Promise(60 * M, job.id, None)}
+    state.report = Report(1, 1, ports, ineffective=USERSPACE)
+    assert queues.promises(1) == {}
