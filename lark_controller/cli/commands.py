@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from itertools import islice
@@ -134,8 +135,12 @@ def jobs(arguments: Arguments) -> int:
 
 def _show_job(client: Client, found: dict[str, Any]) -> None:
     """Show a job, and the WAN port by which its packets would leave, where that is down."""
-    over = found["state"] in ("ended", "refused")
-    printing.job(found, () if over else client.drop_list(1, found["id"]).get("down") or ())
+    down: Sequence[dict[str, Any]] = ()
+    if found["state"] not in ("ended", "refused"):
+        # A hook's token may read jobs, and not what is dropped.
+        with suppress(ProblemError):
+            down = client.drop_list(1, found["id"]).get("down") or ()
+    printing.job(found, down)
 
 
 def _cluster(client: Client, word: str, chosen: dict[str, str | None]) -> list[dict[str, Any]]:
