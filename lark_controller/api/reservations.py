@@ -97,7 +97,7 @@ class Change:
 
 
 class ApartControls(Protocol):
-    """The reserved flows between jobs that rules of the policy keep apart. Thread-safe."""
+    """The reserved flows of jobs that rules of the policy keep from their destinations. Thread-safe."""
 
     def why(self, reservation_id: str) -> str:
         """The reason why nothing of a reserved flow passes between its ends; "" where something does."""

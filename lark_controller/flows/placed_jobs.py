@@ -107,9 +107,11 @@ class PlacedJobs:
         datapath = self.datapath_of(job)
         switch = None if datapath is None else self.switches.get(datapath)
         port = None if switch is None else switch.job_port(job.port)
-        limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
-        claim = Claim.of_job(job.number) if limited else Claim.of_part(job.number)
-        queue = None if port is None else self.queues.get(claim)
+        queue = None
+        # Most sites have none, and all jobs pass here.
+        if port is not None and self.queues:
+            limited = decision.bandwidth is not None and decision.bandwidth.rate(job.bandwidth) is not None
+            queue = self.queues.get(Claim.of_job(job.number) if limited else Claim.of_part(job.number))
         closed = "" if job.opened is None else self._why_closed(job, datapath, switch)
         if not job.reserved or port is None:
             return Placed(job, decision, datapath, port, queue, closed=closed)
