@@ -117,7 +117,7 @@ class Reservations:
             self._keep(reservation)
         concerned = {job_id for each in [*before.values(), *self._flows.values()] for job_id in (each.job, each.peer)}
         for job_id in sorted(job_id for job_id in concerned if job_id is not None):
-            self._put_flows(job_id)
+            self._feed.change(job_id, self.with_flows)
         self._watch.bump()
         if lost and policy.topology is not None:
             event("reservations without a path", level=WARNING, reservations=",".join(lost))
@@ -176,7 +176,7 @@ class Reservations:
                 self._keep(now)
                 self._flows_changed(now)
         for peer in sorted({end for each in made for end in (each.job, each.peer) if end not in (None, job_id)}):
-            self._put_flows(peer)
+            self._feed.change(peer, self.with_flows)
 
     def access_rate(self, host: str) -> float | None:
         """The rate that a worker's link carries, in Mb/s: its capacity by topology or machine ads, and no more than the
@@ -449,9 +449,8 @@ class Reservations:
         self._flows[reservation.id] = reservation = as_of_now(reservation, self._find)
         self.apart.note(reservation)
         self._watch.bump()
-        for job_id in (reservation.job, reservation.peer):
-            if job_id is not None:
-                self._of_job.setdefault(job_id, set()).add(reservation.id)
+        for job_id in filter(None, (reservation.job, reservation.peer)):
+            self._of_job.setdefault(job_id, set()).add(reservation.id)
 
     def _take(self, stored: Reservation) -> None:
         stored = as_of_now(stored, self._find)
@@ -469,21 +468,20 @@ class Reservations:
     def _drop(self, reservation_id: str) -> None:
         gone = self._flows.pop(reservation_id, None)
         self.apart.forget(reservation_id)
-        for job_id in (gone.job, gone.peer) if gone is not None else ():
-            if job_id is not None and (ids := self._of_job.get(job_id)) is not None:
+        if gone is None:
+            return
+        for job_id in filter(None, (gone.job, gone.peer)):
+            if (ids := self._of_job.get(job_id)) is not None:
                 ids.discard(reservation_id)
                 if not ids:
                     del self._of_job[job_id]
-        if gone is not None:
-            self._flows_changed(gone)
+        self._flows_changed(gone)
 
     def _flows_changed(self, reservation: Reservation) -> None:
-        for job_id in (reservation.job, reservation.peer):
-            if job_id is not None:
-                self._put_flows(job_id)
-
-    def _put_flows(self, job_id: str) -> None:
-        self._feed.change(job_id, self.with_flows)
+        # The receiver has a flow first and loses it last: a worker with both ends makes no queue for one in between.
+        ends = (reservation.job, reservation.peer)
+        for job_id in filter(None, reversed(ends) if reservation.id in self._flows else ends):
+            self._feed.change(job_id, self.with_flows)
 
     def _resize(self, reservation: Reservation, gone: bool = False) -> None:
         if reservation.kind is ReservationKind.JOB and reservation.job is not None:

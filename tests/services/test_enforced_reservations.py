@@ -13,7 +13,10 @@ from lark_common.errors import CapacityError
 from lark_common.worker_rules import WaysOut
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.controller import Controller
+from lark_controller.flows.placement import Placed
+from lark_controller.flows.worker_shares import has_parts
 from lark_controller.jobs.job import Job, JobState
+from lark_controller.policies.model import Decision
 from lark_controller.reconcile.queue_obstacles import NO_DATABASE
 from lark_controller.reconcile.workers import LATE
 from tests.fixtures.controllers import an_edge, connect, network, running, until
@@ -113,3 +116,26 @@ def test_who_is_refused_hears_of_jobs_that_hold_the_link_without_a_queue(tmp_pat
         assert controller.jobs.live(first.id) is not None
         controller.jobs.end(first.id, "test")
         assert start(controller, 3, rate=800).live
+
+
+def test_a_flow_inside_a_worker_has_no_queue_while_its_two_ends_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, POLICY) as controller:
+        ends = start(controller, 1), start(controller, 2)
+        jobs = {job.id: job for job in ends}
+        queues: list[bool] = []
+        put = controller.reservations._feed._put
+
+        def note(job: Job) -> None:
+            jobs[job.id] = job
+            queues.append(has_parts(Placed(each, Decision(), 1, 10) for each in jobs.values()))
+            put(job)
+
+        monkeypatch.setattr(controller.reservations._feed, "_put", note)
+        made = controller.reservations.reserve(Wish(ends[0].id, ends[1].id, 1.0), "alice", of_job=False)
+        controller.reservations.change(made.id, Change(rate=2.0), "alice", of_job=False)
+        assert [len(each.reserved) for each in jobs.values()] == [1, 1]
+        controller.reservations.release(made.id, "alice", of_job=False)
+        assert [len(each.reserved) for each in jobs.values()] == [0, 0]
+        assert queues == [False] * 6
