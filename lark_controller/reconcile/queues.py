@@ -427,7 +427,8 @@ class Queues:
             state.leaving.pop(claim, None)
             if claim not in state.demands or not state.demands[claim].number:
                 state.numbers.pop(claim, None)
-                if not claim.is_job:
+                # A job that is at another switch by now has its queue there.
+                if not claim.is_job or claim.number in self._loop.desired_of(datapath).numbers_at(datapath):
                     self._loop.pair.set_queue(claim, None, None)
         self._loop.dirty.switch(datapath)
 

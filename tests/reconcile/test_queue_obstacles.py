@@ -143,6 +143,23 @@ def test_a_job_whose_queue_has_another_rate_still_waits_for_it() -> None:
     assert QueuesAt(1) not in loop.confirmations.waiting(1)
 
 
+def test_a_job_that_asks_again_chooses_no_queue_before_it_stands() -> None:
+    text = FULL.replace("groups:", "  - bandwidth: {mode: cap}\ngroups:")
+    loop = LoopState(load(text), lambda: None, lambda _: None)
+    loop.desired.set_switch(a_switch(FULL, 1))
+    queues = Queues(loop, cast("Sending", None), cast("Driver", None), OvsdbOptions())
+
+    def asks(rate: float | None) -> int | None:
+        job = replace(a_job(1), bandwidth=rate)
+        loop.desired.put(job, loop.decider.of(job))
+        queues.refresh(1)
+        return loop.desired.placed[1].queue
+
+    assert asks(5.0) is None
+    queues.stands(1, Claim.of_job(1), 2, 1)
+    assert [asks(rate) for rate in (6.0, None, None, 5.0)] == [2, None, None, None]
+
+
 def test_a_queue_without_effect_promises_nothing_that_could_be_missed() -> None:
     job = a_job(1, datapath=1)
     loop = LoopState(load(FULL), lambda: None, lambda _: None)
