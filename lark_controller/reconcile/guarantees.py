@@ -6,7 +6,7 @@ For the reconcile loop's thread; what is for the audit trail is returned to the 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from lark_common.errors import SwitchError
@@ -26,6 +26,8 @@ from lark_controller.qos.delivery import (
     at_both,
     deliveries,
 )
+from lark_controller.qos.queues import bits
+from lark_controller.qos.topology import KILO
 from lark_controller.reconcile.missed_guarantees import (
     MissedGuarantees,
     Reading,
@@ -124,13 +126,19 @@ class Guarantees:
 
         Returns how many guarantees were missed since the last one, and the beginnings and ends of missed ones.
         """
-        jobs = {placed.job.id for placed in self._loop.desired.ruled_at(host)}
+        jobs = {placed.job.id: placed for placed in self._loop.desired.ruled_at(host)}
         known = {key: each for key, each in queues.items() if key[0] in jobs}
         if not known:
             self._before_at.pop(host, None)
             return 0, self._missed_now.read(host, {}, ())
+        # A part of what is left, which a queue has for certain as well, is promised to nobody.
+        asked = {of: least for job in {job for job, _ in known} for of, least in _asked(jobs[job])}
         now = _Reported(
-            {key: each.counted for key, each in known.items()}, {key: each.promised for key, each in known.items()}
+            {key: each.counted for key, each in known.items()},
+            {
+                (job, queue): min(each.promised, asked.get((job, queue.partition("/")[2]), each.promised))
+                for (job, queue), each in known.items()
+            },
         )
         before, self._before_at[host] = self._before_at.get(host, _Reported({}, {})), now
         count, found = 0, dict[Whose, Reading]()
@@ -231,6 +239,16 @@ class Guarantees:
 def _add(found: dict[Whose, Reading], whose: Whose, delivery: Delivery, missed: str) -> None:
     before = found.get(whose)
     found[whose] = Reading(delivery.seconds, missed if before is None else before.missed or missed)
+
+
+def _asked(placed: Placed) -> Iterator[tuple[tuple[str, str], int]]:
+    """The guarantees of a job's queues at its worker, in bits a second, by the job's id and the reservation's number
+    (``""``: the job's own)."""
+    job, share = placed.job, placed.decision.bandwidth
+    if share is not None and (rate := share.rate(job.bandwidth)) is not None:
+        yield (job.id, ""), bits(rate)
+    for each in job.reserved:
+        yield (job.id, str(each.number)), bits(each.kbps / KILO)
 
 
 def _missed_now(text: str, promise: Promise, before: MissedNow | None) -> MissedNow:

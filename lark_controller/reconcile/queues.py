@@ -291,14 +291,16 @@ class Queues:
             for claim in claims_of(placed.job)
             if claim in state.numbers
         }
-        # A flow that is not steady has more for certain than it was promised, and as much as there is at the time.
-        most = {each.number: bits(each.rate) for each in state.demands.values() if each.rate is not None}
+        # A job or flow that may exceed its rate may have more for certain than it was promised, as much as there is at
+        # the time; so may one that came short, and was promised nothing.
+        limited = ((each, each.rate) for each in state.demands.values() if each.rate is not None)
+        most = {each.number: 0 if each.claim in state.plan.short else bits(rate) for each, rate in limited}
         found = {}
         for port, held in state.report.ports.items():
             for number, queue in held.queues.items():
                 job, group = (jobs.get(number), None) if switch.is_edge else (None, groups.get(number))
-                if queue.least and number != DEFAULT_QUEUE and (job or group):
-                    least = min(queue.least, most.get(number, queue.least)) if job else queue.least
+                least = min(queue.least, most.get(number, queue.least)) if job else queue.least
+                if least and number != DEFAULT_QUEUE and (job or group):
                     found[port, number] = Promise(least, job, group)
         return found
 

@@ -40,6 +40,22 @@ def test_reports_of_thousands_of_missed_guarantees_are_few_lines(
     assert LINES_AT_ONCE <= len(lines) <= LINES_AT_ONCE + 3
 
 
+def test_a_part_of_what_is_left_is_no_guarantee_that_is_missed(tmp_path: Path) -> None:
+    with running(tmp_path, GUARANTEED) as controller:
+        job = post(controller, 1).job
+
+        def report(at: float, sent: float) -> int:
+            """A queue with 20 Mb/s for certain that had always more to send than ``sent`` Mb/s."""
+            counted = Counters(at, round(sent * at * 1e6 / 8), 0, None, at)
+            return controller.workers.delivered(HOST, {(job.id, "eth0"): Delivered(20_000_000, counted)})
+
+        assert [report(at, 1.1) for at in (0.0, 10.0)] == [0, 0]
+        assert [report(at, 0.8) for at in (1000.0, 1010.0)] == [1, 1]
+        until(lambda: bool(told_of(controller, job.id)))
+        ((_, text),) = told_of(controller, job.id)
+        assert " of 1 Mb/s at uplink eth0 of worker1" in text
+
+
 def test_a_missed_guarantee_has_an_end_in_the_trail_also_after_a_takeover(tmp_path: Path) -> None:
     def report(controller: Controller, at: float, **waited: float) -> int:
         found = {
