@@ -54,8 +54,27 @@ def flows_away(present: Iterable[Placed]) -> Iterator[tuple[Placed, ReservedFlow
 
 def has_parts(present: Iterable[Placed]) -> bool:
     """True where each of these jobs of one worker that is not limited has a queue with its part of what is left: a
-    flow of one of them has its own part."""
-    return any(flow_demand(at.job, each, _NO_QUEUE, at.decision.bandwidth).is_floor for at, each in flows_away(present))
+    flow of one of them has its own part, or a job beside them."""
+    present = list(present)
+    if some_exceed(present):
+        return True
+    flows = flows_away(placed for placed in present if placed.job.reserved)
+    return any(flow_demand(at.job, each, _NO_QUEUE, at.decision.bandwidth).is_floor for at, each in flows)
+
+
+def some_exceed(present: Iterable[Placed]) -> bool:
+    """True where one of these jobs of one worker may exceed what it is guaranteed, and another is not limited."""
+    free = exceeds = False
+    # All jobs of a worker pass here with each that comes.
+    for placed in present:
+        share, requested = placed.decision.bandwidth, placed.job.bandwidth
+        if share is None or (requested or share.default) is None:
+            free = True
+        elif share.borrows and not exceeds:
+            exceeds = share.ceiling != share.rate(requested)
+        if free and exceeds:
+            return True
+    return False
 
 
 def worker_shares(policy: Policy, host: str, jobs: Iterable[Placed], out: WaysOut | None) -> WorkerShares:

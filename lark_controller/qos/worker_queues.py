@@ -4,10 +4,12 @@ Away from the worker every limited job has a queue of its own at each uplink, an
 its rate is what is left, it may use what is idle, and it takes nothing that was requested. Towards a job its own port
 limits it. A reserved flow that is not steady gets its rate, and an even part of what is left. Where there is one, each
 job that asked for nothing has a queue with such a part, too: a queue that they shared would have the parts of all as
-soon as one of them sends, before a flow borrows anything. So a job that reserves is not worse off than one beside it
-that does not, whichever of its flows it uses: queues of one level cannot keep what one of them leaves idle for its job,
-so a part is a flow's, and not its job's. Nothing on a worker can queue what comes in before it came over the link; so
-the guarantees of others hold towards jobs because no other job gets more than the rest (policy: ``edge.inbound``).
+soon as one of them sends, before a flow borrows anything. The same holds of a job that may exceed what it is guaranteed
+beside one that asked for nothing; jobs with guarantees alone share what is left by borrowing, in proportion to these.
+So a job that reserves is not worse off than one beside it that does not, whichever of its flows it uses: queues of one
+level cannot keep what one of them leaves idle for its job, so a part is a flow's, and not its job's. Nothing on a
+worker can queue what comes in before it came over the link; so the guarantees of others hold towards jobs because no
+other job gets more than the rest (policy: ``edge.inbound``).
 """
 
 from __future__ import annotations
@@ -93,6 +95,12 @@ class QueueDemand:
         """True for a flow whose rate is guaranteed, and has a part of what is left on top."""
         return self.way is Way.OUT and self.borrows
 
+    @property
+    def may_exceed(self) -> bool:
+        """True for a job's bandwidth that is guaranteed, and not all that it may send: where there are parts of what is
+        left it has one on top."""
+        return self.way is Way.BOTH and self.borrows and self.ceiling != self.rate
+
 
 def flow_demand(job: Job, flow: ReservedFlow, number: int, share: HostBandwidth | None) -> QueueDemand:
     """The demand of a flow that is reserved from or to a job, in the queue of that number.
@@ -176,6 +184,8 @@ def _uplink(
     short: dict[Claim, str],
 ) -> PortQueues:
     link, promised = bits(speed), 0
+    sharing = [each.number for each in parts if each.leaves_by(name)]
+    has_parts = bool(sharing) or any(each.is_floor and each.leaves_by(name) for each, _ in limited)
     borrowing: list[int] = []
     queues: dict[int, Queue] = {}
     for each, rate in limited:
@@ -192,11 +202,10 @@ def _uplink(
         promised += wanted if fits else 0
         most = _most(each, link) if each.borrows and (fits or each.is_floor) else wanted
         queues[each.number] = Queue(wanted if fits else 0, min(most, link))
-        if each.is_floor and each.leaves_by(name):
+        if (each.is_floor or each.may_exceed) and each.leaves_by(name):
             borrowing.append(each.number)
-    sharing = [each.number for each in parts if each.leaves_by(name)]
     rest = link - promised
-    if borrowing or sharing:
+    if has_parts:
         rest = _even_part(rest, len(borrowing) + len(sharing) + 1)
         for number in borrowing:
             least, most, _ = queues[number]

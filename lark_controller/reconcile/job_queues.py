@@ -61,9 +61,9 @@ def parts_gone(
 
 
 def serves(held: Queue | None, queue: Queue, demand: QueueDemand) -> bool:
-    """True if a queue that stands does what the plan has it for. What a flow gets beyond its rate is another with each
-    job that starts, and nobody waits for that."""
-    if held is None or held == queue or demand.way is Way.BOTH or demand.rate is None:
+    """True if a queue that stands does what the plan has it for. What a job or flow gets beyond its rate is another
+    with each job that starts, and nobody waits for that."""
+    if held is None or held == queue or demand.rate is None:
         return held == queue
     return held.least >= min(queue.least, bits(demand.rate)) and held._replace(least=queue.least) == queue
 

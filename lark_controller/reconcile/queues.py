@@ -21,7 +21,7 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import FlowData, FlowKey
 from lark_controller.flows.placement import Placed, Switch
 from lark_controller.flows.queue_choice import groups_that_choose, job_and_queue
-from lark_controller.flows.worker_shares import flows_away, has_parts
+from lark_controller.flows.worker_shares import flows_away, has_parts, some_exceed
 from lark_controller.policies.model import GroupControl, InboundShares, Policy
 from lark_controller.qos.queues import (
     DEFAULT_QUEUE,
@@ -383,7 +383,7 @@ class Queues:
         desired = self._loop.desired_of(datapath)
         present = present_at(desired, datapath)
         found = [flow_demand(at.job, each, 0, at.decision.bandwidth) for at, each in flows_away(present)]
-        parts = any(each.is_floor for each in found)
+        parts = any(each.is_floor for each in found) or some_exceed(present)
         if desired.policy.bandwidths or found:
             found += [job_demand(placed) for placed in present]
         return {

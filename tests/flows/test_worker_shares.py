@@ -139,11 +139,32 @@ def table(
             {"eth0": {"": (50, 100), "1": (30, 30), "1/7": (20, 20)}},
             {"1": 30},
         ),
-        # What it has of the rest is no part of it where it borrows.
+        # What it has of the rest is no part of it where it may exceed its rate, and neither is that of its flow.
         (
             policy("{mode: guarantee}"),
             [a_ruled_job(1, 30, "alice", ReservedFlow(7, 10_000, (ip_network("10.0.0.5/32"),))), a_ruled_job(2)],
-            {"eth0": {"": (20, 100), "1": (30, 100), "part of 2": (20, 100), "1/7": (30, 100)}},
+            {"eth0": {"": (15, 100), "1": (45, 100), "part of 2": (15, 100), "1/7": (25, 100)}},
+            {},
+        ),
+        # Whoever asks for a rate that it may exceed has a part beside those that ask for nothing, as they have.
+        (
+            policy("{mode: guarantee, ceiling: 30}"),
+            [a_ruled_job(1, 1), a_ruled_job(2), a_ruled_job(3, 30), a_ruled_job(4, 20)],
+            {"eth0": {"": (12, 100), "1": (13, 30), "part of 2": (12, 100), "3": (30, 30), "4": (30, 30)}},
+            {"1": 30, "3": 30, "4": 30},
+        ),
+        # One that may not exceed it shares nothing, so nobody has a part.
+        (
+            policy("{mode: guarantee, ceiling: 30}"),
+            [a_ruled_job(1, 30), a_ruled_job(2)],
+            {"eth0": {"": (70, 100), "1": (30, 30)}},
+            {"1": 30},
+        ),
+        # A default is a rate as one that is asked for, and a job without a network sends nothing.
+        (
+            policy("{mode: guarantee, default: 5}"),
+            [a_ruled_job(1, 30), a_ruled_job(2), a_ruled_job(3, None, "mallory")],
+            {"eth0": {"": (65, 100), "1": (30, 100), "2": (5, 100)}},
             {},
         ),
         # Between two jobs of one worker no uplink is crossed.

@@ -158,6 +158,64 @@ def test_a_flow_that_is_not_steady_gets_an_even_part_of_what_is_free_as_well(
     assert [why.rpartition("; ")[2] for why in plan.short.values()] == ["it has no guarantee"] * len(plan.short)
 
 
+def guaranteed(number: int, rate: float, ceiling: float | None = None) -> QueueDemand:
+    return demand(number, rate, borrows=True, ceiling=ceiling)
+
+
+@pytest.mark.parametrize(
+    ("demands", "uplink"),
+    [
+        # Alone they share what is left by borrowing, in proportion to what they are guaranteed.
+        ([guaranteed(1, 600), guaranteed(2, 100)], {0: (300, 1000), 1: (600, 1000), 2: (100, 1000)}),
+        # Beside one that asked for nothing each has as much of it as that one has.
+        (
+            [guaranteed(1, 600), guaranteed(2, 100), part(3)],
+            {0: (60, 1000), 1: (660, 1000), 2: (160, 1000), 3: (60, 1000)},
+        ),
+        ([guaranteed(1, 10), part(2), part(3)], {0: (200, 1000), 1: (210, 1000), 2: (200, 1000), 3: (200, 1000)}),
+        # A ceiling is one still, and a cap.
+        (
+            [guaranteed(1, 100, 150), guaranteed(2, 50, 50), demand(3, 50), part(4)],
+            {0: (250, 1000), 1: (150, 150), 2: (50, 50), 3: (50, 50), 4: (250, 1000)},
+        ),
+        # Beside a flow that has a part, too: what else its job sends, and others that asked for a rate.
+        (
+            [flow(1, 100, 1), guaranteed(1, 50), guaranteed(2, 50)],
+            {0: (200, 1000), 1: (250, 1000), 2: (250, 1000), 101: (300, 1000)},
+        ),
+        # Without room it is limited to what it asked for, and has of that what one that asked for nothing has.
+        (
+            [guaranteed(1, 700), guaranteed(2, 400), guaranteed(3, 20), part(4)],
+            {0: (50, 1000), 1: (750, 1000), 2: (50, 400), 3: (70, 1000), 4: (50, 1000)},
+        ),
+        ([guaranteed(1, 700), guaranteed(2, 290), guaranteed(3, 20), part(4)],
+         {0: (10, 1000), 1: (702, 1000), 2: (292, 1000), 3: (2, 20), 4: (2, 1000)}),
+        # One of them leaves by other uplinks.
+        (
+            [guaranteed(1, 600), replace(guaranteed(2, 100), uplinks=frozenset({"eth1"})), part(3)],
+            {0: (100, 1000), 1: (700, 1000), 2: (100, 1000), 3: (100, 1000)},
+        ),
+        (
+            [guaranteed(1, 600), part(2, uplinks=frozenset({"eth1"}))],
+            {0: (400, 1000), 1: (600, 1000)},
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_that_may_exceed_its_guarantee_has_a_part_beside_those_that_asked_for_nothing(
+    demands: Sequence[QueueDemand], uplink: dict[int, tuple[float, float]]
+) -> None:
+    assert table(worker_queue_plan(demands, UPLINK, OPEN))["eth0"] == uplink
+
+
+def test_of_many_guaranteed_jobs_few_change_the_queues_of_all() -> None:
+    parts = {
+        table(worker_queue_plan([*map(part, range(65, 129)), *(guaranteed(each, 1) for each in range(1, number + 1))],
+                                UPLINK, OPEN))["eth0"][65]
+        for number in range(1, 65)
+    }  # fmt: skip
+    assert len(parts) <= 6
+
+
 def test_of_many_flows_few_change_the_queues_of_all() -> None:
     parts = {
         table(worker_queue_plan([flow(each, 1, 1) for each in range(1, number + 1)], UPLINK, OPEN))["eth0"][101]
@@ -287,6 +345,28 @@ def test_nobody_is_promised_what_a_link_does_not_have(
     if inbound is InboundShares.SPLIT:
         towards = sum(plan.ports[each.port].rate for each in jobs if each.port and each.claim not in plan.short)
         assert towards <= link * (1 + LEAST_REST) + len(jobs)
+
+
+@given(demands, st.lists(st.integers(1, 200), max_size=4), st.integers(1, 8), st.sampled_from([100.0, 1000.0]))
+def test_whoever_asks_for_a_rate_has_no_less_for_certain_than_one_that_asks_for_nothing(
+    jobs: list[QueueDemand], flows: list[int], others: int, speed: float
+) -> None:
+    reserved = [flow(number, float(rate), 1) for number, rate in enumerate(flows, 1)]
+    limited = [each for each in jobs if each.rate is not None]
+    parts = [part(number) for number in range(50, 50 + others)]
+    plan = worker_queue_plan([*limited, *reserved, *parts], {"eth0": speed}, OPEN)
+    queues, link = plan.ports["eth0"].queues, round(speed * 1e6)
+    promised = [*limited, *reserved]
+    assert sum(queue.least for queue in queues.values()) <= link * (1 + LEAST_REST)
+    (has,) = {queues[each.number] for each in parts}
+    for each in promised:
+        queue = queues[each.number]
+        certain = 0 if each.claim in plan.short else round((each.rate or 0) * 1e6)
+        if each.may_exceed or each.is_floor:
+            assert queue.least == min(certain + has.least, queue.most)
+        else:
+            assert queue.least == certain
+        assert queue.most <= (link if each.ceiling is None else round(each.ceiling * 1e6))
 
 
 @given(demands, st.permutations(range(12)))

@@ -10,7 +10,7 @@ import pytest
 
 from lark_controller.jobs.job import ReservedFlow
 from lark_controller.policies.file import load
-from lark_controller.qos.queues import PortQueues, Queue
+from lark_controller.qos.queues import FIRST_JOB_QUEUE, PortQueues, Queue
 from lark_controller.qos.worker_queues import Claim, QueueDemand, QueuePlan, flow_demand
 from lark_controller.reconcile.confirmations import QueuesAt
 from lark_controller.reconcile.queue_obstacles import BEING_MADE, NO_DATABASE, group_obstacles, obstacle
@@ -141,6 +141,65 @@ def test_a_job_whose_queue_has_another_rate_still_waits_for_it() -> None:
     state.report = Report(1, 2, {"up": wanted})
     queues.judge(placed)
     assert QueuesAt(1) not in loop.confirmations.waiting(1)
+
+
+def test_a_guaranteed_job_waits_for_its_rate_and_not_for_its_part_which_nobody_promises() -> None:
+    job = a_job(1, datapath=1)
+    loop = LoopState(load(FULL), lambda: None, lambda _: None)
+    loop.desired.set_switch(a_switch(FULL, 1))
+    loop.desired.put(job, loop.decider.of(job))
+    queues = Queues(loop, cast("Sending", None), cast("Driver", None), OvsdbOptions())
+    claim, placed = Claim.of_job(1), loop.desired.placed[1]
+
+    def at(least: int, most: int = 100) -> dict[str, PortQueues]:
+        return {"up": PortQueues(100 * M, {0: Queue(M, 100 * M), 2: Queue(least * M, most * M)})}
+
+    demand = QueueDemand(claim, 2, None, 30.0, borrows=True)
+    state = _State(numbers={claim: 2}, demands={claim: demand}, plan=QueuePlan(at(50)), requested=True)
+    queues._states[1] = state
+    for stands, waits in ((at(50), False), (at(40), False), (at(60), False), (at(29), True), (at(50, 80), True)):
+        state.report = Report(1, 1, stands)
+        queues.judge(placed)
+        assert (QueuesAt(1) in loop.confirmations.waiting(1)) == waits, stands
+    state.report = Report(1, 1, at(50))
+    assert queues.promises(1) == {("up", 2): Promise(30 * M, job.id, None)}
+    # Who comes short has a part at most, and is promised nothing.
+    state.plan = QueuePlan(at(20), {claim: "no room"})
+    state.report = Report(1, 2, at(20))
+    assert queues.promises(1) == {}
+
+
+def test_jobs_that_ask_for_nothing_write_no_queues_unless_one_beside_them_may_exceed_its_guarantee() -> None:
+    rule = "  - bandwidth: {mode: guarantee, ceiling: 100}\nedge: {inbound: open, speed: 1Gbit}\n"
+    text = FULL.replace("groups:", f"{rule}groups:")
+    loop = LoopState(load(text), lambda: None, lambda _: None)
+    loop.desired.set_switch(a_switch(text, 1, 80))
+    written: list[Mapping[str, PortQueues]] = []
+
+    class Written:
+        def set_queues(self, datapath: int, revision: int, address: str, ports: Mapping[str, PortQueues]) -> None:
+            written.append(ports)
+
+    queues = Queues(loop, cast("Sending", None), Written(), OvsdbOptions())
+    queues._states[1] = _State(address="unix:/db")
+
+    def writes(*rates: float | None, first: int) -> int:
+        before = len(written)
+        for number, rate in enumerate(rates, first):
+            job = replace(a_job(number), bandwidth=rate)
+            loop.desired.put(job, loop.decider.of(job))
+            queues.refresh(1)
+        return len(written) - before
+
+    # The first is that there are none, and one whose ceiling is its rate has no part.
+    assert (writes(*63 * [None], first=1), written[-1]) == (1, {})
+    assert writes(100.0, *[None] * 2, first=64) == 1
+    # From then on each has a queue; a start writes its own, and those of all where their parts are in another step.
+    assert writes(1.0, *[None] * 3, first=67) == 4
+    before, queue = written[-1]["uplink"].queues, FIRST_JOB_QUEUE + 1
+    assert len(before) == 1 + 70
+    assert before[queue].least == 12 * M
+    assert len({ports["uplink"].queues[queue] for ports in written[-4:]}) == 1
 
 
 def test_a_job_that_asks_again_chooses_no_queue_before_it_stands() -> None:

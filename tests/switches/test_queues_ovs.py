@@ -83,6 +83,12 @@ def chosen(site: Site) -> list[str]:
     return [flow for flow in site.flows(WORKER1) if "set_queue" in flow]
 
 
+def queues_chosen(site: Site, port: int | None = None) -> set[int]:
+    """The queues that flows choose, of one port or of all."""
+    flows = [flow for flow in chosen(site) if port is None or f"in_port={port} " in flow]
+    return {int(flow.split("set_queue:")[1].split(",")[0]) for flow in flows}
+
+
 def test_a_jobs_queues_come_change_and_go(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
     site, lark = started
     uplink, a = site.net.name("ue1"), site.hosts["a"].port
@@ -145,6 +151,43 @@ def test_unlimited_jobs_share_what_is_left(started: tuple[Site, Lark], ovs: Open
     wait(lambda: queues(ovs).get(b) == {0: (400, 400)})
     lark.end(job)
     wait(lambda: queues(ovs) == {})
+
+
+def test_a_guaranteed_job_and_one_that_asked_for_nothing_have_even_parts(
+    started: tuple[Site, Lark], ovs: OpenVSwitch
+) -> None:
+    site, lark = started
+    uplink = site.net.name("ue1")
+    lark.put_policy(policy(site, "{mode: guarantee}"))
+    free = post(site, lark, "b", "bob", number=8)
+    assert (free["state"], queues(ovs), chosen(site)) == ("enforced", {}, [])
+    job = post(site, lark, "a", "alice", number=7, **bandwidth(100))
+    wait(lambda: len(queues_chosen(site)) == 2)
+    by_port = {port: queues_chosen(site, site.ports[port]) for port in ("a", "b")}
+    (own,), (part,) = by_port.values()
+    shared = {0: (300, 1000), own: (400, 1000), part: (300, 1000)}
+    assert queues(ovs)[uplink] == shared
+    # They stand through another start of the controller, and nobody is at another queue then.
+    before = {row["_uuid"][1] for row in rows(ovs, "queue")}
+    lark.stop()
+    lark.start()
+    lark.wait_in_sync(WORKER1)
+    assert (queues(ovs)[uplink], queues_chosen(site)) == (shared, {own, part})
+    assert {row["_uuid"][1] for row in rows(ovs, "queue")} == before
+    # With a rate of its own it has no part, and both borrow what is left.
+    post(site, lark, "b", "bob", number=8, **bandwidth(200))
+    wait(lambda: sorted(queues(ovs)[uplink].values()) == [(100, 1000), (200, 1000), (700, 1000)])
+    wait(lambda: len(queues_chosen(site, site.ports["b"]) - {part}) == 1)
+    post(site, lark, "b", "bob", number=8)
+    wait(lambda: queues(ovs)[uplink] == shared)
+    # A limit shares nothing, and neither does a guarantee that is one.
+    for rule in ("{mode: cap}", "{mode: guarantee, ceiling: 100Mbit}"):
+        lark.put_policy(policy(site, rule))
+        wait(lambda: queues(ovs)[uplink] == {0: (900, 1000), own: (100, 100)} and queues_chosen(site) == {own})
+        lark.put_policy(policy(site, "{mode: guarantee}"))
+        wait(lambda: queues(ovs)[uplink] == shared and queues_chosen(site) == {own, part})
+    lark.end(job)
+    wait(lambda: not queues(ovs) and not chosen(site))
 
 
 def test_another_policy_changes_rates_in_place(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
