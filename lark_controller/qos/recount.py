@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Final
 
 from lark_common.errors import PathError
+from lark_common.runs import Network
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
@@ -32,6 +33,12 @@ class Recount:
     def demand(self, reservation: Reservation) -> Demand:
         """The demand of a reservation. Raises PathError."""
         return demand_of(reservation, self._topology, self._policy, self._find, decided=self._decide)
+
+    def target(self, reservation: Reservation) -> tuple[Network, ...]:
+        """The addresses to which a reservation goes: one to a host of the topology follows those that are declared."""
+        if not reservation.to_host:
+            return reservation.target
+        return () if self._topology is None else self._topology.addresses(reservation.destination)
 
     def promised(self, live: Iterable[Job]) -> dict[str, Booking]:
         """The guarantees to live jobs, by job id; one takes nothing where no path is known for it."""
