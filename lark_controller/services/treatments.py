@@ -24,7 +24,8 @@ class Said(NamedTuple):
 
 
 class Treatments:
-    """The reports of all workers, by the job's number; thread-safe. ``is_live`` is true of live jobs' numbers."""
+    """The reports of all workers, by the job's number, as far as the answers asked for nothing else; thread-safe.
+    ``is_live`` is true of live jobs' numbers."""
 
     def __init__(self, is_live: Callable[[int], bool]) -> None:
         self._is_live = is_live
@@ -32,10 +33,16 @@ class Treatments:
         self._said: dict[int, Said] = {}
         self._most = _MANY
 
-    def note(self, said: Mapping[int, Said]) -> None:
-        """Keep a worker's report of its jobs."""
+    def note(self, said: Mapping[int, Said], asked: Mapping[int, Treatment]) -> None:
+        """Keep a worker's report of its jobs, which is answered with the treatments that are ``asked`` for (a job
+        without: none)."""
         with self._lock:
-            self._said |= said
+            for number, word in said.items():
+                if (wanted := asked.get(number)) is None:
+                    self._said.pop(number, None)
+                else:
+                    # What is in place goes with the answer, also where another policy asks for it again by then.
+                    self._said[number] = word if word.treatment == wanted else Said(None, word.trouble)
             if len(self._said) > self._most:
                 self._said = {number: each for number, each in self._said.items() if self._is_live(number)}
                 # At most twice as many as live, so that each is looked at a bounded number of times.

@@ -160,8 +160,8 @@ class Accounts:
                 for job_id, each in terms.items()
                 if each is not None
             }
-            said = {own[id_].number: Said(moved[id_].treatment, moved[id_].trouble) for id_ in treatments}
-            self._jobs.treatments.note(said)
+        said = {job.number: Said(moved[id_].treatment, moved[id_].trouble) for id_, job in own.items()}
+        self._jobs.treatments.note(said, {own[id_].number: each for id_, each in (treatments or {}).items()})
         missing = frozenset(moved.keys() - counted)
         return TransfersNoted(missing, local_networks(policy), treatments, self._scitags.revision)
 
