@@ -100,7 +100,7 @@ def test_a_flow_to_a_host_without_addresses_is_pending_and_is_none_to_the_wan(tm
             controller.reservations.reserve(Wish(job.id, "files.example", 5), "test", of_job=False)
         # It takes nothing of the WAN, and no job sends this one.
         to_wan = controller.reservations.reserve(Wish(job.id, "wan", 5), "test", of_job=False)
-        assert controller.reservations.reserve(Wish("worker2", "files.example", 5, 60), "test", of_job=False)
+        controller.reservations.reserve(Wish("worker2", "files.example", 5, 60), "test", of_job=False)
         assert [each.number for each in flows(controller, job)] == [to_wan.number]
     with running(tmp_path, POLICY) as controller:
         assert told(controller, job) == [OLD, ()]
