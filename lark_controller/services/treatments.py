@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from lark_common.transfers import MOST_NAME, SharedRate, Treatment
 from lark_controller.api.jobs import TransferState
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Policy, TransferTerms
+from lark_controller.policies.model import Policy
+from lark_controller.policies.transfer_rules import TransferTerms
 
 UNHEARD: Final = "the worker has not confirmed that it enforces this"
 # Jobs whose worker's word is kept before the ended ones among them are looked for.

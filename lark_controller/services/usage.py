@@ -280,7 +280,7 @@ class Accounts:
                 for group in limited:
                     if why := lacking.get(group.dscp):
                         yield f"{switch.name}: ", GroupRemark(group.name, why)
-        if not any(spec.role is SwitchRole.CORE for spec in desired.policy.switches.values()):
+        if not desired.policy.cores:
             text = "the policy declares no core switch, so nothing keeps it for what jobs send and receive"
             yield from (("", GroupRemark(group.name, text)) for group in limited)
 

@@ -13,7 +13,8 @@ from lark_common.transfers import MOST_BITS, UNTREATED, SharedRate, Treatment, t
 from lark_controller.jobs.job import Facts
 from lark_controller.policies.decide import decide
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Policy, TransferTerms
+from lark_controller.policies.model import Policy
+from lark_controller.policies.transfer_rules import TransferTerms
 from lark_controller.policies.transfers import LEAST_RATE, MOST_RATE
 from lark_controller.qos.groups import GroupPort, group_plan
 from lark_controller.qos.queues import bits
