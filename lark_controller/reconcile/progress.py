@@ -26,7 +26,7 @@ from lark_controller.reconcile.confirmations import (
     Translated,
 )
 from lark_controller.reconcile.gateways import NOT_YET, Gateways
-from lark_controller.reconcile.queue_obstacles import BEING_MADE
+from lark_controller.reconcile.queue_obstacles import BEING_MADE, NoQueue
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState
@@ -186,6 +186,8 @@ class Progress:
             reason += self._why_not_cut_off(placed, waiting)
         if job.external or number in self._noted:
             self._note_away(placed, waiting if state is JobState.PENDING else {})
+        why = next(iter(waiting.values()), "") if state is JobState.PENDING else ""
+        directory.set_queueless(number, why.why if isinstance(why, NoQueue) else "")
         flows = self._of_flows(placed, waiting)
         another = directory.set_reserving(number, None if flows == (state, reason) else flows)
         if flows is not None and flows.state is JobState.ENFORCED:
