@@ -69,12 +69,27 @@ class Recount:
                 _ = each.holds and self.demand(each)
             except PathError as error:
                 count += 1
-                job = None if each.job is None else self._find(each.job)
-                sender = each.source if job is None else f"job {job.called}"
-                such = such or f"{each.id} from {sender} to {each.destination}: {error}"
+                such = such or f"{self._called(each)}: {error}"
         if count:
             has = "1 reservation has" if count == 1 else f"{count} reservations have"
             yield f"{has} no path any more, and would count on no link, such as {such}"
+
+    def unaddressed(self, flows: Iterable[Reservation], step: Callable[[], None] = lambda: None) -> Iterator[str]:
+        """The sentence on flows of jobs whose hosts have addresses now and would have none; ``step`` is called between
+        them."""
+        count, such = 0, ""
+        for each in flows:
+            step()
+            if each.job is not None and each.target and not self.target(each):
+                count += 1
+                such = such or self._called(each)
+        if count:
+            goes = "1 reservation goes to a host" if count == 1 else f"{count} reservations go to hosts"
+            yield f"{goes} without addresses in the topology, and would be pending, such as {such}"
+
+    def _called(self, flow: Reservation) -> str:
+        job = None if flow.job is None else self._find(flow.job)
+        return f"{flow.id} from {flow.source if job is None else f'job {job.called}'} to {flow.destination}"
 
     def small_links(
         self, flows: Iterable[Reservation], live: Iterable[Job], step: Callable[[], None] = lambda: None

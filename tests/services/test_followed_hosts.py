@@ -85,6 +85,12 @@ def test_a_flow_to_a_host_without_addresses_is_pending_and_is_none_to_the_wan(tm
     with running(tmp_path, POLICY) as controller:
         job = start(controller, 5, host=3, more=BRIDGED)
         made = controller.reservations.reserve(Wish(job.id, "files.example", 5), "test", of_job=False)
+        said = f"{made.id} from job 5.0 to files.example"
+        planned = [each for each in controller.policy.plan(policy).warnings if "addresses" in each]
+        assert planned == [
+            f"1 reservation goes to a host without addresses in the topology, and would be pending, such as {said}"
+        ]
+        assert not any("reservation" in each for each in controller.policy.plan(MOVED).warnings)
         controller.policy.put(policy, "ops")
         assert told(controller, job) == []
         reason = "the policy's topology has no addresses of files.example"
