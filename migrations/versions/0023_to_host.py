@@ -12,8 +12,13 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """To this schema; of those made before it is not known whether they go to a host or to one address of it."""
+    """To this schema; of those made before it is not known whether they go to a host or to one address of it, but of
+    those without an address."""
     op.add_column("reservations", sa.Column("to_host", sa.Boolean, nullable=False, server_default=sa.false()))
+    op.execute(
+        "UPDATE reservations SET to_host = true "
+        "WHERE kind = 'flow' AND peer IS NULL AND target = '' AND destination NOT LIKE 'wan%'"
+    )
 
 
 def downgrade() -> None:
