@@ -42,7 +42,7 @@ class Treatments:
                 if (wanted := asked.get(number)) is None:
                     self._said.pop(number, None)
                 else:
-                    # What is in place goes with the answer, also where another policy asks for it again by then.
+                    # The answer takes out what is in place, also where another policy asks for that again by then.
                     self._said[number] = word if word.treatment == wanted else Said(None, word.trouble)
             if len(self._said) > self._most:
                 self._said = {number: each for number, each in self._said.items() if self._is_live(number)}

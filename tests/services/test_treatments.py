@@ -1,4 +1,4 @@
-"""What a worker says of the treatment of transfers holds until it is answered otherwise."""
+"""A worker's word on the treatment of transfers holds until it is answered otherwise."""
 
 from __future__ import annotations
 
