@@ -131,6 +131,8 @@ class _Pair:
         """Take a reservation's terms as they are now; returns the number of the reservation that nothing more comes
         of, 0 for none. ``has_sent``: if it is another one, it may have sent before ``at``."""
         gone = 0
+        # A host may have got others.
+        self.target = " ".join(map(str, flow.target))
         if self.flow != flow.number:
             gone, self.before = self.before[0], (self.flow, self.queues)
             self.flow, self.queues, self.at = flow.number, None if has_sent else {}, at
@@ -308,10 +310,10 @@ class PairLedger:
             inside = flow.peer is not None and flow.node == job.host.lower()
             pair = sender.pairs[key] = _Pair(key, flow, inside, at)
             self._changed[job.number, key] = None
-        terms = (pair.flow, pair.kbps, pair.steady)
+        terms = (pair.flow, pair.kbps, pair.steady, pair.target)
         if gone := pair.promise(flow, at, has_sent):
             self._flows.pop(gone, None)
-        if terms != (pair.flow, pair.kbps, pair.steady):
+        if terms != (pair.flow, pair.kbps, pair.steady, pair.target):
             self._changed[job.number, key] = None
         self._flows[flow.number] = job.number, pair
 

@@ -6,14 +6,19 @@ with it, on the protocols and ports that are open; nothing else is translated.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeVar
 
 from lark_common.runs import Address, Network
 from lark_controller.jobs.external_names import WANTED, NameState
+
+K = TypeVar("K")
 
 MAX_PORT: Final = 65535
 # A request's openings, and the matches that all of them take: each is two flows on each core.
@@ -155,6 +160,16 @@ class Association:
     name_state: NameState = NameState.NONE
     name_reason: str = ""
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The job's id and the family: a job has one of each."""
+        return self.job, self.address.version
+
+    @property
+    def end(self) -> float:
+        """The time at which it is over by itself; infinite where none is set."""
+        return math.inf if self.until is None else self.until
+
     def live(self, now: float) -> bool:
         """True while packets are to pass by it."""
         return self.released is None and (self.until is None or now < self.until)
@@ -178,6 +193,28 @@ class PoolState:
     def free(self) -> int:
         """Addresses that the next job may get."""
         return max(0, self.total - self.used - self.quarantined)
+
+
+def names_of(pools: Mapping[str, tuple[Network, ...]]) -> Callable[[Address], str | None]:
+    """The name of the pool that an IPv4 address is in (None: in none); no two pools have one address."""
+    ranges = sorted((int(each[0]), int(each[-1]), name) for name, networks in pools.items() for each in networks)
+
+    def name(address: Address) -> str | None:
+        place = bisect_right(ranges, int(address), key=itemgetter(0)) - 1
+        return ranges[place][2] if place >= 0 and int(address) <= ranges[place][1] else None
+
+    return name
+
+
+def renamed(held: Mapping[K, Association], pools: Mapping[str, tuple[Network, ...]]) -> dict[K, Association]:
+    """Those of associations whose addresses are in a pool of another name, by that name; one of an address that is in
+    no pool any more keeps the name."""
+    name_of, found = names_of(pools), {}
+    for key, each in held.items():
+        name = name_of(each.address) if each.address.version == 4 else None
+        if name not in (None, each.pool):
+            found[key] = replace(each, pool=name)
+    return found
 
 
 def closed_sentence(closed: Mapping[Address, str]) -> str:

@@ -237,6 +237,8 @@ class Directory:
         self.standings: dict[int, Standing] = {}
         # By job, its external addresses that a switch lacks, each with the reason.
         self.closed: dict[int, dict[Address, str]] = {}
+        # By pending job without a queue that it was promised, why it has none.
+        self.queueless: dict[int, str] = {}
         # By job, how far the reserved flows that it sends are enforced, where that is another than its own standing.
         self.reserving: dict[int, Standing] = {}
         # Grows with each change of jobs' external addresses, and of whether they are closed.
@@ -304,6 +306,13 @@ class Directory:
             self.closed.pop(number, None)
         self.external_changes += 1
 
+    def set_queueless(self, number: int, why: str) -> None:
+        """Set why a pending job has no queue that it was promised; ``""``: it waits for nothing like that."""
+        if why:
+            self.queueless[number] = why
+        else:
+            self.queueless.pop(number, None)
+
     def _leave(self, host: str) -> None:
         name = host.lower()
         self.hosts[name] -= 1
@@ -368,6 +377,7 @@ class Directory:
     def forget(self, number: int) -> None:
         """Removes the standing of a job that is over."""
         self.closed.pop(number, None)
+        self.queueless.pop(number, None)
         self.reserving.pop(number, None)
         self._forget_standing(number)
 

@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lark_common.runs import Network
 from lark_common.scitags import Collector
 from lark_controller.policies.external_spec import ExternalSpec
-from lark_controller.policies.transfer_rules import NO_CAPACITY, TransferCapacity, TransferMark, TransferRule
+from lark_controller.policies.transfer_rules import (
+    NO_CAPACITY,
+    TransferCapacity,
+    TransferMark,
+    TransferRule,
+    TransferTerms,
+)
 
 # Limits on the WAN rules and groups of a policy: their positions travel in 7 metadata bits and in DSCP.
 MAX_WAN_RULES: Final = 127
@@ -328,7 +335,7 @@ class Accounting(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Policy:
     """A whole policy file, valid. ``text`` is what was read, ``digest`` its SHA-256.
 
@@ -367,6 +374,11 @@ class Policy:
     transfer_capacity: TransferCapacity = NO_CAPACITY
     transfer_marks: tuple[TransferMark, ...] = ()
 
+    @cached_property
+    def cores(self) -> frozenset[int]:
+        """The cores that are declared, by their datapath ids: asked for each job that one treats."""
+        return frozenset(datapath for datapath, spec in self.switches.items() if spec.role is SwitchRole.CORE)
+
     @property
     def marks_packets(self) -> bool:
         """True where cores act by DSCP, so that no job may choose its own."""
@@ -403,31 +415,6 @@ class HostBandwidth:
         named = (("default", self.default), ("maximum", self.maximum), ("ceiling", self.ceiling))
         rates = ", ".join(f"{name} {rate:g}" for name, rate in named if rate is not None)
         return f"{self.mode} ({rates} Mb/s)" if rates else str(self.mode)
-
-
-@dataclass(frozen=True, slots=True)
-class TransferTerms:
-    """The terms of a job's transfers: the group that they are in (``""``: none), and the rest as in
-    :class:`TransferRule`."""
-
-    group: str = ""
-    rate: float | None = None
-    block: bool = False
-    group_rate: float | None = None
-    access_point_rate: float | None = None
-    port: str | None = None
-
-    @property
-    def words(self) -> str:
-        """The terms in words, for plans and tables: ``at most 100 Mb/s, group cms, WAN port wan-fast``."""
-        if self.block:
-            return "blocked"
-        shares = (("its group", self.group_rate), ("its access point", self.access_point_rate))
-        limits = [] if self.rate is None else [f"at most {self.rate:g} Mb/s"]
-        limits += [f"at most {rate:g} Mb/s with {other} on the worker" for other, rate in shares if rate is not None]
-        group = [f"group {self.group}"] if self.group else []
-        port = [f"WAN port {self.port}"] if self.port else []
-        return ", ".join([*(limits or ["no limit"]), *group, *port])
 
 
 class SliceKey(NamedTuple):

@@ -29,6 +29,31 @@ class TransferRule:
     port: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TransferTerms:
+    """The terms of a job's transfers: the group that they are in (``""``: none), and the rest as in
+    :class:`TransferRule`."""
+
+    group: str = ""
+    rate: float | None = None
+    block: bool = False
+    group_rate: float | None = None
+    access_point_rate: float | None = None
+    port: str | None = None
+
+    @property
+    def words(self) -> str:
+        """The terms in words, for plans and tables: ``at most 100 Mb/s, group cms, WAN port wan-fast``."""
+        if self.block:
+            return "blocked"
+        shares = (("its group", self.group_rate), ("its access point", self.access_point_rate))
+        limits = [] if self.rate is None else [f"at most {self.rate:g} Mb/s"]
+        limits += [f"at most {rate:g} Mb/s with {other} on the worker" for other, rate in shares if rate is not None]
+        group = [f"group {self.group}"] if self.group else []
+        port = [f"WAN port {self.port}"] if self.port else []
+        return ", ".join([*(limits or ["no limit"]), *group, *port])
+
+
 class TransferMark(NamedTuple):
     """The DSCP that stands for both the group and the WAN port of transfers: a core sees no more of them. ``group`` is
     ``""`` for transfers in none; ``line`` is that of the first rule that has the port."""

@@ -10,9 +10,9 @@ from typing import Final
 import yaml
 
 from lark_controller.policies.group import DEFAULT
-from lark_controller.policies.model import MOST_DSCP, Because, GroupSpec, RuleKind, TransferTerms
+from lark_controller.policies.model import MOST_DSCP, Because, GroupSpec, RuleKind
 from lark_controller.policies.predicate import Ads, holds, values_met
-from lark_controller.policies.transfer_rules import TransferMark, TransferRule
+from lark_controller.policies.transfer_rules import TransferMark, TransferRule, TransferTerms
 from lark_controller.policies.yaml_nodes import FileEntry
 
 # The DSCP from which on pairs of a group and a WAN port have theirs.

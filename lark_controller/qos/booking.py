@@ -27,12 +27,14 @@ NO_TOPOLOGY: Final = "the policy declares no topology, so nothing can be reserve
 @dataclass(frozen=True, slots=True)
 class End:
     """One end of a flow: its node in the topology, the job that it is, and its addresses (empty for the WAN).
-    ``follows``: it is the WAN wherever the sender's packets leave, and ``node`` the one where they do so now."""
+    ``follows``: it is the WAN wherever the sender's packets leave, and ``node`` the one where they do so now.
+    ``whole``: it is a host of the topology, with all the addresses that the policy gives it."""
 
     node: str
     job: Job | None = None
     networks: tuple[Network, ...] = ()
     follows: bool = False
+    whole: bool = False
 
     @property
     def name(self) -> str:
@@ -87,6 +89,7 @@ def flow_booking(
         target=destination.networks,
         until=until,
         steady=steady,
+        to_host=destination.whole,
     )
 
 
@@ -146,8 +149,13 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
         return End(present_node(node, sender, policy, topology), follows=node == WAN)
     node = topology.called(text)
     if topology.has(node):
-        spec = topology.spec.hosts.get(node)
-        return End(node, None, () if spec is None else spec.addresses)
+        addresses = topology.addresses(node)
+        if sender is not None and not addresses:
+            raise PathError(
+                f"the policy's topology has no addresses of {node}, so which packets go there is not known; give "
+                f"topology.hosts.{node} addresses, or name a job there"
+            )
+        return End(node, None, addresses, whole=True)
     try:
         network = ip_network(text)
     except ValueError:

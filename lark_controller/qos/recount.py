@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Final
 
 from lark_common.errors import PathError
+from lark_common.runs import Network
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
@@ -32,6 +33,12 @@ class Recount:
     def demand(self, reservation: Reservation) -> Demand:
         """The demand of a reservation. Raises PathError."""
         return demand_of(reservation, self._topology, self._policy, self._find, decided=self._decide)
+
+    def target(self, reservation: Reservation) -> tuple[Network, ...]:
+        """The addresses to which a reservation goes: one to a host of the topology follows those that are declared."""
+        if not reservation.to_host:
+            return reservation.target
+        return () if self._topology is None else self._topology.addresses(reservation.destination)
 
     def promised(self, live: Iterable[Job]) -> dict[str, Booking]:
         """The guarantees to live jobs, by job id; one takes nothing where no path is known for it."""
@@ -62,12 +69,27 @@ class Recount:
                 _ = each.holds and self.demand(each)
             except PathError as error:
                 count += 1
-                job = None if each.job is None else self._find(each.job)
-                sender = each.source if job is None else f"job {job.called}"
-                such = such or f"{each.id} from {sender} to {each.destination}: {error}"
+                such = such or f"{self._called(each)}: {error}"
         if count:
             has = "1 reservation has" if count == 1 else f"{count} reservations have"
             yield f"{has} no path any more, and would count on no link, such as {such}"
+
+    def unaddressed(self, flows: Iterable[Reservation], step: Callable[[], None] = lambda: None) -> Iterator[str]:
+        """The sentence on flows of jobs whose hosts have addresses now and would have none; ``step`` is called between
+        them."""
+        count, such = 0, ""
+        for each in flows:
+            step()
+            if each.job is not None and each.target and not self.target(each):
+                count += 1
+                such = such or self._called(each)
+        if count:
+            goes = "1 reservation goes to a host" if count == 1 else f"{count} reservations go to hosts"
+            yield f"{goes} without addresses in the topology, and would be pending, such as {such}"
+
+    def _called(self, flow: Reservation) -> str:
+        job = None if flow.job is None else self._find(flow.job)
+        return f"{flow.id} from {flow.source if job is None else f'job {job.called}'} to {flow.destination}"
 
     def small_links(
         self, flows: Iterable[Reservation], live: Iterable[Job], step: Callable[[], None] = lambda: None

@@ -32,7 +32,8 @@ class Booking:
     ``job`` is the id of the job whose reservation it is: its RequestBandwidth, or a flow that it sends; ``peer`` the id
     of the job that a flow goes to. The reservation ends with either. ``source`` and ``destination`` are nodes of the
     topology; ``target`` the destination's addresses, empty for the WAN. ``until`` is seconds since 1970, None for as
-    long as its jobs live. ``steady``: the rate is the most as well. ``demand`` is what it would take.
+    long as its jobs live. ``steady``: the rate is the most as well. ``to_host``: it goes to a host of the topology,
+    whatever addresses the policy gives it. ``demand`` is what it would take.
     """
 
     kind: ReservationKind
@@ -45,6 +46,7 @@ class Booking:
     target: tuple[Network, ...] = ()
     until: float | None = None
     steady: bool = False
+    to_host: bool = False
 
     @property
     def what(self) -> str:
@@ -73,6 +75,7 @@ class Reservation:
     created: float = 0.0
     actor: str = ""
     steady: bool = False
+    to_host: bool = False
 
     @property
     def rate(self) -> float:

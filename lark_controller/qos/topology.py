@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Final
 
 from lark_common.errors import PathError
-from lark_common.runs import Address
+from lark_common.runs import Address, Network
 from lark_controller.policies.model import Duplex, HostSpec, LinkSpec, TopologySpec
 from lark_controller.policies.topology import ACCESS, is_wan
 
@@ -128,6 +128,11 @@ class Topology:
             if any(address in network for network in spec.addresses):
                 return node
         return None
+
+    def addresses(self, host: str) -> tuple[Network, ...]:
+        """The addresses that are declared of a host; none where it is not declared."""
+        spec = self.spec.hosts.get(host.lower())
+        return () if spec is None else spec.addresses
 
     def has(self, node: str) -> bool:
         """True if a host, switch or WAN of that name is declared."""

@@ -23,7 +23,7 @@ from lark_controller.reconcile.counters import CounterReader
 from lark_controller.reconcile.desired_pair import PlacedSwitch
 from lark_controller.reconcile.pace import Pace
 from lark_controller.reconcile.packet_ins import Reactions
-from lark_controller.reconcile.progress import Progress, cores_of
+from lark_controller.reconcile.progress import Progress
 from lark_controller.reconcile.queues import Queues, uplink_speeds
 from lark_controller.reconcile.sending import Sending
 from lark_controller.reconcile.state import LoopState
@@ -199,7 +199,7 @@ class PolicyChange:
     async def _forget_cores(self, before: Policy) -> None:
         """Let jobs wait no more for cores that are away and that this policy does not have."""
         loop, pace = self._loop, Pace()
-        for datapath in cores_of(before) - cores_of(loop.desired.policy):
+        for datapath in before.cores - loop.desired.policy.cores:
             if loop.connected(datapath) or not loop.confirmations.waiting_for(FlowsAt(datapath)):
                 continue
             # Those that wait for something else as well have another reason.
@@ -215,7 +215,7 @@ class PolicyChange:
     async def _await_cores(self, changed: Mapping[int, Placed]) -> None:
         """Let jobs wait for cores that are away and are to treat their traffic by this policy, and others for none."""
         loop, pace = self._loop, Pace()
-        away = [FlowsAt(each) for each in sorted(cores_of(loop.desired.policy)) if not loop.connected(each)]
+        away = [FlowsAt(each) for each in sorted(loop.desired.policy.cores) if not loop.connected(each)]
         for count, (number, placed) in enumerate(changed.items() if away else ()):
             if loop.desired.placed.get(number) is placed and not placed.job.external:
                 for core in away:

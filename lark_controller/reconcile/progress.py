@@ -14,7 +14,7 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.placement import Placed
 from lark_controller.jobs.external import closed_sentence
 from lark_controller.jobs.job import Job, JobState, Standing, in_state
-from lark_controller.policies.model import Decision, Policy, RuleKind, SwitchRole
+from lark_controller.policies.model import Decision, RuleKind
 from lark_controller.reconcile.confirmations import (
     NO_SWITCH,
     TRANSLATED,
@@ -26,7 +26,7 @@ from lark_controller.reconcile.confirmations import (
     Translated,
 )
 from lark_controller.reconcile.gateways import NOT_YET, Gateways
-from lark_controller.reconcile.queue_obstacles import BEING_MADE
+from lark_controller.reconcile.queue_obstacles import BEING_MADE, NoQueue
 from lark_controller.reconcile.queues import Queues
 from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState
@@ -95,7 +95,7 @@ class Progress:
             if not seen.under_way(number, own):
                 # It was said to have no port here until all switches had gone over.
                 seen.confirmed(number, own)
-        for datapath in ({was.datapath, *cores_of(before.policy)} - {here, *needed}) if moved or others else ():
+        for datapath in ({was.datapath, *before.policy.cores} - {here, *needed}) if moved or others else ():
             if datapath is not None:
                 seen.unneeded(number, FlowsAt(datapath))
         if was.datapath is not None and was.datapath != here:
@@ -106,12 +106,12 @@ class Progress:
     def _cores_of(placed: Placed, desired: Desired) -> set[int]:
         """The cores, known or not, that a job needs."""
         cores = set(desired.translating(placed)) if placed.job.external else set[int]()
-        return cores | cores_of(desired.policy) if desired.is_classed(placed) else cores
+        return cores | desired.policy.cores if desired.is_classed(placed) else cores
 
     def expect_all(self, jobs: Iterable[Job]) -> None:
         """:meth:`expect` of jobs of which nothing is known yet: those at one switch mostly lack the same."""
         loop, desired = self._loop, self._loop.desired
-        cores = sorted(cores_of(desired.policy))
+        cores = sorted(desired.policy.cores)
         alike: dict[tuple[int, bool], list[Job]] = {}
         # At a switch's port all jobs with one decision are treated alike by cores. Each decision is a placed job's.
         classed_by: dict[int, bool] = {}
@@ -186,6 +186,8 @@ class Progress:
             reason += self._why_not_cut_off(placed, waiting)
         if job.external or number in self._noted:
             self._note_away(placed, waiting if state is JobState.PENDING else {})
+        why = next(iter(waiting.values()), "") if state is JobState.PENDING else ""
+        directory.set_queueless(number, why.why if isinstance(why, NoQueue) else "")
         flows = self._of_flows(placed, waiting)
         another = directory.set_reserving(number, None if flows == (state, reason) else flows)
         if flows is not None and flows.state is JobState.ENFORCED:
@@ -339,11 +341,6 @@ def state_of(
     if not job.addresses and job.network_type is not NetworkType.NONE:
         return JobState.PENDING, f"the address is not known yet ({job.address_type})"
     return JobState.ENFORCED, ""
-
-
-def cores_of(policy: Policy) -> set[int]:
-    """The cores that a policy declares."""
-    return {datapath for datapath, spec in policy.switches.items() if spec.role is SwitchRole.CORE}
 
 
 def why_nothing_passes(decision: Decision) -> str:

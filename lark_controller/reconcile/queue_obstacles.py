@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from typing import Final
+from typing import Final, Self
 
 from lark_controller.qos.queues import DEFAULT_QUEUE, PortQueues, Queue
 from lark_controller.switches.ovsdb.reports import Report
@@ -11,6 +11,20 @@ from lark_controller.switches.ovsdb.switch_database import READING
 
 NO_DATABASE: Final = "the address of its database is not set (LARK_OVSDB)"
 BEING_MADE: Final = "its queues are being made"
+
+
+class NoQueue(str):
+    """The reason why a job has no queue that it was promised, as it is shown; ``why`` is that without the word
+    ``bandwidth``."""
+
+    __slots__ = ("why",)
+    why: str
+
+    def __new__(cls, why: str) -> Self:
+        """The reason out of its words."""
+        made = super().__new__(cls, f"bandwidth: {why}")
+        made.why = why
+        return made
 
 
 def obstacle(address: str, report: Report | None) -> str:

@@ -51,6 +51,7 @@ from lark_controller.reconcile.job_queues import (
 from lark_controller.reconcile.queue_obstacles import (
     BEING_MADE,
     NO_DATABASE,
+    NoQueue,
     group_obstacles,
     obstacle,
 )
@@ -471,20 +472,20 @@ class Queues:
         if demand.rate is None or demand.way is Way.IN:
             return ""
         if demand.claim in state.plan.short:
-            return f"bandwidth: {state.plan.short[demand.claim]}"
+            return NoQueue(state.plan.short[demand.claim])
         if not state.requested:
-            return f"bandwidth: {NO_DATABASE}"
+            return NoQueue(NO_DATABASE)
         report = state.report
         if report is None:
             return BEING_MADE
         if report.ineffective:
-            return f"bandwidth: {report.ineffective}"
+            return NoQueue(report.ineffective)
         for port, shares in ports_of(demand, state.plan.ports):
             held = None if report.ports is None else report.ports.get(port)
             for number, queue in shares.queues.items():
                 if held is None or not serves(held.queues.get(number), queue, demand):
                     why = report.problems.get(port) or report.reason
-                    return f"bandwidth: {why}" if why else BEING_MADE
+                    return NoQueue(why) if why else BEING_MADE
         return ""
 
     @staticmethod

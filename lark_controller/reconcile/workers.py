@@ -17,6 +17,7 @@ from lark_controller.flows.placement import Placed
 from lark_controller.flows.worker_shares import is_limited, worker_shares
 from lark_controller.jobs.job import Job
 from lark_controller.reconcile.confirmations import RulesAt, Waiter
+from lark_controller.reconcile.queue_obstacles import NoQueue
 from lark_controller.reconcile.state import LoopState
 
 NOT_YET: Final = "has not put the job's rules in place yet"
@@ -128,7 +129,7 @@ class Workers:
                 continue
             why = short.get(placed.job.id)
             if why is not None:
-                seen.blocked(number, key, f"bandwidth: {why}")
+                seen.blocked(number, key, NoQueue(why))
             else:
                 seen.confirmed(number, key)
 

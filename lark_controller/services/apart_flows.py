@@ -65,8 +65,10 @@ class ApartFlows:
         return why_apart(sender, decide(sender.facts), decide(receiver.facts), self._decider.policy)
 
     def _outside(self, sender: Job | None, to: str, networks: tuple[Network, ...]) -> str:
-        if sender is None or self._decider is None or not is_wan(to):
+        if sender is None or self._decider is None:
             return ""
+        if not is_wan(to):
+            return "" if networks else f"the policy's topology has no addresses of {to}"
         return why_outside(self._decider.decide(sender.facts), networks, self._decider.policy)
 
 

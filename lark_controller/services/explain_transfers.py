@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from lark_controller.api.jobs import TransferState
 from lark_controller.api.switches import Step
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Policy, TransferTerms
+from lark_controller.policies.model import Policy
+from lark_controller.policies.transfer_rules import TransferTerms
 from lark_controller.services.explain_ends import Ends
 
 # The state of a job's transfers, by their terms.

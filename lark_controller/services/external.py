@@ -36,7 +36,7 @@ from lark_controller.api.external import (
     Given,
     TranslationChanges,
 )
-from lark_controller.jobs.external import Association, PoolState, listed, refused, size
+from lark_controller.jobs.external import Association, PoolState, listed, refused, renamed, size
 from lark_controller.jobs.external_names import WANTED, label
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import decide
@@ -89,6 +89,8 @@ class ExternalAddresses:
         self._feed = feed
         self._lock = feed.lock
         self._policy: Policy | None = None
+        # The pools by whose names associations were called last.
+        self._pools: Mapping[str, tuple[Network, ...]] | None = None
         # Those of live jobs that are not over, by the job's id and the family.
         self._of_job: dict[tuple[str, int], Association] = {}
         # Those that the policy in force gave when they were compared, with the job as it was then: while both are the
@@ -114,7 +116,7 @@ class ExternalAddresses:
         now = self._feed.clock.earliest()
         self._store.expire(time.time(), past=now)
         with self._lock:
-            self._of_job = {_place(each): each for each in self._store.held() if each.live(now)}
+            self._of_job = {each.place: each for each in self._store.held() if each.live(now)}
             for job_id in {each.job for each in self._of_job.values()}:
                 self._feed.tell(job_id)
 
@@ -161,8 +163,8 @@ class ExternalAddresses:
             except StateError as error:
                 self.refused(job.id, actor, str(error))
                 raise
-            self._of_job[_place(made)] = made
-            self._soonest = min(self._soonest, _end(made))
+            self._of_job[made.place] = made
+            self._soonest = min(self._soonest, made.end)
             self._feed.tell(job.id)
         event("external address", job=job.id, owner=job.owner, address=made.address, pool=made.pool, actor=actor)
         return Given(made, made.created == now)
@@ -307,7 +309,7 @@ class ExternalAddresses:
         found, now = self._store.held(after, limit, job, owner), self._feed.clock.earliest()
         jobs = self._feed.directory.by_id
         with self._lock:
-            known = ((each, jobs.get(each.job)) for each in map(self._of_job.get, map(_place, found)) if each)
+            known = ((each, jobs.get(each.job)) for each in (self._of_job.get(one.place) for one in found) if each)
             live = {each.id for each, job in known if each.live(now) and job and not _reservation_over(job, each)}
         more = cursor_for(found[-1].number) if len(found) == limit else None
         return ExternalPage(tuple(each for each in found if each.id in live), more)
@@ -383,8 +385,8 @@ class ExternalAddresses:
                     for family in (4, 6):
                         self._of_job.pop((job_id, family), None)
                     if job_id in self._feed.directory.by_id:
-                        self._of_job.update((_place(each), each) for each in there)
-                        self._soonest = min([self._soonest, *map(_end, there)])
+                        self._of_job.update((each.place, each) for each in there)
+                        self._soonest = min([self._soonest, *(each.end for each in there)])
                         self._feed.tell(job_id)
         except StoreError:
             with self._lock:
@@ -434,6 +436,7 @@ class ExternalAddresses:
 
     def _release_refused(self) -> int:
         """End what the policy gives its job no more; returns how many. The caller holds the lock. Raises StoreError."""
+        self._rename()
         count, compared = 0, self._compared
         self._compared = {}
         for place, each in list(self._of_job.items()):
@@ -447,6 +450,13 @@ class ExternalAddresses:
                 self._compared[place] = job, each
         return count
 
+    def _rename(self) -> None:
+        """Call associations by the pools that they are in now. The caller holds the lock. Raises StoreError."""
+        if (spec := self._spec) is not None and self._pools != spec.pools:
+            self._store.name_pools(spec.pools)
+            self._of_job |= renamed(self._of_job, spec.pools)
+            self._pools = spec.pools
+
     def _follow_policy(self, job: Job, has: Association) -> bool:
         """End what the policy gives a job no more, the address or its name alone; returns whether that is the address.
         The caller holds the lock. Raises StoreError."""
@@ -459,7 +469,7 @@ class ExternalAddresses:
         if reason := why_nameless(self._policy, job, has.external):
             over = self._store.drop_name(has.id, time.time(), reason)
             if over is not None:
-                self._of_job[_place(over)] = over
+                self._of_job[over.place] = over
                 self._feed.tell(job.id)
         return False
 
@@ -469,13 +479,13 @@ class ExternalAddresses:
             return
         for each in [each for each in self._of_job.values() if not each.live(now)]:
             self._forget(each)
-        self._soonest = min((_end(each) for each in self._of_job.values()), default=math.inf)
+        self._soonest = min((each.end for each in self._of_job.values()), default=math.inf)
 
     def _forget(self, over: Association) -> None:
         """Take an association out of the network. The caller holds the lock."""
-        has = self._of_job.get(_place(over))
+        has = self._of_job.get(over.place)
         if has is not None and has.id == over.id:
-            del self._of_job[_place(over)]
+            del self._of_job[over.place]
             self._feed.tell(over.job)
             event("external address over", job=over.job, address=over.address, why=over.why)
 
@@ -483,14 +493,6 @@ class ExternalAddresses:
 def _reservation_over(job: Job, has: Association) -> bool:
     """True where an address was to end with a reservation, which the job has no more."""
     return has.reservation is not None and all(each.number != has.reservation for each in job.reserved)
-
-
-def _place(of: Association) -> tuple[str, int]:
-    return of.job, of.address.version
-
-
-def _end(of: Association) -> float:
-    return math.inf if of.until is None else of.until
 
 
 def _missing(association_id: str) -> NotFoundError:

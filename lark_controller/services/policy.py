@@ -170,12 +170,13 @@ class PolicyInForce:
     def _recounted(
         self, new: Policy, capacities: Mapping[str, float], jobs: Sequence[Job], step: Callable[[], None]
     ) -> Iterator[str]:
-        """Warn of reserved flows that a policy has no path for, and of links that carry less than would be reserved on
-        them; ``jobs`` have the facts that it needs."""
+        """Warn of reserved flows that a policy has no path or no addresses for, and of links that carry less than would
+        be reserved on them; ``jobs`` have the facts that it needs."""
         topology = None if new.topology is None else Topology(new.topology, capacities)
         live = {job.id: job for job in jobs}
         recount, flows = Recount(new, topology, live.get), self._store.reservations.flows(time.time())
         yield from recount.pathless(flows, step)
+        yield from recount.unaddressed(flows, step)
         yield from recount.small_links(flows, jobs, step)
 
     def put(self, text: str, actor: str, instead_of: str | None = None, file_of: str | None = None) -> PolicyVersion:

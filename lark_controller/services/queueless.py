@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from lark_common.errors import AdmissionError, CapacityError
-from lark_controller.jobs.job import JobState
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
 from lark_controller.qos.booking import promise
@@ -22,7 +21,6 @@ from lark_controller.services.feed import Feed
 _SECONDS: Final = 10.0
 # Jobs that are counted.
 _MOST: Final = 1_000
-_BANDWIDTH: Final = "bandwidth: "
 
 
 class Queueless:
@@ -49,7 +47,7 @@ class Queueless:
 
     def _count(self, policy: Policy, topology: Topology) -> None:
         directory, now = self._feed.directory, self._clock()
-        if not directory.states[JobState.PENDING]:
+        if not directory.queueless:
             self._counts = {}
             return
         if now < self._until:
@@ -58,9 +56,7 @@ class Queueless:
         counts: dict[str, Counter[str]] = {}
         decide, left = Decider(policy).decide, _MOST
         for job in self._feed.live():
-            state, reason = directory.standing(job.number)
-            _, said, why = reason.partition(_BANDWIDTH)
-            if state is not JobState.PENDING or not said:
+            if (why := directory.queueless.get(job.number)) is None:
                 continue
             booking = promise(job, policy, topology, decide)
             for channel, _ in () if booking is None else booking.demand:

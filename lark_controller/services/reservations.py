@@ -40,7 +40,7 @@ from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBo
 from lark_controller.services.own_changes import OwnChanges, is_renewal
 from lark_controller.services.past_reservations import PastReservations
 from lark_controller.services.queueless import Queueless
-from lark_controller.services.reserved_flows import as_of_now, flows_of
+from lark_controller.services.reserved_flows import as_of_now, flows_of, takes_part_of
 from lark_controller.services.unanswered_reservations import UnansweredReservations
 from lark_controller.store import Store
 
@@ -106,7 +106,9 @@ class Reservations:
         capacities = self._store.reservations.worker_capacities() | self.new_links
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         count = Recount(policy, topology, self._find)
-        lost = self._store.reservations.reroute(count.demand, count.promised(live), time.time(), count.is_over)
+        lost = self._store.reservations.reroute(
+            count.demand, count.promised(live), time.time(), count.is_over, count.target
+        )
         flows = self._store.reservations.flows(self._feed.clock.earliest())
         self._coming = None
         self._policy, self._topology, self._capacities = policy, topology, capacities
@@ -428,7 +430,7 @@ class Reservations:
         self._end([self._flows[each] for each in self._of_job.get(job.id, ())], now)
         sent = [each for of_job in self._of_job.get(job.id, ()) if (each := self._flows[of_job]).job == job.id]
         for each in sent:
-            if set(each.target) & set(destination.networks) or each.target == destination.networks:
+            if takes_part_of(each, destination.networks):
                 raise PathError(f"reservation {each.id} is for the same flow; change that one")
         if len(sent) >= MOST_FLOWS:
             raise PathError(f"job {job.called} has {len(sent)} reserved flows; at most {MOST_FLOWS} are accepted")

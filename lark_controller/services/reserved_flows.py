@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import ip_network
 
+from lark_common.runs import Network
 from lark_controller.jobs.job import ReservedFlow
+from lark_controller.policies.topology import is_wan
 from lark_controller.qos.booking import Finder
 from lark_controller.qos.reservation import Reservation
 
@@ -21,11 +23,20 @@ def as_of_now(reservation: Reservation, find: Finder) -> Reservation:
     return reservation if target == reservation.target else replace(reservation, target=target)
 
 
+def takes_part_of(flow: Reservation, networks: tuple[Network, ...]) -> bool:
+    """True where a reserved flow takes packets of another one of its job, to these addresses (none: to the WAN)."""
+    if not networks:
+        return not flow.target and is_wan(flow.destination)
+    return not set(networks).isdisjoint(flow.target)
+
+
 def flows_of(job_id: str, reservations: Iterable[Reservation]) -> tuple[ReservedFlow, ...]:
-    """The reserved flows from and to a job, in order of number."""
+    """The reserved flows from and to a job, in order of number; without those to a host that has no addresses (any
+    more): no addresses mean the WAN."""
     return tuple(
         ReservedFlow(each.number, each.kbps, each.target, steady=each.steady, peer=each.peer, node=each.destination)
         if each.job == job_id
         else ReservedFlow(each.number, each.kbps, incoming=True)
         for each in sorted(reservations, key=lambda each: each.number)
+        if each.target or is_wan(each.destination)
     )

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from lark_common.transfers import MOST_NAME, SharedRate, Treatment
 from lark_controller.api.jobs import TransferState
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import Policy, TransferTerms
+from lark_controller.policies.model import Policy
+from lark_controller.policies.transfer_rules import TransferTerms
 
 UNHEARD: Final = "the worker has not confirmed that it enforces this"
 # Jobs whose worker's word is kept before the ended ones among them are looked for.
@@ -24,7 +25,8 @@ class Said(NamedTuple):
 
 
 class Treatments:
-    """The reports of all workers, by the job's number; thread-safe. ``is_live`` is true of live jobs' numbers."""
+    """The reports of all workers, by the job's number, as far as the answers asked for nothing else; thread-safe.
+    ``is_live`` is true of live jobs' numbers."""
 
     def __init__(self, is_live: Callable[[int], bool]) -> None:
         self._is_live = is_live
@@ -32,10 +34,16 @@ class Treatments:
         self._said: dict[int, Said] = {}
         self._most = _MANY
 
-    def note(self, said: Mapping[int, Said]) -> None:
-        """Keep a worker's report of its jobs."""
+    def note(self, said: Mapping[int, Said], asked: Mapping[int, Treatment]) -> None:
+        """Keep a worker's report of its jobs, which is answered with the treatments that are ``asked`` for (a job
+        without: none)."""
         with self._lock:
-            self._said |= said
+            for number, word in said.items():
+                if (wanted := asked.get(number)) is None:
+                    self._said.pop(number, None)
+                else:
+                    # The answer takes out what is in place, also where another policy asks for that again by then.
+                    self._said[number] = word if word.treatment == wanted else Said(None, word.trouble)
             if len(self._said) > self._most:
                 self._said = {number: each for number, each in self._said.items() if self._is_live(number)}
                 # At most twice as many as live, so that each is looked at a bounded number of times.

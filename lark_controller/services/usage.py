@@ -160,8 +160,8 @@ class Accounts:
                 for job_id, each in terms.items()
                 if each is not None
             }
-            said = {own[id_].number: Said(moved[id_].treatment, moved[id_].trouble) for id_ in treatments}
-            self._jobs.treatments.note(said)
+        said = {job.number: Said(moved[id_].treatment, moved[id_].trouble) for id_, job in own.items()}
+        self._jobs.treatments.note(said, {own[id_].number: each for id_, each in (treatments or {}).items()})
         missing = frozenset(moved.keys() - counted)
         return TransfersNoted(missing, local_networks(policy), treatments, self._scitags.revision)
 
@@ -280,7 +280,7 @@ class Accounts:
                 for group in limited:
                     if why := lacking.get(group.dscp):
                         yield f"{switch.name}: ", GroupRemark(group.name, why)
-        if not any(spec.role is SwitchRole.CORE for spec in desired.policy.switches.values()):
+        if not desired.policy.cores:
             text = "the policy declares no core switch, so nothing keeps it for what jobs send and receive"
             yield from (("", GroupRemark(group.name, text)) for group in limited)
 

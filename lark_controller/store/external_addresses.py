@@ -7,7 +7,7 @@ lock), so that limits hold in every order. That an address is given once is the 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import islice
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, bindparam, delete, func, insert, not_, 
 from lark_common.errors import ExternalAddressError, NotFoundError, PoolExhaustedError
 from lark_common.runs import Address, Network
 from lark_common.turns import by_portions
-from lark_controller.jobs.external import Association, Opening, rotated, size
+from lark_controller.jobs.external import Association, Opening, renamed, rotated, size
 from lark_controller.jobs.external_names import FullName, NameState
 from lark_controller.jobs.job import Job
 from lark_controller.store import external_names as names
@@ -170,6 +170,22 @@ def held(
         if value is not None:
             query = query.where(column == value)
     return [names.association(row) for row in by_portions(read_by_portions(connection.execute(query)))]
+
+
+def name_pools(connection: Connection, pools: Mapping[str, tuple[Network, ...]]) -> None:
+    """Call the addresses that are jobs' or rest by the pools that they are in now: what a user has of a pool, and the
+    address after which the next one is looked for, are asked for by that name."""
+    if connection.execute(_ANY_HELD).first() is None:
+        return
+    _lock(connection)
+    there = {each.number: each for each in _found(connection, select(*table.c).where(HELD))}
+    numbers: dict[str, list[int]] = {}
+    for number, each in renamed(there, pools).items():
+        numbers.setdefault(each.pool, []).append(number)
+    for name, theirs in numbers.items():
+        for start in range(0, len(theirs), _BATCH):
+            chosen = table.c.number.in_(theirs[start : start + _BATCH])
+            connection.execute(update(table).where(chosen).values(pool=name))
 
 
 def places(connection: Connection, now: float) -> list[tuple[Address, bool]]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, or_, select, update
 
 from lark_common.errors import CapacityError, NotFoundError, PathError
+from lark_common.runs import Network
 from lark_controller.qos.admission import NOTHING, ChannelRates, ReservedCapacity, rates_of
 from lark_controller.qos.reservation import (
     Booking,
@@ -181,10 +182,12 @@ def reroute(
     promised: Mapping[str, Booking],
     now: float,
     is_over: Callable[[Reservation], bool] = lambda _: False,
+    target_of: Callable[[Reservation], tuple[Network, ...]] = lambda each: each.target,
 ) -> list[str]:
     """Count every reservation on the links of a new topology, and make the sums anew; returns the ids of those that
     the topology has no path for. Reservations stay, also where a link has become too small, but for those that are over
-    by the new policy; what is ``promised`` to live jobs, by id, takes the place of what they had, or is added."""
+    by the new policy; what is ``promised`` to live jobs, by id, takes the place of what they had, or is added. Those to
+    a host go to the addresses ``target_of`` them."""
     of_jobs = select(reservations.c.job).where(reservations.c.kind == ReservationKind.JOB.value)
     have = set(connection.execute(of_jobs).scalars())
     live = _lock_live(connection, [job_id for job_id in promised if job_id not in have])
@@ -204,6 +207,8 @@ def reroute(
             continue
         if booking is not None:
             after = replace(before, kbps=booking.kbps, source=booking.source, destination=booking.destination)
+        if before.to_host:
+            after = replace(after, target=target_of(before))
         try:
             demand = demand_of(after) if booking is None else booking.demand
             without = booking is not None and not demand
@@ -216,14 +221,12 @@ def reroute(
         for channel, kbps in holds.items():
             total[channel] = total.get(channel, 0) + kbps
         if after != before:
-            changed.append(
-                {"of": after.number, "rate": after.kbps, "from": after.source, "to": after.destination}
-                | {"now": _text(holds)}
-            )
+            ends = {"from": after.source, "to": after.destination, "at": _addresses(after.target)}
+            changed.append({"of": after.number, "rate": after.kbps, "now": _text(holds)} | ends)
     if changed:
         query = update(reservations).where(reservations.c.number == bindparam("of"))
         query = query.values(kbps=bindparam("rate"), source=bindparam("from"), destination=bindparam("to"))
-        connection.execute(query.values(holds=bindparam("now")), changed)
+        connection.execute(query.values(holds=bindparam("now"), target=bindparam("at")), changed)
     for start in range(0, len(over), _BATCH):
         # The sums are without them already.
         connection.execute(delete(reservations).where(reservations.c.number.in_(over[start : start + _BATCH])))
@@ -300,11 +303,12 @@ def _values(booking: Booking, holds: ChannelRates, now: float, actor: str) -> di
         "holds": _text(holds),
         "job": booking.job,
         "peer": booking.peer,
-        "target": " ".join(map(str, booking.target)),
+        "target": _addresses(booking.target),
         "until": booking.until,
         "created_at": now,
         "actor": actor,
         "steady": booking.steady,
+        "to_host": booking.to_host,
     }
 
 
@@ -472,6 +476,10 @@ def _text(holds: ChannelRates) -> str:
     return json.dumps(dict(holds), separators=(",", ":"), ensure_ascii=False)
 
 
+def _addresses(target: tuple[Network, ...]) -> str:
+    return " ".join(map(str, target))
+
+
 def _reservation(row: Row[Any]) -> Reservation:
     return Reservation(
         number=row.number,
@@ -488,4 +496,5 @@ def _reservation(row: Row[Any]) -> Reservation:
         created=row.created_at,
         actor=row.actor,
         steady=row.steady,
+        to_host=row.to_host,
     )

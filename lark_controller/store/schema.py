@@ -190,6 +190,7 @@ reservations: Final = Table(
     Column("created_at", Float(53), nullable=False),
     Column("actor", PlainText, nullable=False),
     Column("steady", Boolean, nullable=False, server_default=false()),
+    Column("to_host", Boolean, nullable=False, server_default=false()),
     CheckConstraint("kbps > 0", name="reservations_kbps_positive"),
     Index("reservations_id", "id", unique=True),
     Index("reservations_of_job", "job", unique=True, sqlite_where=IS_OF_JOB, postgresql_where=IS_OF_JOB),

@@ -101,6 +101,7 @@ class ExternalAddresses(Subject):
     associate = Writes(external_addresses.associate)
     release = Writes(external_addresses.release)
     expire = Writes(external_addresses.expire)
+    name_pools = Writes(external_addresses.name_pools)
     held = Reads(external_addresses.held)
     places = Reads(external_addresses.places)
     find = Reads(external_addresses.find)

@@ -212,6 +212,15 @@ def test_pairs_are_known_by_the_job_at_the_other_end_or_by_its_addresses() -> No
     assert [each.target for each in ledger.of_job(1) or ()] == ["192.0.2.0/24", "2001:db8::7/128"]
 
 
+def test_a_pair_with_a_host_has_the_addresses_that_the_host_has_now() -> None:
+    before = flow(3, peer=None, node="files", target=(ip_network("10.0.0.5/32"),))
+    ledger = following(before)
+    read(ledger, 10, 100, number=3)
+    ledger.follow(sending(replace(before, target=(ip_network("10.0.0.55/32"),))), NOW + 10)
+    read(ledger, 20, 300, number=3)
+    assert (used(ledger).target, used(ledger).sent) == ("10.0.0.55/32", 300)
+
+
 def test_two_flows_to_one_job_are_two_pairs_as_long_as_both_are_there() -> None:
     both = (flow(7, target=(ip_network("10.0.0.1/32"),)), flow(8, target=(ip_network("10.0.0.2/32"),)))
     ledger = following(*both)

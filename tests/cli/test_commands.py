@@ -22,7 +22,7 @@ from lark_controller.api.jobs import TransferState
 from lark_controller.api.usage import TransferReport
 from lark_controller.cli import main as cli
 from lark_controller.cli import printing, traffic_tables
-from lark_controller.policies.model import TransferTerms
+from lark_controller.policies.transfer_rules import TransferTerms
 from lark_controller.qos.pair_advice import pair_advice
 from tests.fixtures.fake_controls import DPID, TOKENS, bearer, post_body
 from tests.fixtures.fake_usage import a_pair

@@ -26,7 +26,8 @@ from lark_controller.jobs.external import External, Opening
 from lark_controller.jobs.job import Facts, Job, JobState
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Decision, NamedScitag, SliceKey, SwitchRole, TransferTerms
+from lark_controller.policies.model import Decision, NamedScitag, SliceKey, SwitchRole
+from lark_controller.policies.transfer_rules import TransferTerms
 from lark_controller.qos.worker_queues import Claim
 from tests.flows.test_desired import EDGES, FULL, OPEN, POLICIES, TO_HOST, TO_WAN, a_job, a_switch, apply, jobs, steps
 from tests.flows.test_transition import VARIANTS, play

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -26,11 +27,10 @@ from lark_controller.policies.model import (
     SwitchRole,
     SwitchSpec,
     TopologySpec,
-    TransferTerms,
 )
 from lark_controller.policies.reach import Deciding, Party, Reach, reach
 from lark_controller.policies.switches import DEFAULT_UPLINKS
-from lark_controller.policies.transfer_rules import TransferRule
+from lark_controller.policies.transfer_rules import TransferRule, TransferTerms
 
 
 def test_an_empty_policy_is_the_default_of_all_its_parts() -> None:
@@ -185,3 +185,12 @@ def test_true_and_false_are_predicates() -> None:
     rules = "".join(f"- block: {{when: {word}}}\n" for word in ("true", "false", "yes", "off"))
     policy = load(f"version: 1\npolicies:\n{rules}")
     assert [rule.when for rule in policy.blocks] == ["true", "false", "true", "false"]
+
+
+def test_the_cores_of_a_policy_are_its_own_and_found_once() -> None:
+    spec = SwitchSpec("c", 1, SwitchRole.CORE)
+    policy = Policy("", "", switches={1: spec, 2: replace(spec, name="e", datapath=2, role=SwitchRole.EDGE)})
+    assert policy.cores == {1}
+    # It is asked for with each job that a core treats, of policies with thousands of switches.
+    assert policy.cores is policy.cores
+    assert replace(policy, switches={}).cores == frozenset()

@@ -13,7 +13,8 @@ from lark_common.transfers import MOST_BITS, UNTREATED, SharedRate, Treatment, t
 from lark_controller.jobs.job import Facts
 from lark_controller.policies.decide import decide
 from lark_controller.policies.file import load
-from lark_controller.policies.model import Policy, TransferTerms
+from lark_controller.policies.model import Policy
+from lark_controller.policies.transfer_rules import TransferTerms
 from lark_controller.policies.transfers import LEAST_RATE, MOST_RATE
 from lark_controller.qos.groups import GroupPort, group_plan
 from lark_controller.qos.queues import bits
@@ -212,7 +213,8 @@ def test_nothing_is_claimed_but_what_the_worker_said_of_the_terms_as_they_are_no
 
     assert state(1, None) is None
     assert state(1) == (False, UNHEARD)
-    words.note({1: Said(None, "no nf_tables"), 2: Said(treatment(terms, policy, "schedd.example"))})
+    asked = treatment(terms, policy, "schedd.example")
+    words.note({1: Said(None, "no nf_tables"), 2: Said(asked)}, {1: asked, 2: asked})
     assert (state(1), state(2)) == ((False, "no nf_tables"), (True, ""))
     assert state(2, TransferTerms("bulk", 251.0)) == (False, UNHEARD)
     # Another DSCP of the same group is another treatment.
@@ -220,7 +222,7 @@ def test_nothing_is_claimed_but_what_the_worker_said_of_the_terms_as_they_are_no
     # Jobs that are over take no memory for ever.
     for number in range(100_000):
         live.add(number)
-        words.note({number: Said(None)})
+        words.note({number: Said(None)}, {number: asked})
         live.discard(number - 100)
     assert len(words._said) <= 2 * 3000
 

@@ -187,8 +187,8 @@ def test_the_ends_that_a_text_names() -> None:
     assert named("wan") == End("wan", follows=True)
     with pytest.raises(PathError, match="the policy's topology has no WAN wan7; it has wan, wan-fast"):
         named("wan7")
-    assert named("Store") == End("store", None, (ip_network("10.0.0.5/32"), ip_network("10.0.1.0/24")))
-    assert named("CORE") == End("core")
+    assert named("Store") == End("store", None, (ip_network("10.0.0.5/32"), ip_network("10.0.1.0/24")), whole=True)
+    assert named("CORE") == End("core", whole=True)
     assert named("10.0.1.9") == End("store", None, (ip_network("10.0.1.9/32"),))
     assert named("198.51.100.0/24") == End("wan", None, (ip_network("198.51.100.0/24"),), follows=True)
     assert named("2001:db9::1") == End("wan", None, (ip_network("2001:db9::1/128"),), follows=True)

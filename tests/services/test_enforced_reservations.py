@@ -25,6 +25,7 @@ from tests.services.test_reservations import POLICY, start
 __all__ = ["network"]
 
 OUT = WaysOut({"eth0": 1000.0})
+SLOW = WaysOut({"eth0": 500.0})
 BRIDGED = 'LarkNetworkType = "bridge"\nAvailBandwidth = 1000'
 
 
@@ -116,6 +117,28 @@ def test_who_is_refused_hears_of_jobs_that_hold_the_link_without_a_queue(tmp_pat
         assert controller.jobs.live(first.id) is not None
         controller.jobs.end(first.id, "test")
         assert start(controller, 3, rate=800).live
+
+
+def test_jobs_that_a_worker_has_no_queue_for_hold_the_link_and_those_that_wait_for_a_core_are_no_such(
+    tmp_path: Path,
+) -> None:
+    core = '  "bandwidth: a": {datapath: "00000000000000b0", role: core, ports: {lan: 1, wan-fast: 3}}\n'
+    named = POLICY.replace("topology:", "  - bandwidth: {mode: guarantee}\ntopology:")
+    named = named.replace("policies:", f"{core}policies:")
+    with running(tmp_path, named) as controller:
+        with_queue, without = start(controller, 1, rate=400, more=BRIDGED), start(controller, 2, rate=300, more=BRIDGED)
+        # Their rule needs a core, which never comes.
+        for number in (3, 4):
+            start(controller, number, "carol", rate=100, more=BRIDGED)
+        for _ in range(2):
+            revision = controller.workers.rules("worker1", "", 0).revision
+            controller.workers.confirmed("worker1", revision, {}, (), SLOW)
+        until(lambda: "bandwidth: uplink" in controller.jobs.found(without.id).reason)
+        until(lambda: controller.jobs.found(with_queue.id).state is JobState.ENFORCED)
+        with pytest.raises(CapacityError) as refused:
+            start(controller, 5, rate=800)
+        _, said, why = str(refused.value).partition("; of link access:worker1 1 pending job has a part reserved, and ")
+        assert (bool(said), why.startswith("no queue: uplink eth0 of 500 Mb/s has")) == (True, True), refused.value
 
 
 def test_a_flow_inside_a_worker_has_no_queue_while_its_two_ends_are_told(

@@ -223,7 +223,10 @@ def test_explain_tells_the_treatment_of_what_htcondor_moves_and_whether_it_is_in
             f"{here} 1.0: at most 8 Mb/s, group bulk; {unheard}", f"{here} 2.0: blocked; {unheard}",
         ]  # fmt: skip
         trouble = "its kernel does not take the rules"
-        controller.jobs.treatments.note({alice.number: Said(Treatment(8_000_000, 9)), bob.number: Said(None, trouble)})
+        asked = {alice.number: Treatment(8_000_000, 9), bob.number: Treatment(block=True)}
+        controller.jobs.treatments.note(
+            {alice.number: Said(asked[alice.number]), bob.number: Said(None, trouble)}, asked
+        )
         in_place = (
             f"{here} 1.0: at most 8 Mb/s, group bulk; in place on worker worker1, "
             "the rate in both directions, the group's mark in what leaves it"

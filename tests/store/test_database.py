@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from lark_common.errors import StoreError
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.readings import PortReading, WorkerCounts
 from lark_controller.api.jobs import JobFilter
+from lark_controller.qos.reservation import Booking, ReservationKind
 from lark_controller.store import Store, migrate
 from lark_controller.store.database import connect
 from lark_controller.store.schema import HOLDS_ADDRESS, LIVE, metadata
@@ -167,6 +169,19 @@ def test_readings_go_down_to_what_the_version_before_reads(store: Store, store_u
     assert stored == [as_json(entries[0].readings), as_json(entries[1].readings), earlier]
     store.migrate()
     assert [each.readings for each in store.usage.unended()] == stored
+    database.close()
+
+
+def test_of_older_reservations_those_without_an_address_go_to_a_host(store: Store, store_url: str) -> None:
+    named, address = (ip_network("10.0.0.5/32"),), (ip_network("192.0.2.7/32"),)
+    ends = (("files", ()), ("files", named), ("wan", ()), ("wan", address))
+    for to, target in ends:
+        booking = Booking(ReservationKind.FLOW, 5, "worker1", to, (), target=target)
+        store.reservations.admit(booking, NOW, "ops")
+    database = connect(store_url)
+    database.write(lambda connection: command.downgrade(migrate.configuration(connection), "0022_known_tables"))
+    store.migrate()
+    assert [each.to_host for each in store.reservations.flows(NOW)] == [True, False, False, False]
     database.close()
 
 

@@ -144,6 +144,9 @@ class ExternalAddresses(_Subject):
     def expire(self, *arguments: Any, **more: Any) -> Any:
         return self._write(lambda tables: tables.expire_external(*arguments, **more))
 
+    def name_pools(self, pools: Any) -> None:
+        """Call nothing otherwise: the pools of the policy stay."""
+
     def held(self, *, job: str | None = None) -> Any:
         return self._read(lambda tables: tables.held(job))
 

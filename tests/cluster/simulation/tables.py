@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lark_common.errors import AddressError, ExternalAddressError, LarkError, NotFoundError, PathError
+from lark_common.runs import Network
 from lark_controller.jobs.external import Association, rotated
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.qos.admission import NOTHING, ChannelRates, ReservedCapacity, rates_of
@@ -277,7 +278,7 @@ class Tables:
         made = Reservation(
             number, f"{number:016x}", booking.kind, booking.kbps, booking.source, booking.destination,
             self._move(booking.what, booking.demand), booking.job, booking.peer, booking.target, booking.until, now,
-            actor, booking.steady,
+            actor, booking.steady, booking.to_host,
         )  # fmt: skip
         self.reservations[number] = made
         return made
@@ -377,6 +378,7 @@ class Tables:
         promised: Mapping[str, Booking],
         now: float,
         is_over: Callable[[Reservation], bool] = lambda _: False,
+        target_of: Callable[[Reservation], tuple[Network, ...]] = lambda each: each.target,
     ) -> list[str]:
         """As store/reservations.py:reroute, of the policy that was in force before."""
         del now, is_over
@@ -390,7 +392,8 @@ class Tables:
             except PathError:
                 demand = ()
                 lost.append(each.id)
-            self.reservations[number] = replace(each, holds=rates_of(demand))
+            target = target_of(each) if each.to_host else each.target
+            self.reservations[number] = replace(each, holds=rates_of(demand), target=target)
             self._write(NOTHING, rates_of(demand))
         return lost
 
