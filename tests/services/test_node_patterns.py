@@ -110,11 +110,11 @@ def test_without_room_for_all_of_it_no_node_starts_and_nothing_is_kept(tmp_path:
 
 def test_a_node_is_refused_where_others_took_the_room_meanwhile(tmp_path: Path) -> None:
     idle = POLICY.replace("topology:", "topology:\n  refused: idle")
+    idle = idle.replace("worker2: {", "worker2: {addresses: [10.0.0.2], ")
     with running(tmp_path, idle) as controller:
-        for node in (0, 1):
-            start(controller, node)
-        controller.reservations.reserve(Wish("worker0", "worker2", 1, 60), "ops", False)
-        controller.reservations.reserve(Wish("worker1", "worker2", 60, 60), "ops", False)
+        nodes = [start(controller, node) for node in (0, 1)]
+        controller.reservations.reserve(Wish(nodes[0].id, "worker2", 1, 60), "ops", False)
+        controller.reservations.reserve(Wish(nodes[1].id, "worker2", 60, 60), "ops", False)
         with pytest.raises(CapacityError) as caught:
             start(controller, 2)
         assert caught.value.idle
