@@ -157,12 +157,12 @@ class Reservations:
 
     def pattern(self, job: Job, ad: JobAd) -> PatternBookings:
         """The bookings of a job whose submit file asks for a pattern, as far as its nodes are there. Raises AdError,
-        PathError."""
+        PathError, ApartError."""
         with self._lock:
             if ad.mpi_bandwidth is None or self._topology is None:
                 return NONE
             try:
-                return self._nodes.bookings(job, ad, self._topology, self._is_reserved)
+                return self._nodes.bookings(job, ad, self._topology, self._is_reserved, self.apart.check)
             except AdmissionError as error:
                 raise self.judged(error) from None
 
