@@ -155,7 +155,7 @@ class Reconciler(LoopState):
             bring_to(self.desired, self.decider, jobs)
         else:
             self.desired.load((job, self.decider.of(job)) for job in jobs)
-        if closed := self.desired.closed_beside:
+        if closed := self.desired.closed.remark:
             event("slices close more than the addresses of live jobs", level=WARNING, reason=closed)
         self._progress.expect_all(jobs)
         for datapath in self.dirty.switches():

@@ -147,8 +147,8 @@ class SwitchState:
         sentences = [*core.remarks(switch, desired.policy)]
         if lost := cut_off(switch, desired.policy):
             sentences.append(lost)
-        if desired.closed_beside:
-            sentences.append(desired.closed_beside)
+        if desired.closed.remark:
+            sentences.append(desired.closed.remark)
         if self.link is not None and not self.link.features.roles:
             sentences.append(NO_ROLES)
         self.lacks = {sentence: self.lacks.get(sentence) or SwitchProblem(now, sentence) for sentence in sentences}
