@@ -373,15 +373,17 @@ class Reservations:
 
     def sent_by(self, job_id: str) -> tuple[Reservation, ...]:
         """The flows that a job has reserved and sends, in order of number."""
-        with self._lock:
-            found = [self._flows[each] for each in self._of_job.get(job_id, ())]
-        return tuple(sorted((each for each in found if each.job == job_id), key=lambda each: each.number))
+        return tuple(each for each in self.at(job_id) if each.job == job_id)
 
     def towards(self, job_id: str) -> tuple[Reservation, ...]:
         """The flows that others have reserved to a job, in order of number."""
+        return tuple(each for each in self.at(job_id) if each.peer == job_id)
+
+    def at(self, job_id: str) -> tuple[Reservation, ...]:
+        """The reserved flows from and to a job, in order of number."""
         with self._lock:
             found = [self._flows[each] for each in self._of_job.get(job_id, ())]
-        return tuple(sorted((each for each in found if each.peer == job_id), key=lambda each: each.number))
+        return tuple(sorted(found, key=lambda each: each.number))
 
     def state_changed(self) -> None:
         """Tell those who wait for paths that what a job has reserved may be enforced, or not any more."""
