@@ -39,10 +39,16 @@ def check_rights(folder: Path) -> None:
         how = "in a container it needs the capability NET_ADMIN" if os.geteuid() == 0 else "run it as root (sudo)"
         raise NetworkError(f"this command changes the machine's network, and may not: {how}")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         list(folder.iterdir())
+    except FileNotFoundError:
+        return
     except OSError as error:
-        raise NetworkError(f"{folder} cannot be used ({error.strerror}); it is in LARK_WORKER_STATE_DIR") from None
+        raise unusable(folder, error) from None
+
+
+def unusable(folder: Path, error: OSError) -> NetworkError:
+    """The error of a folder that cannot be read or written."""
+    return NetworkError(f"{folder} cannot be used ({error.strerror}); it is in LARK_WORKER_STATE_DIR")
 
 
 def check_card(bridge: str, interface: str) -> None:

@@ -24,6 +24,7 @@ from lark_worker.network.bridge_checks import (
     check_names,
     check_open_vswitch,
     check_rights,
+    unusable,
     without_carrier,
 )
 from lark_worker.network.commands import ip_batch, run
@@ -221,8 +222,11 @@ class OwnBridge:
         return None
 
     def _keep(self, moved: Moved) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(self._path(moved.bridge), json.dumps(asdict(moved)))
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._path(moved.bridge), json.dumps(asdict(moved)))
+        except OSError as error:
+            raise unusable(self._folder, error) from None
 
     def _path(self, bridge: str) -> Path:
         return self._folder / f"{bridge}.json"
