@@ -133,18 +133,20 @@ def test_a_flow_of_which_nothing_passes_between_its_ends_is_pending(api: Api) ->
     assert (shown["state"], shown["reason"]) == ("pending", why)
 
 
-def test_the_rule_that_lets_nothing_pass_comes_before_a_queue_that_is_missing(api: Api) -> None:
+def test_the_rule_that_lets_nothing_pass_comes_before_a_queue_that_is_missing(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = api.register()
     made = ask(api, "POST", "/v1/reservations", {**WISH, "source": job["id"]}).json
-    jobs, why = api.controls.jobs, "nothing of it passes: slices keep the two jobs apart (policy line 7)"
+    why = "nothing of it passes: slices keep the two jobs apart (policy line 7)"
     queue = "switch worker1: bandwidth: the address of its database is not set (LARK_OVSDB)"
-    jobs.reserved = lambda _: Standing(JobState.PENDING, queue)  # type: ignore[method-assign]
+    monkeypatch.setattr(api.controls.jobs, "reserved", lambda _: Standing(JobState.PENDING, queue))
     where = f"/v1/reservations/{made['id']}"
     assert api.get(where).json["reason"] == queue
     api.controls.reservations.apart.known[made["id"]] = why
     assert api.get(where).json["reason"] == f"{why}; also {queue}"
     # While the job is in quarantine no rule of the policy is the reason.
-    jobs.reserved = lambda _: Standing(JobState.QUARANTINED, "it is")  # type: ignore[method-assign]
+    monkeypatch.setattr(api.controls.jobs, "reserved", lambda _: Standing(JobState.QUARANTINED, "it is"))
     assert (api.get(where).json["state"], api.get(where).json["reason"]) == ("quarantined", "it is")
 
 
