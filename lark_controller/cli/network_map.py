@@ -9,7 +9,7 @@ from lark_controller.api.switches import AWAY
 from lark_controller.cli import printing, traffic_tables
 
 Answer = Mapping[str, Any]
-# What stands where others have a switch's name.
+# The name in the place of a switch's.
 _ALL: Final = "all jobs to the WAN"
 
 

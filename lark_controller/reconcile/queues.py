@@ -462,7 +462,7 @@ class Queues:
     def _why_not(self, claims: Iterable[Claim], state: _State) -> str:
         demands = [state.demands[claim] for claim in claims if claim in state.demands]
         found = [why for each in demands if (why := self._why_not_this(each, state))]
-        # What is under way would hide what stands still.
+        # A queue that is under way would hide one that cannot be.
         return next((why for why in found if why != BEING_MADE), BEING_MADE if found else "")
 
     @staticmethod

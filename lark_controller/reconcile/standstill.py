@@ -48,7 +48,7 @@ class Standstill:
     def seconds(self) -> float:
         """The seconds of a standstill that is over, if it is since a moment ago; else 0."""
         now = self._clock()
-        # What lay waiting for the loop meanwhile comes before its next beat.
+        # The messages that lay waiting meanwhile come before the next beat.
         if (lasted := self._since_last(now)) > STILL:
             return lasted
         return self._lasted if self._lasted and now - self._ended <= AFTER else 0.0

@@ -14,7 +14,7 @@ from lark_worker.network.commands import SEARCHED, run
 
 DEVICES: Final = Path("/sys/class/net")
 STATUS: Final = Path("/proc/self/status")
-# What the kernel takes for the name of a device (dev_valid_name), of printable characters.
+# The names that the kernel takes for devices (dev_valid_name), of printable characters.
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[!-.0-9;-~]{1,15}")
 # ARPHRD_ETHER and ARPHRD_LOOPBACK in a device's type.
 _ETHERNET: Final = "1"
