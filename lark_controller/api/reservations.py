@@ -136,5 +136,8 @@ class ReservationControls(Protocol):
     def paths(self, host: str, after: str = "", wait: float = 0.0) -> Seen[PathStatus]:
         """The reserved flows that a host's live jobs send, in the same way."""
 
+    def at(self, job_id: str) -> Sequence[Reservation]:
+        """The reserved flows from and to a live job, in order of number."""
+
     def sent_by(self, job_id: str) -> Sequence[Reservation]:
         """The flows that a live job has reserved and sends, in order of number."""

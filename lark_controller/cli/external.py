@@ -67,11 +67,18 @@ def _addresses(found: Sequence[dict[str, Any]]) -> None:
             each["owner"],
             " ".join(each["open"]),
             each["state"] if not each["reason"] or each["released"] else f"{each['state']}: {each['reason']}",
-            f"over: {each['why']}" if each["released"] else each["until"] or "its job ends",
+            _until(each),
         )
         for each in found
     ]
     printing.table(("ID", "ADDRESS", "NAME", "POOL", "JOB", "OWNER", "OPEN", "STATE", "UNTIL"), rows)
+
+
+def _until(found: dict[str, Any]) -> str:
+    if found["released"]:
+        return f"over: {found['why']}"
+    # A controller before this version does not name the reservation.
+    return found["until"] or ("its reservation ends" if found.get("reservation") else "its job ends")
 
 
 def _name(found: dict[str, Any]) -> str:

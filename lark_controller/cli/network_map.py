@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from lark_controller.api.switches import AWAY
 from lark_controller.cli import printing, traffic_tables
 
 Answer = Mapping[str, Any]
+# The name in the place of a switch's.
+_ALL: Final = "all jobs to the WAN"
 
 
 def show(found: Answer) -> None:
     """Print switches with their load, then which users reach each other and the WAN."""
     wan = found["wan"]
-    rows: list[tuple[object, ...]] = [("WAN, jobs", "", "", *_load(wan["rate"], "wan_"), _capacity(wan))]
+    rows: list[tuple[object, ...]] = [(_ALL, "", "", *_load(wan["rate"], "wan_"), _capacity(wan))]
     for each in found["cores"]:
         name = each["name"] or each["datapath"]
         rows.append((name, each["state"], "", "", "", ""))
@@ -27,7 +29,7 @@ def show(found: Answer) -> None:
     rows += [(f"{each['switches']} more", each["state"], each["jobs"], *_rate(each), "") for each in found["rest"]]
     printing.table(("SWITCH", "STATE", "JOBS", "OUT", "IN", "MBIT/S"), rows)
     if found["cores"]:
-        print("WAN, jobs: by the jobs' last counters; a core's ports: all that passes them, read at another moment")
+        print(f"{_ALL}: by the jobs' last counters; a core's ports: all that passes them, read at another moment")
     traffic_tables.say_uncounted("what is sent and received by", found.get("uncounted") or 0)
     traffic_tables.say_unread("what is sent and received by", found.get("unread") or 0)
     parties = found["parties"]

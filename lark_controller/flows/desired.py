@@ -19,7 +19,7 @@ from lark_controller.flows.edge.delivery import announced, announcements
 from lark_controller.flows.edge.slices import slice_change, slice_flows
 from lark_controller.flows.external_jobs import ExternalJobs, no_room
 from lark_controller.flows.labelled_prefixes import LabelledPrefixes
-from lark_controller.flows.live_addresses import live_addresses
+from lark_controller.flows.live_addresses import NOTHING_CLOSED, live_addresses
 from lark_controller.flows.model import Changes, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.placement import Placed, Switch, same_for_switches, same_frame
 from lark_controller.flows.prefixes import Prefix
@@ -51,8 +51,8 @@ class Desired(ExternalJobs):
         controls = {spec.group_control for spec in policy.switches.values()}
         self._grouped = bool(policy.groups) and GroupControl.QUEUES in controls
         self.networks = local_networks(policy)
-        # The addresses that are closed to slices because many jobs have others near them, as a sentence.
-        self.closed_beside = ""
+        # The addresses that are closed to slices because many jobs have others near them.
+        self.closed = NOTHING_CLOSED
         self._dscp = {group.name: group.dscp for group in policy.groups}
         self._classed = {rule.position: rule for rule in policy.wans if rule.action is not WanAction.ALLOW}
         self._edge_rules: dict[bool, tuple[Flow, ...]] = {}
@@ -297,7 +297,7 @@ class Desired(ExternalJobs):
         assert not self.switches, "jobs are loaded before switches connect"
         self._place_first(jobs)
         live = live_addresses(self.policy, (placed.job for placed in self.placed.values()))
-        self.policy, self.closed_beside = live.enforced(), live.remark()
+        self.policy, self.closed = live.enforced(), live.closed()
         self.networks = local_networks(self.policy)
         used = (bool(self.policy.slices), bool(self._classed), self._grouped)
         sets = (self._slices, slice_label), (self._classes, self._class_label), (self._inbound, self._group_label)

@@ -32,44 +32,86 @@ from lark_controller.policies.model import Policy
 MOST_PREFIXES: Final = 1024
 
 
+class Closed(NamedTuple):
+    """The networks, with other addresses than live jobs', and the entries of a policy's hosts that a start has closed
+    to slices, since the addresses of live jobs were too many; ``remark`` is a sentence on that."""
+
+    remark: str = ""
+    networks: tuple[Network, ...] = ()
+    hosts: tuple[Network, ...] = ()
+
+
+NOTHING_CLOSED: Final = Closed()
+
+
 class LiveAddresses(NamedTuple):
     """The addresses of live jobs that a policy leaves out of the networks that its slices close, and those that are its
-    hosts'; what is left of its hosts without them, None where these are more parts than switches are to have."""
+    hosts'; what is left of its hosts without them, None where these are more parts than switches are to have.
+    ``before`` has what the policy in force closes beside them."""
 
     policy: Policy
     outside: PrefixSet
     hosted: Collection[int]
     hosts: tuple[Network, ...] | None
+    before: Closed = NOTHING_CLOSED
 
     @property
     def _too_many(self) -> bool:
         return self.hosts is None or len(self.outside) > MOST_PREFIXES
 
     def check(self) -> None:
-        """Raises RuleLimitError where these are more prefixes than switches are to have."""
-        if self._too_many:
+        """Raises RuleLimitError where these are more prefixes than switches are to have, unless another policy closes
+        no more by them than is closed now: it may be about something else."""
+        if self._too_many and not self._is_closed():
             raise RuleLimitError(f"{self._told()}: have their networks in the policy until fewer of these jobs live")
 
-    def remark(self) -> str:
-        """The consequence for other addresses where :meth:`check` fails, as a sentence; ``""`` where it does not."""
+    def closed(self) -> Closed:
+        """The addresses of others that are closed, too, where these are too many."""
         if not self._too_many:
-            return ""
+            return NOTHING_CLOSED
         also = " and in the same hosts" if self.hosts is None else ""
-        return (
-            f"{self._told()}, so others between them{also} are closed, too, until another policy, or a start when fewer"
-            " of these jobs live"
+        remark = (
+            f"{self._told()}, so others between them{also} are closed, too, until a policy that has these in its"
+            " networks, or another policy or a start when fewer of these jobs live"
         )
+        return Closed(remark, self._networks(), self._touched() if self.hosts is None else ())
 
     def enforced(self) -> Policy:
         """The policy with these addresses among the networks that its slices close, and among no hosts. Where they are
         too many, others are closed, too: nothing is open that is not to be."""
         if not self.outside and not self.hosted:
             return self.policy
-        more = self.outside.at_most(MOST_PREFIXES)
+        more = self._networks()
         if not self.policy.job_networks:
             return replace(self.policy, local_networks=(*self.policy.local_networks, *more))
         hosts = _untouched(self.policy.hosts, self.hosted) if self.hosts is None else self.hosts
         return replace(self.policy, job_networks=(*self.policy.job_networks, *more), hosts=hosts)
+
+    def _networks(self) -> tuple[Network, ...]:
+        """The networks that are closed for these addresses, those of before where they are too many again."""
+        if len(self.outside) <= MOST_PREFIXES or (held := self._held()) is None:
+            return self.outside.at_most(MOST_PREFIXES)
+        return held
+
+    def _held(self) -> tuple[Network, ...] | None:
+        """The networks closed before that hold these addresses; None where one is in none of them."""
+        closed, found = _prefixes(self.before.networks), set[int]()
+        for prefix in self.outside:
+            if (by := closed.covering(prefix)) is None:
+                return None
+            found.add(pack(by))
+        return PrefixSet.of(found).networks()
+
+    def _touched(self) -> tuple[Network, ...]:
+        """The entries of hosts in which live jobs have addresses."""
+        left = set(_untouched(self.policy.hosts, self.hosted))
+        return tuple(each for each in self.policy.hosts if each not in left)
+
+    def _is_closed(self) -> bool:
+        """True where nothing is to be closed that the policy in force leaves open."""
+        held = _prefixes(self.before.hosts)
+        hosts = self.hosts is not None or all(held.covering(prefix_of(each)) for each in self._touched())
+        return hosts and (len(self.outside) <= MOST_PREFIXES or self._held() is not None)
 
     def _told(self) -> str:
         key = "networks.jobs" if self.policy.job_networks else "networks.local"
@@ -81,12 +123,15 @@ class LiveAddresses(NamedTuple):
         )
 
 
-def live_addresses(policy: Policy, jobs: Iterable[Job], known: Policy | None = None) -> LiveAddresses:
+def live_addresses(
+    policy: Policy, jobs: Iterable[Job], known: Policy | None = None, before: Closed = NOTHING_CLOSED
+) -> LiveAddresses:
     """The addresses of these jobs that a policy leaves out, as the fewest prefixes.
 
-    ``known``: the policy in force, which has them. Where the other one closes as much, no job is looked at.
+    ``known``: the policy in force, which has them, and closes others beside them as ``before`` has it. Where the other
+    one closes as much, no job is looked at.
     """
-    none = LiveAddresses(policy, PrefixSet(), (), policy.hosts)
+    none = LiveAddresses(policy, PrefixSet(), (), policy.hosts, before)
     if not policy.slices or (known is not None and _closes(policy, known)):
         return none
     networks, hosts = bounds(closed_networks(policy)), bounds(policy.hosts)
@@ -150,12 +195,16 @@ def _parts(hosts: tuple[Network, ...], hosted: Collection[int]) -> tuple[Network
     """The hosts without these addresses of theirs, each packed; None where these are too many parts."""
     if not hosted:
         return hosts
-    left = PrefixSet.of([pack(prefix_of(network)) for network in minimal_cover(hosts)])
+    left = _prefixes(hosts)
     for taken in PrefixSet.of(hosted):
         left.remove(taken)
         if len(left) - len(hosts) > MOST_PREFIXES:
             return None
     return left.networks()
+
+
+def _prefixes(networks: Iterable[Network]) -> PrefixSet:
+    return PrefixSet.of([pack(prefix_of(network)) for network in minimal_cover(networks)])
 
 
 def _untouched(hosts: tuple[Network, ...], hosted: Collection[int]) -> tuple[Network, ...]:

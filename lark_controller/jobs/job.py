@@ -214,6 +214,14 @@ class Standing(NamedTuple):
     state: JobState
     reason: str = ""
 
+    def kept_apart(self, why: str) -> Standing:
+        """The standing of a reserved flow by that of all flows of its sender, and the rule by which nothing of it
+        passes ("": none). That comes first: a queue may come by itself, a rule waits for its policy."""
+        if not why or self.state is JobState.QUARANTINED:
+            return self
+        also = f"; also {self.reason}" if self.state is JobState.PENDING and self.reason else ""
+        return Standing(JobState.PENDING, f"{why}{also}")
+
 
 _NEW: Final = Standing(JobState.REGISTERING)
 # Standings that many jobs share; so many different ones are remembered for that.
@@ -360,10 +368,11 @@ class Directory:
         # Why a job is in quarantine may name other jobs, and programs of this one are told.
         return Standing(state, QUARANTINED if state is JobState.QUARANTINED else reason)
 
-    def unenforced(self, job_id: str) -> str:
-        """The reason why the reserved flows of a live job are not enforced; "" where they are, and while that is under
-        way."""
+    def unenforced(self, job_id: str, why_apart: str = "") -> str:
+        """The reason why a reserved flow of a live job is not enforced; "" where it is, and while that is under way.
+        ``why_apart``: the rule by which nothing of it passes."""
         found = self.reserved(job_id)
+        found = None if found is None else found.kept_apart(why_apart)
         return "" if found is None or found.state not in (JobState.PENDING, JobState.QUARANTINED) else found.reason
 
     def begin(self, number: int, standing: Standing) -> None:

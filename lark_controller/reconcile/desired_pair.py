@@ -148,11 +148,13 @@ class DesiredPair:
         """
         decider = Decider(policy)
         # Before other work may go ahead: a job that comes in between would be left out.
-        live = live_addresses(policy, (placed.job for placed in self.desired.placed.values()), self.desired.policy)
+        now = self.desired
+        live = live_addresses(policy, (placed.job for placed in now.placed.values()), now.policy, now.closed)
         live.check()
         policy = live.enforced()
         follows = places_alike(self.desired.policy, policy)
         desired = Desired.following(policy, self.desired) if follows else Desired(policy, self.desired)
+        desired.closed = live.closed()
         self._coming = (desired, decider)
         try:
             pace = Pace()

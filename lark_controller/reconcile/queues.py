@@ -465,7 +465,9 @@ class Queues:
 
     def _why_not(self, claims: Iterable[Claim], state: _State) -> str:
         demands = [state.demands[claim] for claim in claims if claim in state.demands]
-        return next((why for each in demands if (why := self._why_not_this(each, state))), "")
+        found = [why for each in demands if (why := self._why_not_this(each, state))]
+        # A queue that is under way would hide one that cannot be.
+        return next((why for why in found if why != BEING_MADE), BEING_MADE if found else "")
 
     @staticmethod
     def _why_not_this(demand: QueueDemand, state: _State) -> str:

@@ -99,7 +99,7 @@ class Reconciler(LoopState):
         )
         self.gateways = Gateways(self)
         self._progress = Progress(self, self.queues, self.gateways, on_state)
-        self._returning: asyncio.Task[None] | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
         self.markers = Markers(self, self.queues, self._reactions, trusted=compares)
         self.events = SwitchEvents(
             self, self._progress, self._sending, self.queues, self.counters, self._reactions, self.markers
@@ -112,7 +112,8 @@ class Reconciler(LoopState):
         """Begin what goes on by itself until the loop ends: readings of counters each ``read_seconds``, markers."""
         await self.counters.start(read_seconds)
         await self.markers.start()
-        self._returning = asyncio.get_running_loop().create_task(self._progress.settle_waiting(RETURN_SECONDS))
+        begin = asyncio.get_running_loop().create_task
+        self._tasks = begin(self._progress.settle_waiting(RETURN_SECONDS)), begin(self.standstill.run())
 
     def queues_reported(self, report: Report) -> None:
         """Take in a report of the queues that stand on a switch, and of their counters."""
@@ -155,7 +156,7 @@ class Reconciler(LoopState):
             bring_to(self.desired, self.decider, jobs)
         else:
             self.desired.load((job, self.decider.of(job)) for job in jobs)
-        if closed := self.desired.closed_beside:
+        if closed := self.desired.closed.remark:
             event("slices close more than the addresses of live jobs", level=WARNING, reason=closed)
         self._progress.expect_all(jobs)
         for datapath in self.dirty.switches():

@@ -16,6 +16,7 @@ from lark_controller.reconcile.confirmations import Confirmations
 from lark_controller.reconcile.desired_pair import DesiredPair
 from lark_controller.reconcile.dirty import Dirty
 from lark_controller.reconcile.prepared import PreparedDirectory
+from lark_controller.reconcile.standstill import Standstill
 from lark_controller.reconcile.switch import LinksTold, SwitchState
 
 
@@ -41,6 +42,7 @@ class LoopState:
         # The links of switches that are down by the audit trail of a controller before.
         self.links_told: dict[int, LinksTold] = {}
         self.confirmations = Confirmations()
+        self.standstill = Standstill()
 
     def switch_state(self, datapath: int) -> SwitchState:
         """The state of a switch, which may come for the first time."""

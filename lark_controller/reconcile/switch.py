@@ -103,7 +103,8 @@ class SwitchState:
 
     ``compared`` is True once the complete dump was compared, so that changes may follow; ``trusted`` means that a
     marker stands for that until the next full check. ``compared_at`` is when a complete dump was compared last, in
-    seconds of a clock that only goes on, and ``proof`` the last comparison that found no difference. ``to_forget`` are
+    seconds of a clock that only goes on, and ``proof`` the last comparison that found no difference. While it is away
+    ``still`` says that this controller stood still before, if it did. ``to_forget`` are
     addresses of jobs that ended while it was away, whose connections it still tracks. ``links`` is True for each of its
     uplinks and LAN ports that was up when last seen, and ``told`` are the links of which the audit trail has that they
     are down, and no end. ``problems`` have happened; ``lacks`` (by sentence), ``down`` (by the port's name) and
@@ -118,6 +119,7 @@ class SwitchState:
     proof: Proof | None = None
     in_sync: bool = False
     since: float | None = None
+    still: str = ""
     reason: str = "has not connected yet"
     address: str = ""
     description: str = ""
@@ -147,8 +149,8 @@ class SwitchState:
         sentences = [*core.remarks(switch, desired.policy)]
         if lost := cut_off(switch, desired.policy):
             sentences.append(lost)
-        if desired.closed_beside:
-            sentences.append(desired.closed_beside)
+        if desired.closed.remark:
+            sentences.append(desired.closed.remark)
         if self.link is not None and not self.link.features.roles:
             sentences.append(NO_ROLES)
         self.lacks = {sentence: self.lacks.get(sentence) or SwitchProblem(now, sentence) for sentence in sentences}

@@ -127,7 +127,7 @@ class SwitchEvents:
         marker has shown that there is none."""
         loop = self._loop
         state = loop.switch_state(link.datapath)
-        left = state.since
+        left, still, state.still = state.since, state.still, ""
         state.link, state.compared, state.in_sync, state.trusted = link, False, False, False
         state.since = time.time()
         state.reason = "is being compared"
@@ -137,6 +137,8 @@ class SwitchEvents:
         switch = loop.desired_of(link.datapath).switches[link.datapath]
         if left is not None:
             text = f"{switch.name} is connected again after {state.since - left:.0f} s"
+            if still:
+                text += f"; {still}"
             loop.note(Happening(dpid_text(link.datapath), SWITCH_RETURNED, text))
         for happening in state.note_policy(loop.desired_of(link.datapath)):
             loop.note(happening)
@@ -239,9 +241,10 @@ class SwitchEvents:
         if reason in (STOPS, FENCED):
             # The stored states of its jobs hold until the next controller has asked it.
             return
-        state.since = time.time()
-        state.reason = f"is not connected ({reason})"
-        text = f"{state.label(self._loop.desired)}: {reason}"
+        state.since, state.still = time.time(), self._loop.standstill.after()
+        why = f"{reason}; {state.still}" if state.still else reason
+        state.reason = f"is not connected ({why})"
+        text = f"{state.label(self._loop.desired)}: {why}"
         self._loop.note(Happening(dpid_text(link.datapath), SWITCH_GONE, text))
         if reason.startswith(SUPERSEDED):
             state.note_rival(_host(link.connection.address), _host(reason.removeprefix(SUPERSEDED).strip()))

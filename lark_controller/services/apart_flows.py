@@ -56,7 +56,7 @@ class ApartFlows:
 
     def why_unenforced(self, reservation: Reservation) -> str:
         """The reason why a flow that a live job has reserved is not enforced; "" where it is, or will be at once."""
-        return self._feed.directory.unenforced(reservation.job or "") or self.why(reservation.id)
+        return self._feed.directory.unenforced(reservation.job or "", self.why(reservation.id))
 
     def _between(self, sender: Job | None, receiver: Job | None) -> str:
         if sender is None or receiver is None or self._decider is None:

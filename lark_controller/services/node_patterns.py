@@ -14,7 +14,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from lark_common.classads.ads import JobAd
-from lark_common.errors import AdError, PathError
+from lark_common.errors import AdError, ApartError, PathError
 from lark_controller.jobs.job import Facts, Job
 from lark_controller.qos.booking import End, flow_booking
 from lark_controller.qos.pattern import ATTRIBUTE, NodePattern, node_pattern
@@ -81,10 +81,16 @@ class NodePatterns:
                 del self._nodes[key]
 
     def bookings(
-        self, job: Job, ad: JobAd, topology: Topology, reserved: Callable[[str, str], bool]
+        self,
+        job: Job,
+        ad: JobAd,
+        topology: Topology,
+        reserved: Callable[[str, str], bool],
+        check: Callable[[Job, End], None],
     ) -> PatternBookings:
         """The bookings of a node that registers; ``reserved`` is true for a flow between two jobs that has been
-        booked. Raises AdError, PathError."""
+        booked, and ``check`` raises ApartError for one of which nothing would pass. Raises AdError, PathError,
+        ApartError."""
         if ad.mpi_bandwidth is None:
             return NONE
         count = ad.nodes or 1
@@ -98,7 +104,7 @@ class NodePatterns:
             raise PathError(f"{ATTRIBUTE}: job {job.called} has no address of its own")
         others = self._others(job, node)
         what = f'{ATTRIBUTE} = "{pattern.text}"'
-        flows = _flows(pattern, {**others, node: job}, node, topology, reserved)
+        flows = _flows(pattern, {**others, node: job}, node, topology, reserved, check)
         rest = () if others else _rest(pattern, node, job, ad.hosts, topology)
         return PatternBookings(what, flows, rest)
 
@@ -125,6 +131,7 @@ def _flows(
     node: int,
     topology: Topology,
     reserved: Callable[[str, str], bool],
+    check: Callable[[Job, End], None],
 ) -> tuple[Booking, ...]:
     """The bookings of the flows from and to a node whose other end is there, and has its address."""
     found = []
@@ -136,6 +143,11 @@ def _flows(
             source, target = nodes[here], nodes[there]
             if source.host.lower() == target.host.lower() or not target.addresses or reserved(source.id, target.id):
                 continue
+            try:
+                check(source, _end(target))
+            except ApartError as error:
+                # The two are called alike, and their user has asked for no flow by name.
+                raise ApartError(f"{ATTRIBUTE}: node {here} to node {there}, {error}") from None
             booking = flow_booking(_end(source), _end(target), kbps / KILO, None, topology, steady=pattern.steady)
             found.append(booking)
     return tuple(found)

@@ -140,15 +140,16 @@ class PolicyInForce:
             with self._lock:
                 old = self.policy
                 change = self._reconciler.policy_change
-                jobs, switches, makers, known = self._loop.call(
+                jobs, switches, makers, known, closed = self._loop.call(
                     lambda: (
                         self._reconciler.jobs(),
                         change.placed_switches(new),
                         change.queue_makers(new),
                         self._reconciler.desired.policy,
+                        self._reconciler.desired.closed,
                     )
                 )
-                live = [planning.left_out_of(each, jobs, known, pace) for each in (old, new)]
+                live = [planning.left_out_of(each, jobs, known, closed, pace) for each in (old, new)]
                 policies = [each.enforced() for each in live]
                 before, after = self._loop.call(lambda: tuple(map(change.without_jobs, policies)))
             names = needed_attributes(new)

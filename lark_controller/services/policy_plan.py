@@ -17,7 +17,7 @@ from lark_controller.api.policy import Effect, JobChange, Plan, SwitchPlan
 from lark_controller.flows import core
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
-from lark_controller.flows.live_addresses import LiveAddresses, left_out, live_addresses
+from lark_controller.flows.live_addresses import Closed, LiveAddresses, left_out, live_addresses
 from lark_controller.flows.model import Changes, Program
 from lark_controller.flows.placement import Switch, cut_off
 from lark_controller.flows.text import flow_text
@@ -176,7 +176,7 @@ def _turned_away(policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[st
         yield f"{count} of {len(jobs)} live jobs would be refused if they started now, such as {such}"
 
 
-def left_out_of(policy: Policy, jobs: Iterable[Job], known: Policy, pace: Pace) -> LiveAddresses:
+def left_out_of(policy: Policy, jobs: Iterable[Job], known: Policy, before: Closed, pace: Pace) -> LiveAddresses:
     """As :func:`~lark_controller.flows.live_addresses.live_addresses`. Raises BusyError where it takes too long."""
 
     def paced() -> Iterator[Job]:
@@ -184,7 +184,7 @@ def left_out_of(policy: Policy, jobs: Iterable[Job], known: Policy, pace: Pace) 
             pace.step()
             yield job
 
-    return live_addresses(policy, paced(), known)
+    return live_addresses(policy, paced(), known, before)
 
 
 def _left_out(given: Policy, policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[str]:

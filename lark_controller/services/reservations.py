@@ -159,12 +159,12 @@ class Reservations:
 
     def pattern(self, job: Job, ad: JobAd) -> PatternBookings:
         """The bookings of a job whose submit file asks for a pattern, as far as its nodes are there. Raises AdError,
-        PathError."""
+        PathError, ApartError."""
         with self._lock:
             if ad.mpi_bandwidth is None or self._topology is None:
                 return NONE
             try:
-                return self._nodes.bookings(job, ad, self._topology, self._is_reserved)
+                return self._nodes.bookings(job, ad, self._topology, self._is_reserved, self.apart.check)
             except AdmissionError as error:
                 raise self.judged(error) from None
 
@@ -375,15 +375,17 @@ class Reservations:
 
     def sent_by(self, job_id: str) -> tuple[Reservation, ...]:
         """The flows that a job has reserved and sends, in order of number."""
-        with self._lock:
-            found = [self._flows[each] for each in self._of_job.get(job_id, ())]
-        return tuple(sorted((each for each in found if each.job == job_id), key=lambda each: each.number))
+        return tuple(each for each in self.at(job_id) if each.job == job_id)
 
     def towards(self, job_id: str) -> tuple[Reservation, ...]:
         """The flows that others have reserved to a job, in order of number."""
+        return tuple(each for each in self.at(job_id) if each.peer == job_id)
+
+    def at(self, job_id: str) -> tuple[Reservation, ...]:
+        """The reserved flows from and to a job, in order of number."""
         with self._lock:
             found = [self._flows[each] for each in self._of_job.get(job_id, ())]
-        return tuple(sorted((each for each in found if each.peer == job_id), key=lambda each: each.number))
+        return tuple(sorted(found, key=lambda each: each.number))
 
     def state_changed(self) -> None:
         """Tell those who wait for paths that what a job has reserved may be enforced, or not any more."""

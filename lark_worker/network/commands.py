@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -14,7 +15,10 @@ from lark_worker.errors import NetworkError
 
 NETNS: Final = Path("/run/netns")
 _CLONE_NEWNET: Final = 0x40000000
-_PATH: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+# Where programs are searched.
+SEARCHED: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH: Final = {"PATH": SEARCHED, "LC_ALL": "C"}
+_FAILED: Final = re.compile(r"\s*Command failed -:([0-9]+)\s*$")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -29,6 +33,8 @@ def run(
         done = subprocess.run(
             command, input=given, env=_PATH, capture_output=True, text=True, timeout=seconds, check=False
         )
+    except FileNotFoundError:
+        raise NetworkError(f"{command[0]} is not installed: it is in none of {_PATH['PATH']}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NetworkError(f"{command[0]}: {error}") from None
     if check and done.returncode:
@@ -37,8 +43,18 @@ def run(
 
 
 def ip_batch(lines: Sequence[str]) -> None:
-    """Give several commands to ``ip`` at once (ip(8), -batch); the first that fails ends it with NetworkError."""
-    run(["ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
+    """Give several commands to ``ip`` at once (ip(8), -batch); the first that fails ends it with NetworkError, which
+    names it."""
+    batch = ["ip", "-batch", "-"]
+    try:
+        run(batch, "".join(f"{line}\n" for line in lines))
+    except NetworkError as error:
+        if (failed := _FAILED.search(str(error))) is None:
+            raise
+        why = str(error)[: failed.start()].removeprefix(f"{' '.join(batch)}: ")
+        for word in ("RTNETLINK answers: ", "Error: "):
+            why = why.removeprefix(word)
+        raise NetworkError(f"ip {lines[int(failed[1]) - 1]}: {why}") from None
 
 
 def inside(namespace: str, work: Callable[[], None]) -> None:

@@ -18,12 +18,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from lark_worker.errors import NetworkError
+from lark_worker.network.bridge_checks import (
+    DEVICES,
+    check_card,
+    check_names,
+    check_open_vswitch,
+    check_rights,
+    unusable,
+    without_carrier,
+)
 from lark_worker.network.commands import ip_batch, run
 from lark_worker.network.ovs_bridge import Bridge
 from lark_worker.records.atomic_file import write_atomically
 
 KINDS: Final = ("ovs", "ovs-userspace", "linux")
-DEVICES: Final = Path("/sys/class/net")
 BASE_FLOWS: Final = "lark-base-flows"
 # Routes that the kernel makes by itself with an address, or that a router's advertisement brings again; and the types
 # of those that it keeps for its own addresses (ip-route(8)).
@@ -66,6 +74,8 @@ class OwnBridge:
         Where a step fails, or no router of its default routes answers within ``patience`` seconds (0: nobody is
         asked), all is as it was. Raises NetworkError.
         """
+        check_names(bridge, interface)
+        check_rights(self._folder)
         table = _table_of(bridge) if kind == "ovs-userspace" else ""
         if table:
             _check_filter(table, interface)
@@ -112,6 +122,8 @@ class OwnBridge:
 
         Raises NetworkError where it was not, or something cannot be undone; what can be is undone all the same.
         """
+        check_names(bridge)
+        check_rights(self._folder)
         moved = self._known(bridge)
         if moved is None:
             raise NetworkError(f"{bridge} was not made by this command (nothing in {self._folder})")
@@ -138,15 +150,9 @@ class OwnBridge:
         return moved
 
     def _check(self, bridge: str, interface: str, kind: str) -> None:
-        if not (DEVICES / interface).exists():
-            raise NetworkError(f"there is no interface {interface}")
-        if (DEVICES / interface / "master").exists():
-            raise NetworkError(f"interface {interface} has joined something else already")
-        if kind == "linux" and (DEVICES / bridge).exists():
-            raise NetworkError(f"{bridge} is there already, and was not made by this command")
+        check_card(bridge, interface)
         if kind != "linux":
-            if bridge in run(self._vsctl("list-br")).split():
-                raise NetworkError(f"{bridge} is there already, and was not made by this command")
+            check_open_vswitch(bridge, interface, self._vsctl(), self._database)
             # Without any flow such a bridge passes nothing, the worker's own packets included.
             if shutil.which(BASE_FLOWS) is None:
                 raise NetworkError(f"{BASE_FLOWS} is not in the path, and without its flows the worker is cut off")
@@ -216,8 +222,11 @@ class OwnBridge:
         return None
 
     def _keep(self, moved: Moved) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(self._path(moved.bridge), json.dumps(asdict(moved)))
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._path(moved.bridge), json.dumps(asdict(moved)))
+        except OSError as error:
+            raise unusable(self._folder, error) from None
 
     def _path(self, bridge: str) -> Path:
         return self._folder / f"{bridge}.json"
@@ -373,7 +382,9 @@ def _answering(moved: Moved, patience: float) -> None:
             if any("lladdr" in each and "FAILED" not in each.get("state", ()) for each in shown):
                 return
         time.sleep(_TRY)
-    raise NetworkError(f"no router ({', '.join(moved.routers)}) answers over {moved.bridge}")
+    raise NetworkError(
+        f"no router ({', '.join(moved.routers)}) answers over {moved.bridge}{without_carrier(moved.interface)}"
+    )
 
 
 def messages(moved: Moved, *, made: bool) -> Iterable[str]:

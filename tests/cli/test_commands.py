@@ -423,7 +423,7 @@ def test_map(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     switches, users = capsys.readouterr().out.split("\n\n")
     head, wan, *rows = [line.split() for line in switches.splitlines()]
     assert head == ["SWITCH", "STATE", "JOBS", "OUT", "IN", "MBIT/S"]
-    assert wan[:2] == ["WAN,", "jobs"]
+    assert wan[:5] == ["all", "jobs", "to", "the", "WAN"]
     assert rows[:3] == [
         ["core1", "away"],
         ["core1", "wan", "WAN,", "up", "8.0", "4.0", "1000"],
@@ -432,7 +432,7 @@ def test_map(served: Api, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[:3] for row in rows[3:]] == [
         ["worker9", "jobs", "wait"],
         ["worker1", "in", "sync"],
-        ["WAN,", "jobs:", "by"],
+        ["all", "jobs", "to"],
     ]
     assert [line.split() for line in users.splitlines()] == [
         ["FROM", "JOBS", "WAN", "TO", "alice", "TO", "bob"],

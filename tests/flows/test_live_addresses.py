@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
 
 from lark_common.errors import RuleLimitError, UnsupportedError
-from lark_common.runs import NetworkType
+from lark_common.runs import Network, NetworkType
 from lark_controller.flows import live_addresses as module
 from lark_controller.flows.desired import Desired
-from lark_controller.flows.live_addresses import closed_networks, left_out, live_addresses, with_live_addresses
-from lark_controller.flows.prefixes import bounds, within
+from lark_controller.flows.live_addresses import (
+    NOTHING_CLOSED,
+    closed_networks,
+    left_out,
+    live_addresses,
+    with_live_addresses,
+)
+from lark_controller.flows.prefixes import bounds, minimal_cover, within
 from lark_controller.flows.tables import Edge
 from lark_controller.flows.transition import Transition
 from lark_controller.flows.worker_rules import permits
@@ -188,15 +194,15 @@ def test_a_start_closes_more_where_the_addresses_of_live_jobs_are_too_many(text:
     policy = load(text)
     exact = live_addresses(policy, few)
     exact.check()
-    assert exact.remark() == ""
+    assert exact.closed() == NOTHING_CLOSED
     assert len(closed_networks(exact.enforced())) == len(closed_networks(policy)) + 1024
     found = live_addresses(policy, many)
     with pytest.raises(RuleLimitError, match="live jobs are 4000 prefixes"):
         found.check()
     desired, decider = Desired(policy), Decider(policy)
     desired.load((replace(job, number=number), decider.of(job)) for number, job in enumerate(many, 1))
-    assert desired.closed_beside == found.remark()
-    assert "so others between them are closed, too" in desired.closed_beside
+    assert desired.closed == found.closed()
+    assert "so others between them are closed, too" in desired.closed.remark
     networks = closed_networks(desired.policy)
     assert len(networks) == len(closed_networks(policy)) + 1024
     closed = bounds(networks)
@@ -212,13 +218,62 @@ def test_a_start_keeps_no_host_of_an_entry_where_its_live_addresses_are_too_many
     found = live_addresses(policy, scattered(1500))
     with pytest.raises(RuleLimitError, match=r"live jobs are more parts of networks\.hosts; at most 1024"):
         found.check()
-    assert "so others between them and in the same hosts are closed, too" in found.remark()
+    assert "so others between them and in the same hosts are closed, too" in found.closed().remark
     assert found.enforced() == replace(policy, hosts=(ip_network("10.64.255.0/24"),))
     found = live_addresses(policy, scattered(500))
     found.check()
     parts = bounds(found.enforced().hosts)
     assert not any(within(address, parts) for job in scattered(500) for address in job.addresses)
     assert sum(each.num_addresses for each in found.enforced().hosts) == 4096 + 256 + 4096 - 1000
+
+
+def addresses(networks: Iterable[Network]) -> int:
+    return sum(each.num_addresses for each in networks)
+
+
+@pytest.mark.parametrize("text", [ELSEWHERE, AMONG_HOSTS])
+def test_a_policy_that_leaves_out_what_a_start_has_closed_may_come(text: str) -> None:
+    many = scattered(2000)
+    start = live_addresses(load(text), many)
+    now, before = start.enforced(), start.closed()
+    wider = text.replace("10.65.0.0/16", "10.66.0.0/16").replace("2001:db8:65::/48", "2001:db8:66::/48")
+    for again in (text, wider):
+        found = live_addresses(load(again), many, now, before)
+        found.check()
+        assert minimal_cover(found.closed().networks) == minimal_cover(before.networks)
+        assert minimal_cover(closed_networks(found.enforced())) == minimal_cover(
+            (*closed_networks(load(again)), *before.networks)
+        )
+    # What is nobody's any more is open again.
+    some = live_addresses(load(text), many[:1200], now, before)
+    some.check()
+    assert 0 < addresses(some.closed().networks) < addresses(before.networks)
+    live_addresses(load(text), many, some.enforced(), before).check()
+    with pytest.raises(RuleLimitError):
+        live_addresses(load(text), many, some.enforced(), some.closed()).check()
+    # One that is in none of these networks would be closed with others.
+    more = [*many, a_job(9, "bob", ipv4=ip_address("10.99.0.9"), ipv6=None)]
+    with pytest.raises(RuleLimitError, match="live jobs are 4001 prefixes"):
+        live_addresses(load(text), more, now, before).check()
+    # With few of them left none is closed beside them.
+    few = live_addresses(load(text), scattered(500), now, before)
+    few.check()
+    assert few.closed() == NOTHING_CLOSED
+
+
+def test_a_policy_with_the_entries_of_hosts_that_a_start_has_closed_may_come() -> None:
+    text, many = POLICY.replace("  local:", "  hosts: [10.64.0.0/20, 10.64.255.0/24]\n  local:"), scattered(1500)
+    start = live_addresses(load(text), many)
+    now, before = start.enforced(), start.closed()
+    again = live_addresses(load(text), many, now, before)
+    again.check()
+    assert (again.enforced(), again.closed()) == (now, before)
+    parts = text.replace("10.64.0.0/20", "10.64.0.0/21, 10.64.8.0/21")
+    live_addresses(load(parts), many, now, before).check()
+    # Another entry is to be for hosts, and would be for none.
+    other = text.replace("10.64.0.0/20", '10.64.0.0/20, "2001:db8:64::/116"')
+    with pytest.raises(RuleLimitError, match=r"more parts of networks\.hosts"):
+        live_addresses(load(other), many, now, before).check()
 
 
 def test_a_job_that_comes_with_such_an_address_while_the_policy_changes_is_refused() -> None:

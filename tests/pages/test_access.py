@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from io import BytesIO
 
@@ -10,6 +11,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator, expect
 
 from tests.fixtures.browser import (
+    POLICY,
     VIEWS,
     Reader,
     Site,
@@ -107,6 +109,25 @@ def test_on_a_phone_a_table_shows_that_it_goes_on(phone: Reader, site: Site) -> 
     table.evaluate("it => it.scrollLeft = it.scrollWidth")
     assert _shaded(table, left=True)
     assert not _shaded(table, left=False)
+
+
+def test_on_a_phone_links_and_reservations_are_lists_with_all_that_is_said_of_them(phone: Reader, site: Site) -> None:
+    job = site.run("alice")
+    declared = "  hosts:\n    default: {switch: rack1, capacity: 1Gbit}\n"
+    site.lark.put_policy(POLICY.replace("  hosts:\n", declared))
+    wish = json.dumps({"source": job["id"], "destination": "files.example", "rate": 60})
+    assert site.lark.request("POST", "/v1/reservations", wish, content="application/json").status == 201
+    page = phone.log_in(site.reader, "#/reservations")
+    for name, rows, words in (("Links", 8, "Best effort"), ("Reservations", 1, "By")):
+        table = page.get_by_role("region", name=name)
+        expect(table.locator("tbody tr")).to_have_count(rows)
+        assert table.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
+        # The heads stand before the cells, and over none of them.
+        apart = "it => new Set([...it.querySelectorAll('[data-head]')].map(e => getComputedStyle(e).paddingLeft)).size"
+        assert table.evaluate(apart) == 1
+        cell = table.locator(f"[data-head='{words}']").first
+        expect(cell).to_be_visible()
+        assert cell.evaluate("it => getComputedStyle(it, '::before').content") == f'"{words}"'
 
 
 def _shaded(table: Locator, *, left: bool) -> bool:

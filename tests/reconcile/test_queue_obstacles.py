@@ -104,6 +104,23 @@ def test_a_reserved_flow_lacks_nothing_where_its_jobs_own_bandwidth_alone_has_no
     assert queues.why_no_flow(placed) == why
 
 
+def test_a_queue_that_cannot_be_is_the_reason_and_not_one_that_is_being_made() -> None:
+    job = replace(a_job(1, datapath=1), reserved=(ReservedFlow(7, 20_000),))
+    loop = LoopState(load(FULL), lambda: None, lambda _: None)
+    loop.desired.load([(job, loop.decider.of(job))])
+    queues = Queues(loop, cast("Sending", None), cast("Driver", None), OvsdbOptions())
+    own, flow = QueueDemand(Claim.of_job(1), 2, None, 50.0), flow_demand(job, job.reserved[0], 3, None)
+    queue = PortQueues(100 * M, {2: Queue(M, M)})
+    plan = QueuePlan({"up": queue}, short={flow.claim: "no room"})
+    state = _State(demands={own.claim: own, flow.claim: flow}, plan=plan, requested=True, report=Report(1, 0, {}))
+    queues._states[1] = state
+    queues.judge(loop.desired.placed[1])
+    assert loop.confirmations.waiting(1)[QueuesAt(1)] == "bandwidth: no room"
+    state.plan = QueuePlan({"up": queue})
+    queues.judge(loop.desired.placed[1])
+    assert loop.confirmations.waiting(1)[QueuesAt(1)] == BEING_MADE
+
+
 def test_a_sender_waits_for_no_uplink_once_the_receiver_is_known_on_the_same_worker() -> None:
     loop = LoopState(load(FULL), lambda: None, lambda _: None)
     loop.desired.set_switch(a_switch(FULL, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,38 @@ def test_an_external_address_from_begin_to_end(api: Api) -> None:
     assert api.get("/v1/external-addresses").json["addresses"] == []
 
 
+def with_reservation(api: Api, seconds: float | None, own: float | None = None) -> tuple[str, str]:
+    """An address that ends with a reserved flow, also after ``own`` seconds: the paths of both."""
+    job = a_job(api)
+    wish = {"source": job, "destination": "wan", "rate": 1, "duration": seconds}
+    flow = ask(api, "POST", "/v1/reservations", wish).json["id"]
+    made = ask(api, "POST", "/v1/external-addresses", {"job": job, "seconds": own, "reservation": flow}).json["id"]
+    known = api.controls.external.known
+    known[made] = replace(known[made], reservation=api.controls.reservations.known[flow].number)
+    return f"/v1/external-addresses/{made}", f"/v1/reservations/{flow}"
+
+
+def test_an_address_that_ends_with_a_reservation_has_its_time_as_it_is_now(api: Api) -> None:
+    address, flow = with_reservation(api, 60)
+    until = api.get(flow).json["until"]
+    assert until is not None
+    assert (api.get(address).json["until"], api.get(address).json["reservation"]) == (until, flow.rpartition("/")[2])
+    longer = ask(api, "PATCH", flow, {"duration": 600}).json["until"]
+    assert until < longer == api.get(address).json["until"]
+    assert ask(api, "PATCH", flow, {"duration": None}).json["until"] is None
+    assert api.get(address).json["until"] is None
+    assert api.get("/v1/external-addresses").json["addresses"] == [api.get(address).json]
+    ask(api, "DELETE", address)
+    assert api.get(address).json["reservation"] is None
+
+
+def test_an_address_with_a_time_of_its_own_ends_with_what_is_over_first(api: Api) -> None:
+    address, flow = with_reservation(api, 60, 30)
+    until = api.get(address).json["until"]
+    assert until < api.get(flow).json["until"]
+    assert ask(api, "PATCH", flow, {"duration": 10}).json["until"] == api.get(address).json["until"] < until
+
+
 def test_what_cannot_be_given_says_why(api: Api) -> None:
     for number in (1, 2):
         ask(api, "POST", "/v1/external-addresses", {"job": a_job(api, number)})
@@ -102,6 +135,12 @@ def test_from_the_command_line(over_socket: Api, capsys: pytest.CaptureFixture[s
     assert json.loads(run("list", "--job", job, "--json"))["addresses"] == [made]
     assert "over: released" in run("release", made["id"])
     assert "over: released" in run("show", made["id"])
+    known = over_socket.controls.external.known
+    known.clear()
+    address, flow = (path.rpartition("/")[2] for path in with_reservation(over_socket, None))
+    assert "its reservation ends" in run("show", address)
+    del over_socket.controls.reservations.known[flow]
+    assert "its job ends" in run("show", address)
 
 
 def test_a_request_for_anothers_job_is_in_the_trail(api: Api) -> None:

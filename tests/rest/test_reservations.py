@@ -10,6 +10,7 @@ import pytest
 
 from lark_common.client import Client, ProblemError
 from lark_controller.cli import main as cli
+from lark_controller.jobs.job import JobState, Standing
 from lark_controller.qos.reservation import Reservation, ReservationKind
 from tests.common.test_client import served
 from tests.fixtures.fake_controls import TOKENS, bearer
@@ -130,6 +131,23 @@ def test_a_flow_of_which_nothing_passes_between_its_ends_is_pending(api: Api) ->
     api.controls.reservations.apart.known[made["id"]] = why
     shown = api.get(where).json
     assert (shown["state"], shown["reason"]) == ("pending", why)
+
+
+def test_the_rule_that_lets_nothing_pass_comes_before_a_queue_that_is_missing(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = api.register()
+    made = ask(api, "POST", "/v1/reservations", {**WISH, "source": job["id"]}).json
+    why = "nothing of it passes: slices keep the two jobs apart (policy line 7)"
+    queue = "switch worker1: bandwidth: the address of its database is not set (LARK_OVSDB)"
+    monkeypatch.setattr(api.controls.jobs, "reserved", lambda _: Standing(JobState.PENDING, queue))
+    where = f"/v1/reservations/{made['id']}"
+    assert api.get(where).json["reason"] == queue
+    api.controls.reservations.apart.known[made["id"]] = why
+    assert api.get(where).json["reason"] == f"{why}; also {queue}"
+    # While the job is in quarantine no rule of the policy is the reason.
+    monkeypatch.setattr(api.controls.jobs, "reserved", lambda _: Standing(JobState.QUARANTINED, "it is"))
+    assert (api.get(where).json["state"], api.get(where).json["reason"]) == ("quarantined", "it is")
 
 
 def test_what_a_flow_has_delivered_is_shown_until_it_is_known(api: Api) -> None:

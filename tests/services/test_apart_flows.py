@@ -74,6 +74,19 @@ def test_a_flow_of_which_something_may_pass_is_reserved(tmp_path: Path, policy: 
         assert controller.reservations.apart.why(made.id) == ""
 
 
+def test_the_rule_is_said_to_whoever_asks_for_the_paths_before_a_queue_that_is_missing(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        one, other = start(controller, 1, "alice"), start(controller, 2, "bob", host=2)
+        controller.reservations.reserve(Wish(one.id, other.id, 5), "test", of_job=False)
+        until(lambda: controller.reservations.paths("worker1").items[0].pending)
+        alone = controller.reservations.paths("worker1").items[0].pending
+        controller.policy.put(SLICED, "ops")
+        assert controller.reservations.paths("worker1").items[0].pending == f"{APART}; also {alone}"
+        # It is the present one.
+        controller.policy.put(POLICY, "ops")
+        assert controller.reservations.paths("worker1").items[0].pending == alone
+
+
 def test_one_from_before_such_a_policy_is_pending_until_it_goes(tmp_path: Path) -> None:
     def pending() -> str:
         (path,) = controller.reservations.paths("worker1").items

@@ -98,12 +98,20 @@ def test_a_start_that_closes_more_than_live_jobs_have_says_so(
         assert problem.problem.startswith(
             "the addresses of live jobs are 3 prefixes that networks.jobs leaves out; at mo"
         )
-        # A reload is refused where a start cannot be.
-        assert any("3 prefixes" in each for each in controller.policy.plan(ELSEWHERE + "# again\n").refusals)
-        with pytest.raises(RuleLimitError, match="3 prefixes"):
-            controller.policy.put(ELSEWHERE.replace("10.65", "10.66"), "ops")
+        # Another policy closes no more, and may be about something else.
+        blocks = f"{ELSEWHERE}  - block: {{when: 'Owner == \"dora\"'}}\n"
+        plan = controller.policy.plan(blocks)
+        assert (plan.refusals, plan.jobs_changed) == ((), 1)
+        controller.policy.put(blocks, "ops")
+        until(lambda: controller.policy.plan(blocks).switches == ())
+        assert controller.switches.find(f"{1:016x}").problems[0].problem == problem.problem
+        assert controller.switches.explain("10.64.0.1", "10.64.0.2", PATIENCE).verdict == "dropped"
         controller.policy.put(TEXT, "ops")
         assert controller.switches.find(f"{1:016x}").problems == ()
+        # A reload is refused where a start cannot be.
+        assert any("3 prefixes" in each for each in controller.policy.plan(ELSEWHERE).refusals)
+        with pytest.raises(RuleLimitError, match="3 prefixes"):
+            controller.policy.put(ELSEWHERE, "ops")
 
 
 @pytest.mark.parametrize("text", [AMONG_HOSTS, AMONG_HOSTS.replace("networks:\n  local: [10.65.0.0/16]\n", "")])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lark_common.classads.ads import parse_post
-from lark_common.errors import AdError, CapacityError, PathError
+from lark_common.errors import AdError, ApartError, CapacityError, PathError
 from lark_controller.api.reservations import Wish
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job
@@ -190,3 +190,40 @@ def test_a_node_without_its_address_is_reserved_once_it_has_one(tmp_path: Path) 
         lease = f'{post}\nLarkInnerAddressIPv4 = "10.64.1.2"'
         register(*parse_post(lease.encode(), "text/plain"), "hook")
         assert held(controller) == {("worker0", "worker1"): 40, ("worker1", "worker0"): 40}
+
+
+BLOCKED = """policies:
+  - block: {when: 'LarkExternalInterface == "p11"'}
+topology:"""
+SLICED = BLOCKED.replace("block: {when", "slice: {by: Owner, when")
+
+
+@pytest.mark.parametrize("refused", ["hold", "idle"])
+@pytest.mark.parametrize(
+    ("rules", "why"), [(SLICED, "slices keep the two jobs apart"), (BLOCKED, "the receiver is blocked")]
+)
+def test_a_pattern_between_nodes_that_a_rule_keeps_apart_is_refused_with_it(
+    tmp_path: Path, rules: str, why: str, refused: str
+) -> None:
+    policy = POLICY.replace("topology:", f"{rules}\n  refused: {refused}")
+    line = next(number for number, text in enumerate(policy.splitlines(), 1) if "  - " in text)
+    with running(tmp_path, policy) as controller:
+        start(controller, 0)
+        with pytest.raises(ApartError) as caught:
+            start(controller, 1)
+        said = f"RequestMpiBandwidth: node 0 to node 1, job 1.0 to job 1.0: nothing of it passes: {why}"
+        assert str(caught.value) == f"{said} (policy line {line})"
+        assert caught.value.idle is (refused == "idle")
+        assert held(controller) == {}
+        assert len(controller._reconciler.directory) == 1
+        # Nodes that send each other nothing are no concern of the pattern's.
+        start(controller, 1, "0>2 40")
+
+
+def test_nodes_that_a_rule_keeps_apart_after_they_were_booked_stay(tmp_path: Path) -> None:
+    with running(tmp_path, POLICY) as controller:
+        for node in (0, 1):
+            start(controller, node)
+        controller.policy.put(POLICY.replace("topology:", SLICED), "ops")
+        start(controller, 1)
+        assert held(controller) == {("worker0", "worker1"): 40.0}

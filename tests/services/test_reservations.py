@@ -461,6 +461,7 @@ def test_an_external_address_ends_with_a_reservation_and_outlives_a_restart_with
             controller.external.associate(ExternalWish(other.id, reservation=flow.id), "ops")
         made = controller.external.associate(ExternalWish(job.id, reservation=flow.id), "ops").association
         assert made.reservation == flow.number
+        assert [each.id for each in controller.reservations.at(job.id)] == [flow.id]
         assert not controller.external.associate(ExternalWish(job.id, reservation=flow.id), "ops").created
         second = controller.reservations.reserve(Wish(job.id, "files.example", 5.0), "ops", False)
         with pytest.raises(StateError, match="not with that reservation; release that first"):

@@ -123,7 +123,9 @@ def test_a_card_moves_into_the_bridge_and_back(ovs: OpenVSwitch, machine: Machin
 @pytest.mark.parametrize("kind", ["linux", "ovs-userspace"])
 def test_where_no_router_answers_all_is_as_it_was(ovs: OpenVSwitch, machine: Machine, kind: str) -> None:
     machine.net.exec(machine.router, ["ip", "link", "set", "eth0", "down"])
-    with pytest.raises(NetworkError, match=f"no router \\({ROUTER}\\) answers over {machine.bridge}; all is as it was"):
+    with pytest.raises(
+        NetworkError, match=f"no router \\({ROUTER}\\) answers over {machine.bridge}: .*; all is as it was"
+    ):
         machine.bridges(ovs).make(machine.bridge, machine.card, kind, patience=1.0)
     assert not Path("/sys/class/net", machine.bridge).exists()
     machine.net.exec(machine.router, ["ip", "link", "set", "eth0", "up"])
@@ -253,7 +255,7 @@ def test_without_nft_no_bridge_is_made_in_user_space(
         tmp_path.joinpath(name).symlink_to(str(shutil.which(name)))
     monkeypatch.setitem(commands._PATH, "PATH", str(tmp_path))
     with pytest.raises(
-        NetworkError, match=r"needs nftables, or this worker receives pings and UDP twice: nft: .*No such"
+        NetworkError, match=r"needs nftables, or this worker receives pings and UDP twice: nft is not installed"
     ):
         bridges.make(machine.bridge, machine.card, "ovs-userspace")
     assert machine.device(machine.card) == WHOLE
@@ -406,15 +408,37 @@ def test_what_broke_off_while_addresses_moved_is_made_by_the_next_call(
     assert machine.device(machine.card) == WHOLE
 
 
+def test_a_port_of_open_vswitch_is_taken_into_no_other_bridge(ovs: OpenVSwitch, machine: Machine) -> None:
+    bridges, other = machine.bridges(ovs), machine.net.name("r")
+    bridges.make(machine.bridge, machine.card, "ovs-userspace")
+    with pytest.raises(NetworkError, match=f"{machine.card} is a port of {machine.bridge} already"):
+        bridges.make(other, machine.card, "ovs-userspace")
+    with pytest.raises(NetworkError, match=f"{machine.bridge} is a bridge itself"):
+        bridges.make(other, machine.bridge, "ovs-userspace")
+    bridges.undo(machine.bridge)
+    assert machine.device(machine.card) == WHOLE
+
+
+def test_a_command_of_ip_that_fails_is_named_with_its_reason() -> None:
+    with pytest.raises(NetworkError) as caught:
+        commands.ip_batch(["link show dev lo", "link set absent0 up"])
+    assert str(caught.value) == 'ip link set absent0 up: Cannot find device "absent0"'
+
+
+def test_a_program_that_is_not_there_is_said_not_to_be_installed() -> None:
+    with pytest.raises(NetworkError, match=r"^lark-absent is not installed: it is in none of /usr/local/sbin:"):
+        commands.run(["lark-absent", "show"])
+
+
 def test_what_is_not_its_own_stays_alone(ovs: OpenVSwitch, machine: Machine) -> None:
     bridges = machine.bridges(ovs)
-    with pytest.raises(NetworkError, match="there is no interface absent0"):
+    with pytest.raises(NetworkError, match=f"there is no interface absent0 here; there are: .*{machine.card}"):
         bridges.make(machine.bridge, "absent0", "linux")
     run(["ip", "link", "add", machine.bridge, "type", "bridge"])
     with pytest.raises(NetworkError, match="is there already, and was not made by this command"):
         bridges.make(machine.bridge, machine.card, "linux")
     run(["ip", "link", "set", machine.card, "master", machine.bridge])
-    with pytest.raises(NetworkError, match="has joined something else already"):
+    with pytest.raises(NetworkError, match=f"{machine.card} is a part of {machine.bridge} already; take it out first"):
         bridges.make(machine.net.name("r"), machine.card, "linux")
 
 

@@ -65,7 +65,8 @@ export function switchState(one) {
   return one.max_rules && one.desired >= 0.9 * one.max_rules ? "nearly full" : "in sync";
 }
 
-// A table; columns are {head, cell(row), number, wide, narrow}: `narrow` false hides the column on a phone.
+// A table; columns are {head, cell(row), number, wide, narrow}: `narrow` false hides the column on a phone. Of the kind "stacked" each
+// row is a list there, with the heads before its cells, and all columns are shown.
 export function table(label, columns, rows, { key, empty = "Nothing.", kind: tableKind } = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
   const kind = (column) => [column.number && "number", column.wide && "wide", column.narrow === false && "roomy", column.kind]
@@ -75,7 +76,7 @@ export function table(label, columns, rows, { key, empty = "Nothing.", kind: tab
       h("caption", { class: "unseen" }, label),
       h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: kind(column) }, column.head)))),
       h("tbody", {}, rows.map((row, number) => h("tr", { key: key ? key(row) : number },
-        columns.map((column, at) => h(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: kind(column) },
+        columns.map((column, at) => h(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: kind(column), "data-head": tableKind === "stacked" ? column.head : null },
           column.cell(row))))))));
 }
 

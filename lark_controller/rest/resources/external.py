@@ -15,6 +15,7 @@ from lark_controller.api.external import ExternalState, ExternalWish, GatewayWor
 from lark_controller.jobs import external_names
 from lark_controller.jobs.external import ACCEPTED, MOST_OPENINGS, Association, Opening, openings
 from lark_controller.policies.external import FAMILIES
+from lark_controller.qos.reservation import Reservation
 from lark_controller.rest.api import operation, resource
 from lark_controller.rest.auth import is_bound, require_host_of
 from lark_controller.rest.bodies import fitting, next_url, read_value
@@ -102,7 +103,10 @@ class ExternalAddressSchema(Written):
     )
     reason = a_text("The reason why it is not open, empty where it is")
     created = Time("Time when it was given")
-    until = Time("Time when it ends, null where the job ends it", allow_none=True)
+    until = Time(
+        "Time when it ends, also with its reservation; null where nothing does before its job", allow_none=True
+    )
+    reservation = maybe_text("The id of the reserved flow with which it ends, null where there is none, or it is over")
     released = Time("Time when it has ended, null where it has not", allow_none=True)
     free = Time("Time from which another job may get the address, null where it has not ended", allow_none=True)
     why = a_text("The reason for its end")
@@ -406,9 +410,23 @@ def _inside(association: Association) -> str | None:
     return None if own is None else str(own)
 
 
+def _reservation(association: Association) -> Reservation | None:
+    """The reserved flow with which an address ends, as it is now: its time may have been changed."""
+    if association.reservation is None or association.released is not None:
+        return None
+    flows = current().controls.reservations.at(association.job)
+    return next((each for each in flows if each.number == association.reservation), None)
+
+
+def _until(association: Association, reservation: Reservation | None) -> float | None:
+    ends = association.until, None if reservation is None else reservation.until
+    return min((each for each in ends if each is not None), default=None)
+
+
 def _shown(found: Collection[Association]) -> list[dict[str, object]]:
     names = current().controls.jobs.names({each.job for each in found})
     standings = {each.id: current().controls.external.standing(each) for each in found}
+    flows = {each.id: _reservation(each) for each in found}
     return [
         {
             "id": each.id,
@@ -423,7 +441,8 @@ def _shown(found: Collection[Association]) -> list[dict[str, object]]:
             "state": str(standings[each.id].state),
             "reason": standings[each.id].reason,
             "created": each.created,
-            "until": each.until,
+            "until": _until(each, flow := flows[each.id]),
+            "reservation": None if flow is None else flow.id,
             "released": each.released,
             "free": each.free,
             "why": each.why,

@@ -407,9 +407,7 @@ def _standing(reservation: Reservation) -> Standing | None:
     jobs, apart = current().controls.jobs, current().controls.reservations.apart
     if reservation.kind is ReservationKind.FLOW:
         found = jobs.reserved(reservation.job)
-        if found is None or found.state not in (JobState.REGISTERING, JobState.ENFORCED):
-            return found
-        return Standing(JobState.PENDING, why) if (why := apart.why(reservation.id)) else found
+        return None if found is None else found.kept_apart(apart.why(reservation.id))
     if (job := jobs.live(reservation.job)) is None:
         return None
     if job.state is JobState.ENFORCED and (nothing := jobs.why_nothing_passes(job)):

@@ -46,6 +46,8 @@ _ECHO_AT_ONCE: Final = 131_072.0
 _COOKIE_TO_PORT: Final = 16, 36
 _MAX_XID: Final = 0xFFFFFFFF
 
+# Seconds by which the loop may look at a connection too late before it takes the silence for its own.
+LATE: Final = 1.0
 # Beginning of the reason where the other end has closed the connection.
 CLOSED: Final = "closed by the switch"
 
@@ -439,7 +441,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _keep_alive(self) -> None:
         options = self.options
-        silent = self._loop.time() - self._last_received
+        now = self._loop.time()
+        silent = now - self._last_received
+        if self._keepalive is not None and now - self._keepalive.when() > LATE:
+            # It was this process that stood still: its switches were asked nothing, and are now.
+            silent = min(silent, options.echo_interval)
         reads = not (self._portion_due or self._on_hold)
         if silent >= options.echo_interval + options.echo_timeout and reads:
             self.close(f"no answer for {silent:.1f} s")

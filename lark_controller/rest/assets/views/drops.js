@@ -33,7 +33,7 @@ export function dropTable(drops, { whole = true, empty = "Nothing is dropped now
       { head: "At", narrow: false, cell: (drop) => drop.host || (drop.datapath && switchLink(drop.datapath, drop.switch)) },
       { head: "Read", narrow: false, cell: (drop) => moment(drop.at) },
     ] : []),
-  ], drops, { key: (drop) => `${drop.job} ${drop.group} ${drop.datapath} ${drop.direction} ${drop.kind} ${drop.rule}`, empty });
+  ], drops, { key: (drop) => `${drop.job} ${drop.group} ${drop.datapath} ${drop.direction} ${drop.kind} ${drop.rule}`, empty, kind: "stacked" });
 }
 
 // What is dropped of one job, for the head of its page: how fast, to or from where, and by which rule.

@@ -19,7 +19,7 @@ export function reservationTable(reservations, { empty = "Nothing is reserved.",
     { head: "Until", cell: (one) => (one.until ? [moment(one.until), h("span", { class: "reason" },
       `${duration((Date.parse(one.until) - Date.now()) / 1000)} left`)] : "its jobs end") },
     { head: "By", narrow: false, cell: (one) => one.actor },
-  ], reservations, { key: (one) => one.id, empty });
+  ], reservations, { key: (one) => one.id, empty, kind: "stacked" });
 }
 
 function linkTable(links) {
@@ -30,7 +30,7 @@ function linkTable(links) {
       bar(one.reserved, one.capacity, { label: `${rate(one.reserved)} of ${rate(one.capacity)} reserved` })) },
     { head: "Capacity", number: true, cell: (one) => rate(one.capacity) },
     { head: "Best effort", number: true, cell: (one) => h("span", { class: one.best_effort < 0 ? "bad-text" : null }, rate(one.best_effort)) },
-  ], links, { key: (one) => `${one.name} ${one.source} ${one.target}`, empty: "The policy declares no topology, so nothing can be reserved." });
+  ], links, { key: (one) => `${one.name} ${one.source} ${one.target}`, empty: "The policy declares no topology, so nothing can be reserved.", kind: "stacked" });
 }
 
 export function open({ query, paint, live }) {
