@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.placement import Placed
@@ -66,6 +66,14 @@ def serves(held: Queue | None, queue: Queue, demand: QueueDemand) -> bool:
     if held is None or held == queue or demand.rate is None:
         return held == queue
     return held.least >= min(queue.least, bits(demand.rate)) and held._replace(least=queue.least) == queue
+
+
+def promised(demands: Iterable[QueueDemand], short: Collection[Claim]) -> dict[int, int]:
+    """The rate that the owner of each queue was promised, in bits a second, by the queue's number. One that may exceed
+    it may have more for certain, as much as there is at the time; so may one that came ``short``, and was promised
+    nothing."""
+    limited = ((each, each.rate) for each in demands if each.rate is not None)
+    return {each.number: 0 if each.claim in short else bits(rate) for each, rate in limited}
 
 
 def ports_of(demand: QueueDemand, ports: Mapping[str, PortQueues]) -> Iterator[tuple[str, PortQueues]]:

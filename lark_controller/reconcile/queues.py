@@ -27,7 +27,6 @@ from lark_controller.qos.queues import (
     DEFAULT_QUEUE,
     FIRST_RESERVED_QUEUE,
     PortQueues,
-    bits,
 )
 from lark_controller.qos.worker_queues import (
     Claim,
@@ -46,6 +45,7 @@ from lark_controller.reconcile.job_queues import (
     parts_gone,
     ports_of,
     present_at,
+    promised,
     serves,
 )
 from lark_controller.reconcile.queue_obstacles import (
@@ -292,10 +292,7 @@ class Queues:
             for claim in claims_of(placed.job)
             if claim in state.numbers
         }
-        # A job or flow that may exceed its rate may have more for certain than it was promised, as much as there is at
-        # the time; so may one that came short, and was promised nothing.
-        limited = ((each, each.rate) for each in state.demands.values() if each.rate is not None)
-        most = {each.number: 0 if each.claim in state.plan.short else bits(rate) for each, rate in limited}
+        most = promised(state.demands.values(), state.plan.short)
         found = {}
         for port, held in state.report.ports.items():
             for number, queue in held.queues.items():

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from lark_common.classads.ads import JobAd
-from lark_common.errors import AdmissionError, NotFoundError, PathError, StoreError
+from lark_common.errors import AdmissionError, PathError, StoreError
 from lark_common.log import WARNING, event
 from lark_controller.api.reservations import Change, LinkStatus, PathStatus, Seen, Wish
 from lark_controller.jobs.job import Job, ReservedFlow
@@ -40,7 +40,7 @@ from lark_controller.services.node_patterns import NONE, NodePatterns, PatternBo
 from lark_controller.services.own_changes import OwnChanges, is_renewal
 from lark_controller.services.past_reservations import PastReservations
 from lark_controller.services.queueless import Queueless
-from lark_controller.services.reserved_flows import as_of_now, flows_of, takes_part_of
+from lark_controller.services.reserved_flows import as_of_now, check_owner, flows_of, missing, takes_part_of
 from lark_controller.services.unanswered_reservations import UnansweredReservations
 from lark_controller.store import Store
 
@@ -242,7 +242,7 @@ class Reservations:
         found: list[Reservation] = []
 
         def rebook(before: Reservation) -> tuple[int, float | None, bool, Demand]:
-            _check_owner(before, of_job)
+            check_owner(before, of_job)
             found.append(before)
             if (change.reschedule or change.steady is not None) and before.kind is ReservationKind.JOB:
                 raise PathError("a job's RequestBandwidth ends with the job; only its rate can be changed")
@@ -265,7 +265,7 @@ class Reservations:
                     reservation_id, rebook, time.time(), actor, has_line=has_line, past=self._feed.clock.earliest()
                 )
             if made is None:
-                raise _missing(reservation_id)
+                raise missing(reservation_id)
             made = as_of_now(made, self._find)
             if known is not None and replace(known, until=made.until) == made:
                 # Neither links nor the job's flows are others: an application renews each of its flows all the time.
@@ -290,14 +290,14 @@ class Reservations:
             over = before = self._store.reservations.find(reservation_id, self._feed.clock.earliest())
             has_line = True
             if before is not None:
-                _check_owner(before, of_job)
+                check_owner(before, of_job)
                 has_line = self._own_changes.has_line(before.job, of_job)
                 with self._unanswered.changed([before]):
                     before = self._store.reservations.release(reservation_id, time.time(), actor, has_line=has_line)
             if (over := self._unanswered.forget(reservation_id) or over) is not None:
                 self._over(over)
             if before is None:
-                raise _missing(reservation_id)
+                raise missing(reservation_id)
             self._own_changes.count(before.job, has_line, of_job)
         if has_line:
             event("reservation released", job=before.job, reservation=before.id, actor=actor)
@@ -356,7 +356,7 @@ class Reservations:
         """A valid reservation (of one of this user's jobs). Raises NotFoundError, StoreError."""
         found = self._store.reservations.find(reservation_id, self._feed.clock.earliest(), owner)
         if found is None:
-            raise _missing(reservation_id)
+            raise missing(reservation_id)
         return as_of_now(found, self._find)
 
     def page(self, job: str | None, cursor: str | None, limit: int, owner: str | None = None) -> ReservationPage:
@@ -491,12 +491,3 @@ class Reservations:
         if reservation.kind is ReservationKind.JOB and reservation.job is not None:
             rate = None if gone else reservation.rate
             self._feed.change(reservation.job, lambda job: replace(job, bandwidth=rate))
-
-
-def _check_owner(reservation: Reservation, of_job: bool) -> None:
-    if of_job and (reservation.kind is ReservationKind.JOB or reservation.job is None):
-        raise PathError(f"reservation {reservation.id} is not that of a flow that a job sends")
-
-
-def _missing(reservation_id: str) -> NotFoundError:
-    return NotFoundError(f"no reservation has the id {reservation_id}; it may be over")

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import ip_network
 
+from lark_common.errors import NotFoundError, PathError
 from lark_common.runs import Network
 from lark_controller.jobs.job import ReservedFlow
 from lark_controller.policies.topology import is_wan
 from lark_controller.qos.booking import Finder
-from lark_controller.qos.reservation import Reservation
+from lark_controller.qos.reservation import Reservation, ReservationKind
 
 
 def as_of_now(reservation: Reservation, find: Finder) -> Reservation:
@@ -40,3 +41,14 @@ def flows_of(job_id: str, reservations: Iterable[Reservation]) -> tuple[Reserved
         for each in sorted(reservations, key=lambda each: each.number)
         if each.target or is_wan(each.destination)
     )
+
+
+def check_owner(reservation: Reservation, of_job: bool) -> None:
+    """Check that whoever may change the flows that live jobs send alone (``of_job``) names one. Raises PathError."""
+    if of_job and (reservation.kind is ReservationKind.JOB or reservation.job is None):
+        raise PathError(f"reservation {reservation.id} is not that of a flow that a job sends")
+
+
+def missing(reservation_id: str) -> NotFoundError:
+    """The error where no reservation has this id."""
+    return NotFoundError(f"no reservation has the id {reservation_id}; it may be over")
