@@ -33,7 +33,7 @@ version: 1
 networks: {jobs: [10.64.0.0/16], local: [10.0.0.0/8]}
 topology:
   hosts:
-    worker2: {switch: core1, capacity: 1000}
+    worker2: {switch: core1, capacity: 1000, addresses: [10.0.0.2]}
     worker3: {switch: core1, capacity: 150}
     default: {switch: core1, capacity: 1000}
 """
@@ -353,11 +353,11 @@ def test_pairs_of_which_nothing_is_counted(tmp_path: Path, network: FakeNetwork)
             controller.reservations.reserve(Wish(sender.id, destination, 100, None), "ops", True)
         until(lambda: len(controller.usage.pairs(sender.id, False).pairs) == 3)
         found = {each.name: each for each in controller.usage.pairs(sender.id, False).pairs}
-        assert sorted(found) == ["node 0 to a job on worker3", "node 0 to job s#2.0", "node 0 to worker2"]
+        assert sorted(found) == ["node 0 to 10.0.0.2/32", "node 0 to a job on worker3", "node 0 to job s#2.0"]
         reasons = {name: str(each.advice.reason) for name, each in found.items()}
         assert reasons["node 0 to job s#2.0"] == "needs no link"
         assert not found["node 0 to a job on worker3"].own_peer
-        assert found["node 0 to worker2"].peer is None
+        assert found["node 0 to 10.0.0.2/32"].peer is None
         # From a host that is no job nothing is sent by a job.
         controller.reservations.reserve(Wish("worker2", beside.id, 1, 60), "ops", False)
         assert controller.usage.pairs(beside.id, False).pairs == ()
