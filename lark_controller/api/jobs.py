@@ -215,6 +215,9 @@ class JobControls(Protocol):
     def why_nothing_passes(self, job: Job) -> str:
         """The sentence on a live job of which nothing passes; "" where something does."""
 
+    def why_rate_unenforced(self, job: Job) -> str:
+        """The sentence on a live job whose RequestBandwidth no rule of the policy enforces; "" where one does."""
+
     def isolated(self, jobs: Sequence[Job]) -> Collection[int]:
         """The numbers of those of these jobs of which nothing passes: by a rule of the policy, or by quarantine."""
 

@@ -215,8 +215,9 @@ class Standing(NamedTuple):
     reason: str = ""
 
     def kept_apart(self, why: str) -> Standing:
-        """The standing of a reserved flow by that of all flows of its sender, and the rule by which nothing of it
-        passes ("": none). That comes first: a queue may come by itself, a rule waits for its policy."""
+        """The standing of a reservation by that of its job, or of all flows of its sender, and what in the policy keeps
+        it from being enforced ("": nothing). That comes first: a queue may come by itself, a rule waits for its
+        policy."""
         if not why or self.state is JobState.QUARANTINED:
             return self
         also = f"; also {self.reason}" if self.state is JobState.PENDING and self.reason else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lark_controller.policies.model import BandwidthMode, BandwidthRule, Because, HostBandwidth, RuleKind
 from lark_controller.policies.predicate import Ads, holds, values_met
 from lark_controller.policies.yaml_nodes import FileEntry
@@ -9,6 +11,8 @@ from lark_controller.policies.yaml_nodes import FileEntry
 KEYS = ("when", "mode", "default", "maximum", "ceiling")
 MODES = tuple(mode.value for mode in BandwidthMode)
 ATTRIBUTE = "BandwidthMode"
+# The reason why a job's reservation is not enforced while it takes room on links.
+NO_RULE: Final = "no bandwidth rule of the policy is for this job: its rate is kept free on links, and not enforced"
 
 
 def parse(entry: FileEntry, position: int) -> BandwidthRule | None:

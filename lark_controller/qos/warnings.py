@@ -1,8 +1,10 @@
 """Warnings about valid policies: which of them refuse every job of a kind, such as those that ask for bandwidth, and
-why; which rates of groups no switch keeps; and the addresses that no job can have. Pure."""
+why; which book bandwidth that nothing enforces; which rates of groups no switch keeps; and the addresses that no job
+can have. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from itertools import chain, islice
@@ -13,7 +15,7 @@ from lark_controller.jobs.addresses import never_given
 from lark_controller.policies.cover import Cover
 from lark_controller.policies.model import MAX_GROUPS, HostSpec, Policy, Reserves, SwitchRole, TopologySpec, WanAction
 from lark_controller.policies.predicate import always
-from lark_controller.policies.topology import ACCESS
+from lark_controller.policies.topology import ACCESS, is_wan
 from lark_controller.qos.admission import NOTHING, shortages
 from lark_controller.qos.groups import has_queue, notices, shortcomings, told
 from lark_controller.qos.topology import KILO, MAX_RATE, Topology, requested_rate
@@ -24,8 +26,8 @@ MOST: Final = 20
 
 def policy_warnings(policy: Policy) -> tuple[str, ...]:
     """The reasons why every job that is to have an address, has no port on a switch, or asks for bandwidth, is refused,
-    anywhere or at the hosts concerned, as far as the policy alone decides; the rates of groups that its switches do not
-    keep; and what of external addresses no job can have."""
+    anywhere or at the hosts concerned, as far as the policy alone decides; the want of a rule that enforces what jobs
+    have booked; the rates of groups that its switches do not keep; and what of external addresses no job can have."""
     return (
         *_address_warnings(policy),
         *_worker_rule_warnings(policy),
@@ -143,7 +145,41 @@ def _bandwidth_warnings(policy: Policy) -> tuple[str, ...]:
             f" capacity, so each machine ad must have AvailBandwidth (etc/condor/50-lark.conf sets it): where it has"
             f" none, {whose} is refused"
         )
+    if not policy.bandwidths and _books(policy, spec):
+        found.append(
+            "policies has no bandwidth rule: what a job asks for (RequestBandwidth) is kept free on the links of"
+            " topology, and not enforced; a bandwidth rule enforces it"
+        )
     return (*found, *_too_much(policy, spec))
+
+
+def _books(policy: Policy, spec: TopologySpec) -> bool:
+    """True where the links of some host have room for a job's request, however little it asks for."""
+    topology = _with_wide_links(spec)
+    to_wan = spec.reserves is Reserves.WAN
+    cores = {each.name.lower() for each in policy.switches.values() if each.role is not SwitchRole.EDGE}
+    switches = cores | {each.switch for each in (*spec.hosts.values(), spec.default) if each is not None}
+    ends = Counter(end for link in spec.links for end in link.ends if not is_wan(end))
+    # The end of a single link may be a host, where nothing says that it is a switch.
+    nodes = {host.name.lower(): host.switch for host in _workers(spec)}
+    nodes |= {end: end for end, links in ends.items() if links == 1 and end not in switches}
+    if to_wan:
+        near = topology.connected(topology.wans)
+        nodes = {node: at for node, at in nodes.items() if at in near}
+    # Each of these mostly has room: a few are looked at, since finding a way costs as much as there are links.
+    return any(
+        _has_room(topology, node, way)
+        for node in islice(nodes, MOST)
+        for way in (topology.wans if to_wan else [node])
+    )
+
+
+def _has_room(topology: Topology, node: str, way: str) -> bool:
+    try:
+        demand = topology.host(node, 1) if way == node else topology.both_ways(node, way, 1)
+    except PathError:
+        return False
+    return not shortages(NOTHING, demand)
 
 
 def _ceiling_warnings(policy: Policy) -> Iterator[str]:
@@ -242,10 +278,7 @@ def _pathless(topology: Topology) -> str:
 def _too_much(policy: Policy, spec: TopologySpec) -> list[str]:
     """Defaults of bandwidth, and the least request in whole Mb/s, that the links of a worker's jobs cannot hold even
     once; some of them, by line."""
-    hosts = _workers(spec)
-    # An access link whose capacity is in machine ads is as wide as any here.
-    wide = {host.name.lower(): MAX_RATE / KILO for host in hosts if host.capacity is None}
-    topology = Topology(spec, wide)
+    hosts, topology = _workers(spec), _with_wide_links(spec)
     defaults = [(rule.default, rule.line) for rule in policy.bandwidths if rule.default is not None]
     # Where one has room, smaller ones have it, too: of many hosts and many rules few are looked at.
     defaults.sort(reverse=True)
@@ -253,6 +286,11 @@ def _too_much(policy: Policy, spec: TopologySpec) -> list[str]:
         *_tight(topology, hosts),
         *_large_defaults(topology, hosts, defaults),
     ]
+
+
+def _with_wide_links(spec: TopologySpec) -> Topology:
+    """A topology in which an access link whose capacity is in machine ads is as wide as any."""
+    return Topology(spec, {host.name.lower(): MAX_RATE / KILO for host in _workers(spec) if host.capacity is None})
 
 
 def _tight(topology: Topology, hosts: Iterable[HostSpec]) -> Iterator[str]:

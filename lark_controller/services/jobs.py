@@ -28,6 +28,7 @@ from lark_controller.api.jobs import (
     Waiting,
 )
 from lark_controller.jobs.job import Job, JobState, Standing
+from lark_controller.policies.bandwidth import NO_RULE
 from lark_controller.policies.decide import decide, quarantined
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Decision, Policy
@@ -324,6 +325,12 @@ class Jobs:
         """The sentence on a live job of which nothing passes; "" where something does."""
         placed = self._reconciler.desired.placed.get(job.number)
         return "" if placed is None else why_nothing_passes(placed.decision)
+
+    def why_rate_unenforced(self, job: Job) -> str:
+        """The sentence on a live job whose RequestBandwidth no rule of the policy enforces; "" where one does, and
+        while nothing is decided about the job."""
+        placed = self._reconciler.desired.placed.get(job.number)
+        return NO_RULE if placed is not None and placed.decision.bandwidth is None else ""
 
     def read_counters(self, job_id: str, timeout: float) -> None:
         """Read a live job's counters at its switch now; nothing where it is at no switch that answers within

@@ -23,7 +23,15 @@ def switched_text(*rules: str) -> str:
     return f"{HEAD}{core}policies:\n" + "".join(f"  - {rule}\n" for rule in rules)
 
 
-def policy(topology: str, rules: str = "") -> str:
+# A rule that refuses nobody.
+ENFORCED = "bandwidth: {mode: cap}"
+UNENFORCED = (
+    "policies has no bandwidth rule: what a job asks for (RequestBandwidth) is kept free on the links of topology, and"
+    " not enforced; a bandwidth rule enforces it"
+)
+
+
+def policy(topology: str, rules: str = ENFORCED) -> str:
     return f"{HEAD}{f'policies: [{rules}]' if rules else ''}\ntopology: {{{topology}}}\n"
 
 
@@ -345,7 +353,6 @@ def test_the_workers_of_the_pool_are_looked_at() -> None:
         ("bandwidth: {default: 20}", "every job, since bandwidth has a default, is refused"),
         ("bandwidth: {default: 20, when: 'MY.a'}", "every job that asks for bandwidth is refused"),
         ("bandwidth: {maximum: 20}", "every job that asks for bandwidth is refused"),
-        ("", "every job that asks for bandwidth is refused"),
     ],
 )
 def test_jobs_that_a_policy_refuses_are_named(rules: str, whose: str) -> None:
@@ -405,3 +412,40 @@ def test_a_default_that_a_link_just_holds_is_no_matter(default: float, said: boo
 )
 def test_sentences_word_by_word(topology: str, sentences: list[str]) -> None:
     assert policy_warnings(load(policy(topology))) == tuple(sentences)
+
+
+@pytest.mark.parametrize(
+    ("topology", "booked"),
+    [
+        ("hosts: {default: {switch: r, capacity: 5}}", True),
+        # The machine ad has the capacity, where it has one.
+        ("hosts: {w1: {switch: r}}", True),
+        ("hosts: {default: {switch: r, capacity: 2kbit, duplex: half}}", True),
+        ("links: {cable: {between: [w1, r], capacity: 5}}", True),
+        (f"reserves: wan, {TRUNK}, hosts: {{w1: {{switch: r}}}}", True),
+        (f"reserves: wan, {TRUNK}, hosts: {{w1: {{switch: r}}}}, duplex: half", True),
+        ("reserves: wan, links: {cable: {between: [w1, wan], capacity: 5}}", True),
+        # Each asks for more than any link carries, or is at no link.
+        ("hosts: {default: {switch: r, capacity: 0.0001}}", False),
+        ("hosts: {default: {switch: r, capacity: 1kbit, duplex: half}}", False),
+        ("hosts: {files: {switch: r, capacity: 5, addresses: [10.0.0.5]}}", False),
+        (f"{TRUNK}, hosts: {{files: {{switch: r, capacity: 5, addresses: [10.0.0.5]}}}}", False),
+        ("duplex: half", False),
+        ("reserves: wan, hosts: {default: {switch: r, capacity: 5}}", False),
+        (
+            "reserves: wan, links: {i: {between: [core1, wan], capacity: 1}, x: {between: [p, q], capacity: 1}},"
+            " hosts: {default: {switch: p, capacity: 5}, files: {switch: core1, addresses: [10.0.0.5]}}",
+            False,
+        ),
+        ("reserves: wan, links: {i: {between: [r, wan], capacity: 0.0001}}, hosts: {default: {switch: r}}", False),
+    ],
+)
+def test_a_topology_without_a_bandwidth_rule_says_that_nothing_is_enforced(topology: str, booked: bool) -> None:
+    assert (UNENFORCED in policy_warnings(load(policy(topology, "")))) is booked
+    # A rule that is for some jobs is a rule; for which of them one is is seen at their reservations.
+    for rule in (ENFORCED, "bandwidth: {when: 'Owner == \"a\"'}"):
+        assert UNENFORCED not in policy_warnings(load(policy(topology, rule)))
+
+
+def test_without_a_topology_nothing_is_booked_that_a_rule_is_missing_for() -> None:
+    assert policy_warnings(load(HEAD)) == ()

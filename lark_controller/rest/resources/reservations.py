@@ -366,7 +366,9 @@ def shown(reservation: Reservation) -> dict[str, object]:
 def _begun(reservation: Reservation) -> dict[str, object]:
     """A reservation that was made or changed a moment ago: of its job is known what was before."""
     document = shown(reservation)
-    return document if document["state"] is None else document | {"state": str(JobState.REGISTERING), "reason": ""}
+    if document["state"] is None or _why_no_rule(reservation):
+        return document
+    return document | {"state": str(JobState.REGISTERING), "reason": ""}
 
 
 def _shown(reservations: Collection[Reservation]) -> list[dict[str, object]]:
@@ -410,9 +412,18 @@ def _standing(reservation: Reservation) -> Standing | None:
         return None if found is None else found.kept_apart(apart.why(reservation.id))
     if (job := jobs.live(reservation.job)) is None:
         return None
+    own = Standing(job.state, shown_job(job).reason)
     if job.state is JobState.ENFORCED and (nothing := jobs.why_nothing_passes(job)):
-        return Standing(JobState.PENDING, nothing)
-    return Standing(job.state, shown_job(job).reason)
+        own = Standing(JobState.PENDING, nothing)
+    return own.kept_apart(_why_no_rule(reservation))
+
+
+def _why_no_rule(reservation: Reservation) -> str:
+    """The reason why nobody is to enforce a job's RequestBandwidth: the policy has no rule for it; "" where it has."""
+    if reservation.kind is ReservationKind.FLOW or reservation.job is None:
+        return ""
+    jobs = current().controls.jobs
+    return "" if (job := jobs.live(reservation.job)) is None else jobs.why_rate_unenforced(job)
 
 
 def _of_job() -> bool:
