@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple, Protocol
 
@@ -191,6 +191,9 @@ class SwitchControls(Protocol):
 
     def names(self, datapaths: Collection[str]) -> Mapping[str, str]:
         """The names of the switches among these datapath ids (hexadecimal)."""
+
+    def hosts_of_jobs(self) -> Mapping[str, Set[str]]:
+        """The hosts in lower case of the jobs at each edge, by its datapath id."""
 
     def core_ports(self) -> Mapping[str, tuple[PortLoad, ...]]:
         """The ports of connected cores with their load, by datapath id."""

@@ -25,7 +25,8 @@ class PlacedJobs:
     by its position; ``leaving`` those of which something passes, by that position and the kind of their network;
     ``unattached`` those without a network, which no rule is for; ``uncounted`` those with one whose
     use the policy does not count; ``isolated`` are the numbers of the jobs with a network of which nothing passes, and
-    of all in quarantine. ``queues`` are the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are
+    of all in quarantine. ``at_edges`` counts the jobs of each edge by their host, in lower case, which need not be the
+    one that the policy names there. ``queues`` are the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are
     the jobs whose workers enforce what is decided.
     """
 
@@ -38,6 +39,7 @@ class PlacedJobs:
         self.unattached = 0
         self.uncounted = 0
         self.isolated = NumberSet()
+        self.at_edges: dict[tuple[int, str], int] = {}
         self.queues: dict[Claim, int] = {}
         self.ruled = Ruled()
         self._local = JobsByEdge()
@@ -54,7 +56,7 @@ class PlacedJobs:
         self.groups, self.ruled = before.groups.copy(), before.ruled.copy()
         self.unattached, self.isolated = before.unattached, before.isolated.copy()
         self.uncounted, self.wan_ruled = before.uncounted, before.wan_ruled.copy()
-        self.leaving = before.leaving.copy()
+        self.leaving, self.at_edges = before.leaving.copy(), before.at_edges.copy()
         self._local = before._local.copy()
         self._hosts, self._external = dict(before._hosts), set(before._external)
         self._refusals = before._refusals.copy()
@@ -146,6 +148,8 @@ class PlacedJobs:
             known[1].append(number)
         for datapath, numbers in edges.items():
             self._local.add_all(datapath, numbers)
+            for host, count in Counter(self.placed[number].job.host for number in numbers).items():
+                self._count_at((datapath, host.lower()), count)
         for decision, numbers in decided.values():
             self.groups[decision.group] += len(numbers)
             if decision.wan:
@@ -159,6 +163,9 @@ class PlacedJobs:
 
     def _index(self, old: Placed | None, new: Placed | None) -> None:
         self.ruled.move(old, new)
+        if (left := _seat(old)) != (taken := _seat(new)):
+            self._count_at(left, -1)
+            self._count_at(taken, 1)
         stays = old is not None and new is not None and _place(old) == _place(new)
         if old is not None:
             del self.placed[old.job.number]
@@ -197,6 +204,21 @@ class PlacedJobs:
                     self._local.add(new.datapath, new.job.number, slice_at_port(new))
             elif new.job.network_type is NetworkType.OVS_BRIDGE:
                 self._homeless.setdefault(new.job.host.lower(), set()).add(new.job.number)
+
+
+    def _count_at(self, seat: tuple[int, str] | None, jobs: int) -> None:
+        """Count so many jobs more of a host at an edge."""
+        if seat is None:
+            return
+        if count := self.at_edges.get(seat, 0) + jobs:
+            self.at_edges[seat] = count
+        else:
+            del self.at_edges[seat]
+
+
+def _seat(placed: Placed | None) -> tuple[int, str] | None:
+    """The edge of a job, and its host in lower case."""
+    return None if placed is None or placed.datapath is None else (placed.datapath, placed.job.host.lower())
 
 
 def _unattached(placed: Placed) -> bool:

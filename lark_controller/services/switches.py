@@ -109,6 +109,13 @@ class Switches:
 
         return self._loop.call(found) if datapaths else {}
 
+    def hosts_of_jobs(self) -> dict[str, set[str]]:
+        """The hosts in lower case of the jobs at each edge, by its datapath id."""
+        loop, found = self._reconciler, dict[str, set[str]]()
+        for datapath, host in self._loop.call(lambda: list(loop.desired.at_edges)):
+            found.setdefault(dpid_text(datapath), set()).add(host)
+        return found
+
     def core_ports(self) -> dict[str, tuple[PortLoad, ...]]:
         """The ports of connected cores with their load, by datapath id."""
         loop = self._reconciler

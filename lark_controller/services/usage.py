@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from lark_common.runs import NetworkType
+from lark_common.turns import by_portions
 from lark_common.worker_rules import RULED
 from lark_controller.accounting.ledger import Ledger
 from lark_controller.accounting.rates import Flowing
@@ -215,17 +216,14 @@ class Accounts:
         busy = self._ledger.flowing("job", _ALL)
         here = {each.name: (each.host.lower(), each.rate) for each in busy if each.host and each.host.lower() in hosts}
 
-        def places() -> dict[str, str]:
-            found = {}
-            for job_id, (host, _) in here.items():
-                job = self._reconciler.directory.by_id.get(job_id)
-                datapath = None if job is None else self._reconciler.desired.datapath_of(job)
-                found[job_id] = host if datapath is None else dpid_text(datapath)
-            return found
-
+        live, desired = self._reconciler.directory.by_id, self._reconciler.desired
         rates: dict[str, Rate] = {}
-        for job_id, place in (self._loop.call(places) if here else {}).items():
-            rates[place] = rates.get(place, IDLE).plus(here[job_id][1])
+        # The hosts of a pool may all be among these: single look-ups, which need not hold up the loop.
+        for job_id, (host, rate) in by_portions(here.items()):
+            job = live.get(job_id)
+            datapath = None if job is None else desired.datapath_of(job)
+            place = host if datapath is None else dpid_text(datapath)
+            rates[place] = rates.get(place, IDLE).plus(rate)
         return rates
 
     def groups(self) -> tuple[GroupStatus, ...]:

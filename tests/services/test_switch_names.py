@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import quote
 
+import pytest
+
 from fake_switch.switch import FakeNetwork, FakeSwitch
-from tests.fixtures.browser import POLICY, WORKER2, Site
+from tests.fixtures.browser import POLICY, WORKER1, WORKER2, Site
 from tests.fixtures.controllers import until
 from tests.fixtures.service import Json
 
@@ -108,6 +110,49 @@ def test_a_rate_is_that_of_one_of_a_hosts_switches(site: Site) -> None:
     until(flows)
     assert (edge(site, "worker2")["jobs"], edge(site, "worker3")["jobs"]) == (1, 0)
     assert edge(site, "worker3")["rate"]["outward"] == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "others"),
+    [
+        # Nobody's name, that of another declared worker with that one's in exchange, and that of a worker without it.
+        ("worker9.example", "worker1.example"),
+        ("worker1.example", "worker2.example"),
+        ("Worker1.example", "worker9.example"),
+    ],
+)
+def test_a_rate_is_that_of_the_jobs_at_a_switch_whose_host_a_policy_calls_otherwise(
+    site: Site, named: str, others: str
+) -> None:
+    # The other job of its worker is at no switch, and by itself on the map: it sends nothing.
+    bridged = site.lark.post(site.ads("carol", WORKER2).replace('"ovs_bridge"', '"bridge"'), 0)
+    assert bridged.status == 201, bridged
+    job, other = site.run("carol", WORKER2), site.run("carol", WORKER1)
+    # New jobs whose host is another one than their switch's are refused; those that live stay at it.
+    policy = POLICY.replace("host: worker2.example", "host: A").replace("host: worker1.example", f"host: {others}")
+    site.lark.put_policy(policy.replace("host: A", f"host: {named}"))
+    total = itertools.count(1)
+
+    def rates() -> tuple[float, float, float]:
+        """The rates at both switches and of all jobs."""
+        megabytes = next(total)
+        site.passed(job, megabytes, 0)
+        site.passed(other, 9 * megabytes, 0)
+        found = site.lark.get("/v1/map")
+        at = {each["name"]: each["rate"]["outward"] for each in found["edges"]}
+        return at["worker2"], at["worker1"], found["wan"]["rate"]["outward"]
+
+    def apart() -> bool:
+        here, there, everywhere = rates()
+        return 0 < here < there and here + there == everywhere
+
+    until(apart)
+    drawn = [each for each in site.lark.get("/v1/map")["edges"] if each["datapath"] is None]
+    if named.lower() == "worker2.example" or others.lower() == "worker2.example":
+        # The first switch of its host's name stands for the jobs at none, too.
+        assert drawn == []
+    else:
+        assert [(each["name"], each["jobs"], each["rate"]["outward"]) for each in drawn] == [("worker2.example", 1, 0)]
 
 
 def test_the_name_beside_a_rate_finds_its_job(site: Site) -> None:

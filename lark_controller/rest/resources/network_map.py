@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from marshmallow import fields
 
@@ -152,12 +152,12 @@ def show() -> dict[str, object]:
     ruled = _merged(controls.workers.ruled())
     edges = []
     at_edges = [each for each in switches if each.role == "edge"]
-    shown = _split(at_edges, rates, controls.usage)
+    shown = _split(at_edges, controls.switches.hosts_of_jobs(), rates, controls.usage)
     # The first of a host's switches stands for its jobs at none, too.
     for each in at_edges:
         there = ruled.pop(each.host.lower(), None)
-        edges.append(_drawn(each, there, shown[each.datapath], access))
-    edges += [_without_switch(each, rates, access) for each in ruled.values()]
+        edges.append(_drawn(each, there, shown.at[each.datapath], access))
+    edges += [_without_switch(each, shown.elsewhere, access) for each in ruled.values()]
     drawn, others = _chosen(edges)
     reach = controls.policy.reach()
     return {
@@ -198,19 +198,37 @@ def _merged(ruled: Iterable[RuledWorker]) -> dict[str, RuledWorker]:
     return found
 
 
-def _split(switches: Sequence[SwitchStatus], rates: Mapping[str, Rate], usage: UsageControls) -> dict[str, Rate]:
-    """The rate at each switch: its host's, and of a host with several switches that of the jobs at each; the first has
-    that of the jobs at none as well."""
+class _Split(NamedTuple):
+    """The rates of workers: ``at`` each switch, by datapath id, and ``elsewhere`` those of jobs at none, by host in
+    lower case, where they are told apart from those at a switch."""
+
+    at: dict[str, Rate]
+    elsewhere: dict[str, Rate]
+
+
+def _split(
+    switches: Sequence[SwitchStatus],
+    hosts_of_jobs: Mapping[str, Set[str]],
+    rates: Mapping[str, Rate],
+    usage: UsageControls,
+) -> _Split:
+    """The rate at each switch: its host's. Where a host has several switches, or jobs are at a switch that has another
+    host's name, it is that of the jobs at each; a host's first has that of its jobs at none as well."""
     there: dict[str, list[str]] = {}
     for each in switches:
         there.setdefault(each.host.lower(), []).append(each.datapath)
-    several = {host for host, found in there.items() if host and len(found) > 1}
-    of_jobs = usage.at_switches(several) if several else {}
-    shown: dict[str, Rate] = {}
+    apart = {host for host, found in there.items() if host and len(found) > 1}
+    own = {datapath: {host} for host, found in there.items() for datapath in found}
+    for datapath, hosts in hosts_of_jobs.items():
+        if hosts != (named := own.get(datapath, set())):
+            apart |= named | hosts
+    # Jobs are looked at one by one only where the sums of hosts do not do.
+    of_jobs = usage.at_switches(apart) if apart else {}
+    shown = _Split({}, {**rates, **{host: of_jobs.get(host, IDLE) for host in apart}})
     for host, (first, *others) in there.items():
-        shown |= {other: of_jobs.get(other, IDLE) for other in others}
-        shown[first] = (
-            rates.get(host, IDLE) if host not in several else of_jobs.get(first, IDLE).plus(of_jobs.get(host, IDLE))
+        shown.at.update({other: of_jobs.get(other, IDLE) for other in others})
+        shown.at[first] = (
+            rates.get(host, IDLE) if host not in apart else of_jobs.get(first, IDLE).plus(of_jobs.get(host, IDLE))
         )
     return shown
 
