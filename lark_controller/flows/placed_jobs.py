@@ -129,7 +129,7 @@ class PlacedJobs:
 
     def _place_first(self, jobs: Iterable[tuple[Job, Decision]]) -> None:
         """Take in all jobs where there are neither jobs nor switches yet, at half the cost of one after the other."""
-        edges: dict[int, list[int]] = {}
+        edges: dict[int, tuple[list[int], list[str]]] = {}
         # Many jobs share a decision, and what follows from it is looked at once.
         decided: dict[int, tuple[Decision, list[int]]] = {}
         for job, decision in jobs:
@@ -141,14 +141,16 @@ class PlacedJobs:
                 continue
             self.placed[number] = new
             if (at := edges.get(datapath)) is None:
-                at = edges[datapath] = []
-            at.append(number)
+                at = edges[datapath] = [], []
+            at[0].append(number)
+            at[1].append(job.host)
             if (known := decided.get(id(decision))) is None:
                 known = decided[id(decision)] = decision, []
             known[1].append(number)
-        for datapath, numbers in edges.items():
+        for datapath, (numbers, hosts) in edges.items():
             self._local.add_all(datapath, numbers)
-            for host, count in Counter(self.placed[number].job.host for number in numbers).items():
+            # Each once: nearly all jobs of an edge are of one.
+            for host, count in Counter(hosts).items():
                 self._count_at((datapath, host.lower()), count)
         for decision, numbers in decided.values():
             self.groups[decision.group] += len(numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from types import MappingProxyType
@@ -230,6 +231,8 @@ def test_changes_add_up_to_the_full_recompute(text: str, loaded: list[Job], hist
         assert desired.rules[datapath] == len(held[datapath].flows)
     assert (+desired.groups, desired.isolated) == (+oracle.groups, oracle.isolated)
     assert desired.uncounted == oracle.uncounted == sum(map(is_uncounted, desired.placed.values()))
+    at_edges = Counter((each.datapath, each.job.host) for each in desired.placed.values() if each.datapath is not None)
+    assert desired.at_edges == oracle.at_edges == at_edges
 
 
 def test_a_group_has_a_rule_towards_the_site_for_each_block() -> None:

@@ -123,7 +123,7 @@ def test_the_way_to_another_policy_equals_the_full_recompute(
         assert after.rules[datapath] == len(held[datapath].flows)
     for host in ("worker1", "worker2", "worker3"):
         assert after.worker_rules(host) == oracle.worker_rules(host)
-    assert (+after.groups, after.uncounted) == (+oracle.groups, oracle.uncounted)
+    assert (+after.groups, after.uncounted, after.at_edges) == (+oracle.groups, oracle.uncounted, oracle.at_edges)
 
 
 def test_a_job_of_which_nothing_else_is_decided_stays_as_it_is() -> None:
