@@ -26,8 +26,8 @@ class PlacedJobs:
     ``unattached`` those without a network, which no rule is for; ``uncounted`` those with one whose
     use the policy does not count; ``isolated`` are the numbers of the jobs with a network of which nothing passes, and
     of all in quarantine. ``at_edges`` counts the jobs of each edge by their host, in lower case, which need not be the
-    one that the policy names there. ``queues`` are the numbers of the queues that stand for jobs and reserved flows. ``ruled`` are
-    the jobs whose workers enforce what is decided.
+    one that the policy names there. ``queues`` are the numbers of the queues that stand for jobs and reserved flows.
+    ``ruled`` are the jobs whose workers enforce what is decided.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -206,7 +206,6 @@ class PlacedJobs:
                     self._local.add(new.datapath, new.job.number, slice_at_port(new))
             elif new.job.network_type is NetworkType.OVS_BRIDGE:
                 self._homeless.setdefault(new.job.host.lower(), set()).add(new.job.number)
-
 
     def _count_at(self, seat: tuple[int, str] | None, jobs: int) -> None:
         """Count so many jobs more of a host at an edge."""

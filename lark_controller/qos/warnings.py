@@ -168,9 +168,7 @@ def _books(policy: Policy, spec: TopologySpec) -> bool:
         nodes = {node: at for node, at in nodes.items() if at in near}
     # Each of these mostly has room: a few are looked at, since finding a way costs as much as there are links.
     return any(
-        _has_room(topology, node, way)
-        for node in islice(nodes, MOST)
-        for way in (topology.wans if to_wan else [node])
+        _has_room(topology, node, way) for node in islice(nodes, MOST) for way in (topology.wans if to_wan else [node])
     )
 
 

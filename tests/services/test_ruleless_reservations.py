@@ -46,7 +46,8 @@ def standing(site: Site, job: Json) -> tuple[str, str]:
 
 def taken(site: Site) -> list[float]:
     """The reserved part of both directions of worker1's access link."""
-    return [each["reserved"] for each in site.lark.get("/v1/links")["links"] if each["name"] == "access:worker1.example"]
+    links = site.lark.get("/v1/links")["links"]
+    return [each["reserved"] for each in links if each["name"] == "access:worker1.example"]
 
 
 @pytest.mark.parametrize("kind", ["ovs_bridge", "bridge", "nat"])
