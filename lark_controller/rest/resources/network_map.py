@@ -65,7 +65,7 @@ class MapSwitch:
     waiting: Annotated[int, "Its jobs at no switch (bridge, nat) whose rules it has not confirmed"]
     state: Annotated[str, STATES]
     jobs: Annotated[int, "Its jobs, those at no switch among them"]
-    rate: Annotated[Rate, "Present rate of the jobs on its host; of jobs at a switch that is away none is known"]
+    rate: Annotated[Rate, "Present rate of its jobs; of those at a switch that is away none is known"]
     capacity: Annotated[float | None, "Capacity of its host's access link or declared links, Mb/s; null: not known"]
     shared: Annotated[bool, "Both directions share that capacity"]
 
