@@ -24,14 +24,15 @@ from lark_controller.qos.topology import KILO, MAX_RATE, Topology, requested_rat
 MOST: Final = 20
 
 
-def policy_warnings(policy: Policy) -> tuple[str, ...]:
+def policy_warnings(policy: Policy, *, refused: bool = False) -> tuple[str, ...]:
     """The reasons why every job that is to have an address, has no port on a switch, or asks for bandwidth, is refused,
     anywhere or at the hosts concerned, as far as the policy alone decides; the want of a rule that enforces what jobs
-    have booked; the rates of groups that its switches do not keep; and what of external addresses no job can have."""
+    have booked; the rates of groups that its switches do not keep; and what of external addresses no job can have.
+    ``refused``: all workers of the pool refuse who asks for bandwidth."""
     return (
         *_address_warnings(policy),
         *_worker_rule_warnings(policy),
-        *_bandwidth_warnings(policy),
+        *_bandwidth_warnings(policy, refused),
         *islice(_ceiling_warnings(policy), MOST),
         *islice(_group_warnings(policy), MOST),
         *islice(_external_warnings(policy), MOST),
@@ -121,7 +122,7 @@ def _external_warnings(policy: Policy) -> Iterator[str]:
         yield f"external.zones: no rule gives names in {zone}"
 
 
-def _bandwidth_warnings(policy: Policy) -> tuple[str, ...]:
+def _bandwidth_warnings(policy: Policy, refused: bool) -> tuple[str, ...]:
     spec = policy.topology
     if spec is None:
         return ()
@@ -145,7 +146,7 @@ def _bandwidth_warnings(policy: Policy) -> tuple[str, ...]:
             f" capacity, so each machine ad must have AvailBandwidth (etc/condor/50-lark.conf sets it): where it has"
             f" none, {whose} is refused"
         )
-    if not policy.bandwidths and _books(policy, spec):
+    if not policy.bandwidths and not refused and _books(policy, spec):
         found.append(
             "policies has no bandwidth rule: what a job asks for (RequestBandwidth) is kept free on the links of"
             " topology, and not enforced; a bandwidth rule enforces it"
@@ -196,18 +197,13 @@ def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iter
     if policy.topology is None:
         return ()
     topology, known = Topology(policy.topology, capacities), sorted({host.lower() for host in hosts})
-    refusing: dict[str, str] = {}
+    refusing = _refusing(topology, known)
     narrow: dict[str, str] = {}
     # Where no rule before it decides, and a job requests nothing.
     least = next((rule.default for rule in policy.bandwidths if always(rule.when)), None) or 0.0
     for host in known:
-        try:
-            topology.host(host, 1)
-        except PathError as error:
-            refusing[host] = str(error)
-            continue
         # Other hosts are the policy's own matter.
-        if not least or not (topology.learns_from(host) or topology.is_end(host)):
+        if host in refusing or not least or not (topology.learns_from(host) or topology.is_end(host)):
             continue
         if short := _narrow(topology, host, least, host):
             narrow[host] = short
@@ -217,6 +213,25 @@ def worker_warnings(policy: Policy, capacities: Mapping[str, float], hosts: Iter
         for each, found in whose.items()
         if (first := next(iter(found), ""))
     )
+
+
+def refuse_all(policy: Policy, capacities: Mapping[str, float], hosts: Iterable[str]) -> bool:
+    """True where the ``hosts`` of the pool, some at least, all refuse every job that asks for bandwidth."""
+    if policy.topology is None:
+        return False
+    known = {host.lower() for host in hosts}
+    return bool(known) and len(_refusing(Topology(policy.topology, capacities), known)) == len(known)
+
+
+def _refusing(topology: Topology, hosts: Iterable[str]) -> dict[str, str]:
+    """Those of these hosts without an access link whose capacity is known, each with the reason."""
+    found: dict[str, str] = {}
+    for host in hosts:
+        try:
+            topology.host(host, 1)
+        except PathError as error:
+            found[host] = str(error)
+    return found
 
 
 class QueueMaker(NamedTuple):

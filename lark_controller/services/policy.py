@@ -39,7 +39,7 @@ from lark_controller.policies.model import Policy
 from lark_controller.policies.reach import Deciding, Reach, reach
 from lark_controller.qos.recount import Recount
 from lark_controller.qos.topology import Topology
-from lark_controller.qos.warnings import policy_warnings, queue_warnings, worker_warnings
+from lark_controller.qos.warnings import policy_warnings, queue_warnings, refuse_all, worker_warnings
 from lark_controller.reconcile.calls import LoopCalls
 from lark_controller.reconcile.reconciler import Reconciler
 from lark_controller.services import policy_plan as planning
@@ -159,7 +159,7 @@ class PolicyInForce:
             capacities = self._store.reservations.worker_capacities()
             hosts = {*capacities, *(job.host for job in jobs)}
             warnings = (
-                *policy_warnings(new),
+                *policy_warnings(new, refused=refuse_all(new, capacities, hosts)),
                 *worker_warnings(new, capacities, hosts),
                 *made.warnings,
                 *queue_warnings(new, makers),

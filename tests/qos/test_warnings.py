@@ -9,7 +9,7 @@ import pytest
 from lark_controller.policies.file import load
 from lark_controller.policies.model import Policy, SwitchRole
 from lark_controller.qos.topology import Demand, Topology
-from lark_controller.qos.warnings import QueueMaker, policy_warnings, queue_warnings, worker_warnings
+from lark_controller.qos.warnings import QueueMaker, policy_warnings, queue_warnings, refuse_all, worker_warnings
 
 ROOT = Path(__file__).parents[2]
 
@@ -449,3 +449,16 @@ def test_a_topology_without_a_bandwidth_rule_says_that_nothing_is_enforced(topol
 
 def test_without_a_topology_nothing_is_booked_that_a_rule_is_missing_for() -> None:
     assert policy_warnings(load(HEAD)) == ()
+
+
+@pytest.mark.parametrize(
+    ("capacities", "hosts", "refused"),
+    [({}, ["w1", "W2"], True), ({"w2": 1000.0}, ["w1", "W2"], False), ({}, [], False)],
+)
+def test_a_pool_that_refuses_all_has_nothing_booked_that_a_rule_is_missing_for(
+    capacities: dict[str, float], hosts: list[str], refused: bool
+) -> None:
+    learned = load(policy("hosts: {default: {switch: rack2}}", ""))
+    assert refuse_all(learned, capacities, hosts) is refused
+    assert (UNENFORCED in policy_warnings(learned, refused=refused)) is not refused
+    assert not refuse_all(load(HEAD), capacities, hosts)

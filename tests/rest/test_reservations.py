@@ -11,6 +11,7 @@ import pytest
 from lark_common.client import Client, ProblemError
 from lark_controller.cli import main as cli
 from lark_controller.jobs.job import JobState, Standing
+from lark_controller.policies.bandwidth import NO_RULE
 from lark_controller.qos.reservation import Reservation, ReservationKind
 from tests.common.test_client import served
 from tests.fixtures.fake_controls import TOKENS, bearer
@@ -109,11 +110,13 @@ def test_how_far_a_reservation_is_enforced_is_shown_and_can_be_waited_for(api: A
 
 @pytest.mark.parametrize(
     ("owner", "shown"),
-    [("alice", ("enforced", "")), ("mallory", ("pending", "nothing of the job passes: it is blocked (policy line 3)"))],
+    [
+        ("alice", ("enforced", "")),
+        ("mallory", ("pending", "nothing of the job passes: it is blocked (policy line 3)")),
+        ("oscar", ("pending", NO_RULE)),
+    ],
 )
-def test_a_blocked_jobs_request_bandwidth_is_not_shown_as_enforced(
-    api: Api, owner: str, shown: tuple[str, str]
-) -> None:
+def test_a_request_bandwidth_that_is_not_enforced_is_not_shown_so(api: Api, owner: str, shown: tuple[str, str]) -> None:
     job = api.register(owner=owner)
     api.controls.jobs.confirm(job["id"], 5)
     known = api.controls.reservations.known

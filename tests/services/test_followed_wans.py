@@ -72,7 +72,9 @@ def test_a_groups_port_steers_no_reservation(tmp_path: Path) -> None:
         assert trunks(controller) == {"internet": 50, "fast": 20}
 
 
-DEFAULTS = NOT_STEERED.replace("default: {switch: core1}", "default: {switch: core1, capacity: 1000}")
+DEFAULTS = NOT_STEERED.replace("default: {switch: core1}", "default: {switch: core1, capacity: 1000}").replace(
+    "topology:", "  - bandwidth: {mode: cap}\ntopology:"
+)
 
 
 def test_a_wan_that_gets_another_name_has_what_was_reserved_to_the_wan(tmp_path: Path) -> None:

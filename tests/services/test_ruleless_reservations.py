@@ -80,7 +80,8 @@ def test_another_rate_is_not_under_way_where_no_rule_enforces_it(site: Site) -> 
     until(lambda: confirmed(site, job)["state"] == "enforced")
     (found,) = site.lark.get(f"/v1/reservations?job={job['id']}")["reservations"]
     changed = site.lark.request("PATCH", f"/v1/reservations/{found['id']}", '{"rate": 100}', "application/json").body
-    assert (changed["rate"], changed["state"], changed["reason"]) == (100, "pending", NO_RULE)
+    assert (changed["rate"], changed["state"]) == (100, "pending")
+    assert changed["reason"].startswith(NO_RULE)
     assert taken(site) == [100, 100]
 
 
