@@ -178,8 +178,9 @@ class Reservations:
             if (now := as_of_now(each, self._find)) != each:
                 self._keep(now)
                 self._flows_changed(now)
-        if any([self.apart.note(each) for each in (*self.sent_by(job_id), *self.towards(job_id))]):
-            self._watch.bump()
+        for each in (*self.sent_by(job_id), *self.towards(job_id)):
+            if self.apart.note(each):
+                self._watch.bump()
         for peer in sorted({end for each in made for end in (each.job, each.peer) if end not in (None, job_id)}):
             self._feed.change(peer, self.with_flows)
 

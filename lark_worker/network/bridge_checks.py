@@ -31,7 +31,8 @@ def check_names(*names: str) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise NetworkError(
-                f"{name!a:.60} is no name of a device; accepted: 1 to 15 characters other than / : and %, and not all or default"
+                f"{name!a:.60} is no name of a device; accepted: 1 to 15 characters other than / : and %, and not all "
+                "or default"
             )
 
 

@@ -121,5 +121,8 @@ def test_the_command_says_it_in_a_line(
     monkeypatch.setenv("LARK_WORKER_STATE_DIR", str(tmp_path))
     for step in (["make", "../x", "eth0"], ["undo", "../x"]):
         assert cli.main(["bridge", *step]) == 1
-        said = "lark-worker: '../x' is no name of a device; accepted: 1 to 15 characters other than / : and %, and not all or default\n"
+        said = (
+            "lark-worker: '../x' is no name of a device; accepted: 1 to 15 characters other than / : and %, and not "
+            "all or default\n"
+        )
         assert capsys.readouterr().err == said
