@@ -257,8 +257,8 @@ class _Walk:
         at, in_port = self._start()
         shut = next((w for w in self.tables[at].switch.wan if w.number == in_port and not w.up), None) if at else None
         if shut is not None:
-            others = [each.name for each in self.unseen if any(map(is_wan, each.ports))]
-            return self._unless(others, "dropped", f"it would come from the WAN by {shut.name}, which is down")
+            entries = [each.name for each in self.unseen if any(map(is_wan, each.ports))]
+            return self._unless(entries, "dropped", f"it would come from the WAN by {shut.name}, which is down")
         for datapath in self._path(at):
             here = self.tables[datapath]
             if datapath != at:
@@ -301,12 +301,10 @@ class _Walk:
         it."""
         source = self.ends.src_job
         ways = UnseenWays(self.desired.policy, self.desired.cores(), self.unseen)
-        # What is no job's comes under no rule.
-        return (
-            ways.of(0, NetworkType.OVS_BRIDGE)
-            if source is None
-            else ways.of(source.decision.wan, source.job.network_type)
-        )
+        if source is None:
+            # What is no job's comes under no rule.
+            return ways.of(0, NetworkType.OVS_BRIDGE)
+        return ways.of(source.decision.wan, source.job.network_type)
 
     def _unless(self, others: Sequence[str], verdict: str, reason: str) -> tuple[str, str]:
         """The verdict by the switches that are known, unless these others, which have not connected, may have
