@@ -31,11 +31,12 @@ from lark_controller.flows.simulation.simulate import (
 from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks, worker_address
-from lark_controller.flows.wan_down import are_unseen
+from lark_controller.flows.wan_down import UnseenWays, are_unseen
 from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.external import WITH_PORTS
 from lark_controller.jobs.job import Job, shown_state
 from lark_controller.policies.model import Because
+from lark_controller.policies.topology import is_wan
 from lark_controller.reconcile.workers import LATE, NOT_YET
 from lark_controller.services.explain_ends import Ends, is_local
 
@@ -228,9 +229,11 @@ class _Walk:
         self.all_live = True
         # A packet for an external address is for a job.
         self.local = ends.inward is not None or is_local(desired, ends.dst)
-        by_core = ends.translated is not None and ends.gateway is None
-        # A packet whose address a core translates passes by a core that is known.
-        self.unseen = () if by_core else tuple(each.name for each in desired.unseen_cores())
+        job = ends.translated if ends.gateway is None else None
+        self.by_core = job is not None
+        # A packet whose address a core translates passes by no other core.
+        there = None if job is None else set(desired.translating(job))
+        self.unseen = [each for each in desired.unseen_cores() if there is None or each.datapath in there]
 
     def go(self) -> tuple[str, str]:
         fields = self._fields()
@@ -248,13 +251,14 @@ class _Walk:
                 return "unknown", f"job {self.ends.called(placed.job)} is at no switch: {why}"
             if placed is not None and placed.datapath is not None and placed.port is None:
                 return "unknown", f"job {self.ends.called(placed.job)} is at no port of its switch: {placed.job.reason}"
-        by_core = self.ends.translated is not None and self.ends.gateway is None
-        if by_core and not any(here.switch.is_core for here in self.tables.values()):
-            return "unknown", "no core that translates the external address has connected yet"
+        if self.by_core and not any(here.switch.is_core for here in self.tables.values()):
+            names = ", ".join(each.name for each in self.unseen)
+            return "unknown", f"no core that translates the external address has connected yet: {names}"
         at, in_port = self._start()
         shut = next((w for w in self.tables[at].switch.wan if w.number == in_port and not w.up), None) if at else None
         if shut is not None:
-            return self._verdict("dropped", f"it would come from the WAN by {shut.name}, which is down")
+            entries = [each.name for each in self.unseen if any(map(is_wan, each.ports))]
+            return self._unless(entries, "dropped", f"it would come from the WAN by {shut.name}, which is down")
         for datapath in self._path(at):
             here = self.tables[datapath]
             if datapath != at:
@@ -276,10 +280,11 @@ class _Walk:
                     sent = result.headers[0].get("ipv4_src")
                     up = [wan.name for wan in out if wan.up]
                     by = f"{here.switch.name} sends it to the WAN by {', '.join(up or [wan.name for wan in out])}"
+                    others = self._others_out()
                     if not up:
-                        return self._verdict("dropped", f"{by}, which is down")
+                        return self._unless(others, "dropped", f"{by}, which is down")
                     changed = sent is not None and sent != fields.get("ipv4_src")
-                    return self._verdict("forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
+                    return self._unless(others, "forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
             fields = {k: v for k, v in result.headers[0].items() if k not in ("in_port", "metadata", "ct_state")}
         return self._forwarded("it leaves Lark's switches as a plain switch would send it")
 
@@ -288,9 +293,25 @@ class _Walk:
         source, target = self.ends.src_job, self.ends.dst_job
         # Between two jobs of one worker no core is on the way.
         together = source is not None and target is not None and source.job.host.lower() == target.job.host.lower()
-        if self.unseen and not together:
-            return "unknown", f"by the switches that are known: forwarded, {reason}; {are_unseen(self.unseen)}"
-        return self._verdict("forwarded", reason)
+        others = [] if together and not self.by_core else [each.name for each in self.unseen]
+        return self._unless(others, "forwarded", reason)
+
+    def _others_out(self) -> Sequence[str]:
+        """The cores that have not connected and by which it depends whether a packet leaves for the WAN, as the map has
+        it."""
+        source = self.ends.src_job
+        ways = UnseenWays(self.desired.policy, self.desired.cores(), self.unseen)
+        if source is None:
+            # What is no job's comes under no rule.
+            return ways.of(0, NetworkType.OVS_BRIDGE)
+        return ways.of(source.decision.wan, source.job.network_type)
+
+    def _unless(self, others: Sequence[str], verdict: str, reason: str) -> tuple[str, str]:
+        """The verdict by the switches that are known, unless these others, which have not connected, may have
+        another."""
+        if others:
+            return "unknown", f"by the switches that are known: {verdict}, {reason}; {are_unseen(others)}"
+        return self._verdict(verdict, reason)
 
     def _note_unlimited(self, switch: Switch, ports: Sequence[str]) -> None:
         """Say where the limits of the sender's group do not hold for what leaves by these ports."""

@@ -341,7 +341,7 @@ def test_a_call_is_explained_by_the_wan_port_where_its_pool_is(tmp_path: Path, n
         controller.external.associate(ExternalWish(alice.id), "test")
         for ends in (("192.0.2.1", "198.51.100.64"), (alice.id, "192.0.2.1")):
             found = controller.switches.explain(*ends, PATIENCE)
-            waits = "no core that translates the external address has connected yet"
+            waits = "no core that translates the external address has connected yet: core2"
             assert (found.verdict, found.reason) == ("unknown", waits)
         connect(network, controller, FakeSwitch(0xC2, {1: "l", 2: "w", 3: "f"}))
         controller.jobs.confirm(alice.id, 20)
