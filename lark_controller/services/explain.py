@@ -15,7 +15,7 @@ from lark_common.runs import Address, NetworkType
 from lark_common.worker_rules import RULED
 from lark_controller.api.switches import Explanation, Step
 from lark_controller.flows import core
-from lark_controller.flows.build import TCP, UDP
+from lark_controller.flows.build import SWITCH, TCP, UDP
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, VLAN_PRESENT, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.origins import origin
@@ -31,7 +31,7 @@ from lark_controller.flows.simulation.simulate import (
 from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks, worker_address
-from lark_controller.flows.wan_down import are_unseen
+from lark_controller.flows.wan_down import are_unseen, router_unsure
 from lark_controller.flows.worker_rules import permits
 from lark_controller.jobs.external import WITH_PORTS
 from lark_controller.jobs.job import Job, shown_state
@@ -278,10 +278,19 @@ class _Walk:
                     by = f"{here.switch.name} sends it to the WAN by {', '.join(up or [wan.name for wan in out])}"
                     if not up:
                         return self._verdict("dropped", f"{by}, which is down")
+                    if unsure := self._unsure(here.switch, result):
+                        return self._verdict("unknown", unsure)
                     changed = sent is not None and sent != fields.get("ipv4_src")
                     return self._verdict("forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
             fields = {k: v for k, v in result.headers[0].items() if k not in ("in_port", "metadata", "ct_state")}
         return self._forwarded("it leaves Lark's switches as a plain switch would send it")
+
+    def _unsure(self, switch: Switch, result: Result) -> str:
+        """The reason why nobody knows whether a packet reaches its router by the WAN ports to which it is flooded."""
+        last = result.trace[-1].data
+        plain = last is not None and last.cookie == SWITCH and result.headers[0].get("eth_dst") == SOMEBODY
+        why = router_unsure(switch) if plain else ""
+        return f"{switch.name} sends it as a plain switch would: {why}" if why else ""
 
     def _forwarded(self, reason: str) -> tuple[str, str]:
         """The verdict where no switch that is known drops it, nor sends it to the WAN."""
