@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fake_switch.switch import FakeNetwork
+from lark_controller.api.switches import WanPortStatus
 from lark_controller.services import policy
 from tests.fixtures.controllers import a_core, an_edge, connect, post, running, until
 from tests.services.test_wan_down import PORTS, _set
@@ -46,6 +47,10 @@ def test_a_backup_that_no_flow_uses_is_shown_as_none(
             "WAN port wan is down; nothing takes its place"
         ]
         assert explained("10.64.0.1") == ("unknown", f"core1 sends it as a plain switch would: {UNKNOWN}")
+        assert controller.switches.wan_ports() == (
+            WanPortStatus(CORE, "wan", up=False, replaced=False),
+            WanPortStatus(CORE, "wan-fast", up=True, replaced=False),
+        )
         # A rule's port needs nobody to find the router.
         assert explained("10.64.0.3") == ("forwarded", "core1 sends it to the WAN by wan-fast")
         assert wan() == {"alice": ("unknown", UNKNOWN), "bob": ("none", ""), "carol": ("all", "")}
@@ -71,6 +76,7 @@ def test_a_backup_of_a_port_that_a_rule_names_is_used_for_what_the_rule_steers(
         assert [each.problem for each in controller.switches.find(CORE).problems] == [
             "WAN port wan is down; wan-fast is used"
         ]
+        assert controller.switches.wan_ports()[0] == WanPortStatus(CORE, "wan", up=False, replaced=True)
         steered = replace(controller.switches.explain("10.64.0.2", "192.0.2.1", PATIENCE), steps=())
         assert (steered.verdict, steered.reason) == ("forwarded", "core1 sends it to the WAN by wan-fast")
         assert controller.switches.explain("10.64.0.1", "192.0.2.1", PATIENCE).verdict == "unknown"
