@@ -32,12 +32,13 @@ from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks, worker_address
 from lark_controller.flows.wan_down import are_unseen, router_unsure
-from lark_controller.flows.worker_rules import permits
+from lark_controller.flows.worker_rules import refused
 from lark_controller.jobs.external import WITH_PORTS
 from lark_controller.jobs.job import Job, shown_state
 from lark_controller.policies.model import Because
 from lark_controller.reconcile.workers import LATE, NOT_YET
 from lark_controller.services.explain_ends import Ends, is_local
+from lark_controller.services.explain_lines import flow_line, rule_line
 
 # A MAC that is in use nowhere stands for an unknown station (locally administered).
 SOMEBODY: Final = 0x02FFFFFFFFFF
@@ -127,7 +128,8 @@ def _ruled(desired: Desired, ends: Ends, seen: Address, steps: list[Step]) -> tu
             continue
         rules = ends.rules[placed.job.host]
         job = next(each for each in rules.jobs if each.id == placed.job.id)
-        why = permits(rules, job, other, sends=sends)
+        found = refused(rules, job, other, sends=sends)
+        why = "" if found is None else found.reason + rule_line(ends, found.kind, inward=not sends)
         where = f"worker {placed.job.host}"
         steps.append(Step(where, why or f"the rules of job {ends.called(placed.job)} let it pass"))
         if why:
@@ -430,7 +432,7 @@ class _Walk:
                 self.steps.append(Step(where, "no flow matches: dropped"))
                 continue
             packets, size = here.counters.get(hit.key, (None, None))
-            why = origin(self.desired, self.desired.slices_at(here.switch.datapath), hit.data).text
+            why = self._why(here.switch, hit.key, hit.data)
             text = flow_text(hit.key, hit.data)
             drops = here.switch.is_edge and hit.data.goto == Edge.DROPS
             self.steps.append(Step(where, f"{'drops it' if drops else _does(hit.data)}: {why}", text, packets, size))
@@ -450,12 +452,17 @@ class _Walk:
         """The hits that decide anything: in the table after them a dropped packet is only counted."""
         return [hit for hit in result.trace if not (here.switch.is_edge and hit.table == Edge.DROPS)]
 
+    def _why(self, switch: Switch, key: FlowKey, data: FlowData) -> str:
+        """The origin of a flow, with the line of the rule where it drops and the line is known."""
+        why = origin(self.desired, self.desired.slices_at(switch.datapath), data).text
+        return f"{why}{flow_line(self.ends, key, data) if switch.is_edge else ''}"
+
     def _dropped(self, here: SwitchTables, result: Result) -> str:
         last = self._decided(here, result)[-1]
         table = table_name(here.switch.role, last.table)
         if last.key is None or last.data is None:
             return f"{here.switch.name} has no flow for it in table {table}"
-        why = origin(self.desired, self.desired.slices_at(here.switch.datapath), last.data).text
+        why = self._why(here.switch, last.key, last.data)
         vlans = [each.job.vlan for each in (self.ends.src_job, self.ends.dst_job) if each is not None]
         if here.switch.is_edge and last.table == Edge.FORWARD and len(set(vlans)) > 1:
             why += f"; the jobs are in different VLANs: {' and '.join(str(vlan or 'none') for vlan in vlans)}"
