@@ -237,7 +237,7 @@ class PolicyInForce:
 
             def why_unknown(each: Deciding) -> str:
                 names = unseen_ways.of(each.decision.wan, each.network) if unseen_ways else ()
-                return are_unseen(names) if names else ""
+                return are_unseen(names) if names else ways.unsure(each.decision.wan, each.network)
 
             enforced = desired.policy
             if enforced.digest != decider.policy.digest:
