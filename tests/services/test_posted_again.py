@@ -40,9 +40,9 @@ def verdict(controller: Controller) -> str:
     return controller.switches.explain("10.64.0.1", "10.64.0.2", 60).verdict
 
 
-@pytest.mark.parametrize("changed", [{"attributes": "Bad = true"}, {"attributes": 'Team = "blue"'}])
+@pytest.mark.parametrize("attributes", ["Bad = true", 'Team = "blue"'])
 def test_a_switch_has_the_flows_of_the_ads_that_were_posted_last(
-    tmp_path: Path, network: FakeNetwork, changed: dict[str, str]
+    tmp_path: Path, network: FakeNetwork, attributes: str
 ) -> None:
     with running(tmp_path, POLICY.replace("policies:\n", RULES)) as controller:
         edge = an_edge()
@@ -52,7 +52,7 @@ def test_a_switch_has_the_flows_of_the_ads_that_were_posted_last(
             assert controller.jobs.confirm(each.id, 20).job.state is JobState.ENFORCED
         assert verdict(controller) == "forwarded"
         before = {(each.match, each.actions) for each in flows_of(controller, job.id)}
-        post(controller, 1, **changed)
+        post(controller, 1, attributes=attributes)
         assert controller.jobs.confirm(job.id, 20).job.state is JobState.ENFORCED
         found = flows_of(controller, job.id)
         assert {each.state for each in found} == {"installed"}
@@ -73,6 +73,7 @@ def test_a_worker_is_told_of_the_ads_that_were_posted_last(tmp_path: Path, kind:
         posted(controller, "Bad = true", kind=kind.value)
         told = controller.workers.rules("worker3", held, 20)
         assert told.revision != held
+        assert told.rules is not None
         assert [each.isolated for each in told.rules.jobs] == [True]
         assert controller.jobs.confirm(job.id, 0).job.state is not JobState.ENFORCED
         put_in_place(controller, job)
