@@ -89,6 +89,16 @@ class SwitchStatus:
         return state_of(connected=self.connected, in_sync=self.in_sync, waiting=self.waiting)
 
 
+class WanPortStatus(NamedTuple):
+    """A WAN port that the policy declares at a connected core, which may lack it: True where it is up, and where
+    another takes its place."""
+
+    datapath: str
+    name: str
+    up: bool
+    replaced: bool
+
+
 class PortLoad(NamedTuple):
     """A core's port to the WAN or to the site, and all that passes it, Mb/s; None where that is not known."""
 
@@ -197,6 +207,9 @@ class SwitchControls(Protocol):
 
     def core_ports(self) -> Mapping[str, tuple[PortLoad, ...]]:
         """The ports of connected cores with their load, by datapath id."""
+
+    def wan_ports(self) -> tuple[WanPortStatus, ...]:
+        """The WAN ports that the policy declares at cores which are connected."""
 
     def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
         """A page of a switch's flows, desired and installed. Raises NotFoundError, also for a cursor that is none."""

@@ -323,9 +323,9 @@ def carried_past(switch: Switch, policy: Policy, unsteered: Mapping[str, int]) -
     now; ``unsteered`` is the number of each group's jobs that no WAN rule drops or steers."""
     transfers = {(mark.group, mark.port) for mark in policy.transfer_marks}
     for group in policy.groups:
-        port = None if group.port is None else switch.wan_or_backup(group.port)
+        port = None if group.port is None else switch.instead(group.port)
         some = unsteered.get(group.name, 0) > 0 or (group.name, group.port) in transfers
-        if some and port is not None and port.up and queue_is_elsewhere(switch, group, port.name):
+        if some and port is not None and queue_is_elsewhere(switch, group, port.name):
             text = (
                 f"its guarantee and ceiling do not hold for what leaves by port {port.name}, which takes the place of"
                 f" port {group.port} while that is down: its queue is on port {group.port}"

@@ -128,6 +128,12 @@ class Desired(ExternalJobs):
         """True where cores need the job's addresses, because a WAN rule drops or steers its traffic."""
         return placed.job.has_pool_address and self._class_label(placed) is not None
 
+    def needed_cores(self, placed: Placed) -> set[int]:
+        """The cores, known or not, that a job needs: where a WAN rule drops or steers its traffic, or an external
+        address of it is translated."""
+        cores = set(self.translating(placed)) if placed.job.external else set[int]()
+        return cores | self.policy.cores if self.is_classed(placed) else cores
+
     def worker_rules(self, host: str, out: WaysOut | None = None) -> WorkerRules:
         """The rules that a worker enforces for its jobs that are at no switch; ``out`` as in
         :func:`~lark_controller.flows.worker_rules.worker_rules`."""

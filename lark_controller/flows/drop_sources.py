@@ -53,10 +53,14 @@ def drop_sources(policy: Policy, *, tracks: bool) -> Mapping[FlowKey, DropSource
         parts = parse(flow.data.cookie)
         kind = _KINDS.get(Category(parts.category))
         if kind is not None and flow.data.goto == Edge.DROPS:
-            inward = any(name == "metadata" and mask & _INWARD for name, _, mask in flow.key.match)
             position = parts.number if kind is RuleKind.WAN else 0
-            found[flow.key] = DropSource(kind, position, inward)
+            found[flow.key] = DropSource(kind, position, is_inward(flow.key))
     return found
+
+
+def is_inward(key: FlowKey) -> bool:
+    """True for a shared flow that drops what is for a job, false for one that drops what a job sends."""
+    return any(name == "metadata" and mask & _INWARD for name, _, mask in key.match)
 
 
 def cookies_of(sources: Iterable[DropSource]) -> tuple[tuple[int, int], ...]:

@@ -15,6 +15,7 @@ from lark_common.runs import Network, link_local_number
 from lark_controller.flows.model import PORT_LOCAL, PORT_MAX
 from lark_controller.jobs.external import External
 from lark_controller.jobs.job import Job
+from lark_controller.policies.backups import handed_over
 from lark_controller.policies.model import Decision, GroupControl, Policy, SwitchRole, SwitchSpec
 from lark_controller.policies.switches import IDENTITY
 
@@ -43,7 +44,8 @@ class Switch:
     ``uplinks`` (edge, access point) lead away from the machine; ``lan`` and ``wan`` (core) are as the policy declares
     them. ``normal`` is true where NORMAL works; ``max_meter`` 0 means no meters. ``group_control`` is how a core or an
     access point's switch limits groups.
-    ``backups`` name for WAN ports, also for those that the switch lacks now, the one that takes its place.
+    ``backups`` name for WAN ports, also for those that the switch lacks now, the one that takes its place;
+    ``handed_over`` are the WAN ports that have flows by which that happens.
     """
 
     datapath: int
@@ -61,6 +63,7 @@ class Switch:
     speeds: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
     group_control: GroupControl = GroupControl.METERS
     backups: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    handed_over: frozenset[str] = frozenset()
 
     def wan_or_backup(self, name: str) -> WanPort | None:
         """The WAN port that traffic for the one of that name leaves by now: itself, or while it is down the first of
@@ -75,6 +78,11 @@ class Switch:
                 return port
             chosen = self.backups.get(chosen)
         return by_name.get(name)
+
+    def instead(self, name: str) -> WanPort | None:
+        """The WAN port that is used now in place of the one of that name, which is down; None where none is."""
+        port = self.wan_or_backup(name) if name in self.handed_over else None
+        return port if port is not None and port.up and port.name != name else None
 
     @property
     def is_edge(self) -> bool:
@@ -241,6 +249,7 @@ def place_switch(
         local_mac=local_mac,
         group_control=spec.group_control,
         backups=MappingProxyType({name: port.backup for name, port in spec.ports.items() if port.backup is not None}),
+        handed_over=handed_over(policy, spec),
         speeds=_speeds(
             policy,
             speeds,

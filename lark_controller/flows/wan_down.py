@@ -46,8 +46,10 @@ class DownWays:
         self._cores = sorted((each for each in switches if each.is_core and each.wan), key=lambda each: each.name)
         self._steering = frozenset(rule.position for rule in policy.wans if rule.action is WanAction.STEER)
         # By the position of a WAN rule, 0 for none. Nothing of a rule without exceptions is to leave.
-        by_rule = {rule.position: self._of(rule) for rule in policy.wans if not _drops_all(rule)}
-        self._by_rule = {position: way for position, way in {0: self._of(None), **by_rule}.items() if way is not None}
+        rules = {0: None, **{rule.position: rule for rule in policy.wans if not _drops_all(rule)}}
+        ways = {position: self._of(rule) for position, rule in rules.items()}
+        self._by_rule = {position: way for position, way in ways.items() if isinstance(way, DownWay)}
+        self._unsure = {position: way for position, way in ways.items() if isinstance(way, str)}
 
     def __bool__(self) -> bool:
         return bool(self._by_rule)
@@ -57,18 +59,29 @@ class DownWays:
         class is dropped."""
         if network is NetworkType.NONE:
             return None
-        # A worker's address is of no class at cores.
-        return self._by_rule.get(0 if network is NetworkType.NAT and wan in self._steering else wan)
+        return self._by_rule.get(self._class(wan, network))
 
-    def _of(self, rule: WanRule | None) -> DownWay | None:
+    def unsure(self, wan: int, network: NetworkType) -> str:
+        """The reason why it is not known whether anything leaves of a job of this WAN class and network (``""``: it
+        is): its router is taken to be at a port that is down, and the switch itself would have to find another way."""
+        return "" if network is NetworkType.NONE else self._unsure.get(self._class(wan, network), "")
+
+    def _class(self, wan: int, network: NetworkType) -> int:
+        # A worker's address is of no class at cores.
+        return 0 if network is NetworkType.NAT and wan in self._steering else wan
+
+    def _of(self, rule: WanRule | None) -> DownWay | str | None:
+        """The way that is down, as a sentence where that is not sure; None where one is up."""
         steered = None if rule is None or rule.action is not WanAction.STEER else rule.port
         there = [] if steered is None else [(core, core.wan_or_backup(steered)) for core in self._cores]
         ways = [(core.name, port) for core, port in there if port is not None]
         # Where no core has a rule's port, what comes under it leaves as the rest does.
+        unsure = [] if ways else [sentence for core in self._cores if (sentence := router_unsure(core))]
         ways = ways or [(core.name, default_way(core)) for core in self._cores]
-        if not ways or any(port.up for _, port in ways):
+        # Of each core where it is not sure some port is up.
+        if not ways or sum(port.up for _, port in ways) > len(unsure):
             return None
-        return DownWay(ways[0][1].name, tuple(name for name, _ in ways))
+        return unsure[0] if unsure else DownWay(ways[0][1].name, tuple(name for name, _ in ways))
 
 
 class UnseenWays:
@@ -95,6 +108,19 @@ class UnseenWays:
         if any(default_way(core).up for core in self._known):
             return ()
         return tuple(sorted(name for name, ports in self._unseen.items() if ports))
+
+
+def router_unsure(core: Switch) -> str:
+    """A sentence where a core's first WAN port, at which the jobs' router is taken to be, is down and has no next hop:
+    the core itself sends on what no rule steers, by whichever port it finds the router's MAC address (``""``: it is up,
+    or no port is)."""
+    first, others = core.wan[0], [port.name for port in core.wan[1:] if port.up]
+    if first.up or first.next_hop is not None or not others:
+        return ""
+    return (
+        f"WAN port {first.name} of {core.name} is down, and it is not known whether its router is found by"
+        f" {' or '.join(others)}"
+    )
 
 
 def default_way(core: Switch) -> WanPort:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_common.runs import Address, AddressType, Network, NetworkType
 from lark_common.worker_rules import RULED, UNSLICED, JobRules, Share, WaysOut, WorkerRules
@@ -18,7 +18,7 @@ from lark_controller.flows.tags import assign_tags
 from lark_controller.flows.wan import local_networks
 from lark_controller.flows.worker_shares import reserved_shares, worker_shares
 from lark_controller.jobs.job import Job
-from lark_controller.policies.model import NO_SLICE, Decision, Policy, SliceKey, WanAction
+from lark_controller.policies.model import NO_SLICE, Decision, Policy, RuleKind, SliceKey, WanAction
 
 _UNKNOWN_MAC: Final = "00:00:00:00:00:00"
 
@@ -219,13 +219,26 @@ def unsupported(policy: Policy, job: Job, decision: Decision) -> str:
     return ""
 
 
+class Refused(NamedTuple):
+    """The reason why a worker drops a packet, and the kind of rule; ``BLOCK`` where nothing of the job passes."""
+
+    kind: RuleKind
+    reason: str
+
+
 def permits(rules: WorkerRules, job: JobRules, other: Address, *, sends: bool) -> str:
     """The reason why packets between a job and an address are dropped, ``""`` where they pass.
 
     ``sends``: from the job to the address, as a new connection; else the other way round.
     """
+    found = refused(rules, job, other, sends=sends)
+    return "" if found is None else found.reason
+
+
+def refused(rules: WorkerRules, job: JobRules, other: Address, *, sends: bool) -> Refused | None:
+    """The same with the kind of the rule; None where the packets pass."""
     if job.isolated:
-        return "nothing passes: the job is blocked, or may neither call nor be called"
+        return Refused(RuleKind.BLOCK, "nothing passes: the job is blocked, or may neither call nor be called")
     if (
         job.slice
         and _within(other, rules.job_networks)
@@ -233,13 +246,16 @@ def permits(rules: WorkerRules, job: JobRules, other: Address, *, sends: bool) -
         and not _within(other, rules.slices.get(job.slice, ()))
     ):
         if job.slice == UNSLICED:
-            return f"{other} is in the job networks and of no job without a slice, and the job has none"
-        return f"{other} is in the job networks and not of the job's slice"
+            why = f"{other} is in the job networks and of no job without a slice, and the job has none"
+        else:
+            why = f"{other} is in the job networks and not of the job's slice"
+        return Refused(RuleKind.SLICE, why)
     if job.wan and not _within(other, rules.local_networks) and not _within(other, rules.exceptions.get(job.wan, ())):
-        return f"wan rule {job.wan} drops what is outside of the local networks, and {other} is no exception"
+        why = f"wan rule {job.wan} drops what is outside of the local networks, and {other} is no exception"
+        return Refused(RuleKind.WAN, why)
     if not (job.outbound if sends else job.inbound):
-        return f"the job may not {'call' if sends else 'be called'}"
-    return ""
+        return Refused(RuleKind.CONNECTIVITY, f"the job may not {'call' if sends else 'be called'}")
+    return None
 
 
 def _within(address: Address, networks: Iterable[Network]) -> bool:

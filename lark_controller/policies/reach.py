@@ -35,7 +35,8 @@ class Party:
     wan: Annotated[
         str,
         "Jobs that may open connections to the WAN and whose WAN port is up: all, some (or to some addresses), none, "
-        "unknown (no core with such a port has connected since the start)",
+        "unknown (no core with such a port has connected since the start, or the port by which a core would have to "
+        "find the router by itself is down)",
     ]
     reaches: Annotated[tuple[str, ...], "For each party in order: its jobs that these may call: all, some, none"]
     wan_reason: Annotated[

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from lark_common.errors import PathError
 from lark_controller.jobs.addresses import never_given
+from lark_controller.policies.backups import backup_warnings
 from lark_controller.policies.cover import Cover
 from lark_controller.policies.model import MAX_GROUPS, HostSpec, Policy, Reserves, SwitchRole, TopologySpec, WanAction
 from lark_controller.policies.predicate import always
@@ -27,8 +28,9 @@ MOST: Final = 20
 def policy_warnings(policy: Policy, *, refused: bool = False) -> tuple[str, ...]:
     """The reasons why every job that is to have an address, has no port on a switch, or asks for bandwidth, is refused,
     anywhere or at the hosts concerned, as far as the policy alone decides; the want of a rule that enforces what jobs
-    have booked; the rates of groups that its switches do not keep; and what of external addresses no job can have.
-    ``refused``: all workers of the pool refuse who asks for bandwidth."""
+    have booked; the rates of groups that its switches do not keep; what of external addresses no job can have; and the
+    backups of WAN ports that are not used as they seem to be. ``refused``: all workers of the pool refuse who asks for
+    bandwidth."""
     return (
         *_address_warnings(policy),
         *_worker_rule_warnings(policy),
@@ -36,6 +38,7 @@ def policy_warnings(policy: Policy, *, refused: bool = False) -> tuple[str, ...]
         *islice(_ceiling_warnings(policy), MOST),
         *islice(_group_warnings(policy), MOST),
         *islice(_external_warnings(policy), MOST),
+        *islice(backup_warnings(policy), MOST),
     )
 
 

@@ -231,8 +231,11 @@ def _most(demand: QueueDemand, link: int) -> int:
 def _inbound(
     jobs: list[QueueDemand], link: float | None, short: Mapping[Claim, str], inbound: InboundShares
 ) -> dict[str, PortQueues]:
-    """Each job's own port: a cap is its rate; a job that may exceed it gets an even part of the rate that no job has
-    requested. What is reserved for flows to the job comes on top."""
+    """Each job's own port, once something is promised towards a job: a cap is its rate; a job that may exceed it gets
+    an even part of the rate that no job has requested. What is reserved for flows to the job comes on top."""
+    if not any(each.rate is not None and each.way is not Way.OUT for each in jobs):
+        # Nothing is promised towards anybody that others could take.
+        return {}
     towards: dict[int | None, int] = {}
     for each in jobs:
         if each.way is Way.IN and each.rate is not None:

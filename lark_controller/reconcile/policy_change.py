@@ -99,6 +99,16 @@ class PolicyChange:
             if state.link is not None
         ]
 
+    def away(self, policy: Policy) -> dict[int, str]:
+        """The switches that this policy or the one in force declares and that are not connected, each with the reason
+        for which jobs wait for it."""
+        loop, found = self._loop, dict[int, str]()
+        for datapath in {**loop.desired.policy.switches, **policy.switches}:
+            state = loop.switches.get(datapath)
+            if state is None or state.link is None:
+                found[datapath] = loop.why_away(datapath)
+        return found
+
     def without_jobs(self, policy: Policy) -> Desired:
         """The desired state of a policy with what stands now, queues and refusals, and without jobs and switches."""
         return Desired(policy, self._loop.desired)

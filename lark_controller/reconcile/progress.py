@@ -55,7 +55,7 @@ class Progress:
         loop, seen = self._loop, self._loop.confirmations
         placed = loop.desired.placed[job.number]
         self._gateways.expect(placed)
-        for datapath in sorted(self._cores_of(placed, loop.desired)):
+        for datapath in sorted(loop.desired.needed_cores(placed)):
             if not loop.connected(datapath):
                 seen.blocked(job.number, FlowsAt(datapath), loop.why_away(datapath))
         if job.network_type is not NetworkType.OVS_BRIDGE:
@@ -85,8 +85,8 @@ class Progress:
         portless = here is not None and now.port is None and loop.connected(here)
         if not (moved or portless or now.job.external):
             return
-        needed = self._cores_of(now, loop.desired)
-        others = bool(now.job.external) and needed != self._cores_of(was, before)
+        needed = loop.desired.needed_cores(now)
+        others = bool(now.job.external) and needed != before.needed_cores(was)
         if not (moved or portless or others):
             return
         self.expect(now.job)
@@ -101,12 +101,6 @@ class Progress:
         if was.datapath is not None and was.datapath != here:
             seen.unneeded(number, QueuesAt(was.datapath))
         loop.dirty.job(number)
-
-    @staticmethod
-    def _cores_of(placed: Placed, desired: Desired) -> set[int]:
-        """The cores, known or not, that a job needs."""
-        cores = set(desired.translating(placed)) if placed.job.external else set[int]()
-        return cores | desired.policy.cores if desired.is_classed(placed) else cores
 
     def expect_all(self, jobs: Iterable[Job]) -> None:
         """:meth:`expect` of jobs of which nothing is known yet: those at one switch mostly lack the same."""

@@ -136,7 +136,12 @@ class Reconciler(LoopState):
             return
         if old is None:
             self.directory.set_standing(job.number, JobState.REGISTERING)
-        elif same_for_switches(old, job):
+        elif (
+            same_for_switches(old, job)
+            and not any(changes.values())
+            and placed is not None
+            and placed.decision == self.desired.placed[job.number].decision
+        ):
             return
         self.counters.begin(self.desired.placed[job.number])
         self.pair_counters.follow(self.desired.placed[job.number], old)

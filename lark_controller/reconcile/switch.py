@@ -308,8 +308,8 @@ class SwitchState:
 
 def _instead(switch: Switch, name: str) -> str:
     """The port by which traffic for a WAN port that is down leaves, in words."""
-    port = switch.wan_or_backup(name)
-    return f"{port.name} is used" if port is not None and port.up and port.name != name else "nothing takes its place"
+    port = switch.instead(name)
+    return "nothing takes its place" if port is None else f"{port.name} is used"
 
 
 def placed_switch(policy: Policy, link: SwitchLink) -> Switch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from lark_common import log
 from lark_controller.api.controls import Controls
 from lark_controller.api.drops import CORES_UNREAD, UNREAD
-from lark_controller.api.switches import SwitchStatus
+from lark_controller.api.switches import SwitchStatus, WanPortStatus
 from lark_controller.policies.topology import ACCESS
 
 # Bytes in a megabit: the base units of Prometheus are bytes.
@@ -88,6 +88,7 @@ class ControlsCollector(Collector):
             CounterMetricFamily("lark_switch_drift", "Flows that checks found changed by somebody else.", drift),
             CounterMetricFamily("lark_packet_ins", "Packets that switches sent to the controller.", packet_ins),
             *_each(switches),
+            *_wan_ports(self._controls.switches.wan_ports(), _labels(switches)),
         ]
 
     def _policy(self) -> list[Metric]:
@@ -182,18 +183,36 @@ class LocalParts:
 
 
 def _each(switches: Sequence[SwitchStatus]) -> list[Metric]:
-    """The metrics of each switch; their number grows with the workers. Switches that share a name are distinguished by
-    their datapath ids: of two series with equal labels Prometheus drops one."""
-    named = Counter(switch.name for switch in switches)
+    """The metrics of each switch; their number grows with the workers."""
+    named = _labels(switches)
     labels = ("switch",)
     connected = GaugeMetricFamily("lark_switch_connected", "1 where it is connected.", labels=labels)
     in_sync = GaugeMetricFamily("lark_switch_in_sync", "1 where it holds exactly what is desired.", labels=labels)
     flows = GaugeMetricFamily("lark_switch_flows", "Flows installed.", labels=labels)
     limit = GaugeMetricFamily("lark_switch_flow_limit", "Its rule limit, 0 for none.", labels=labels)
     for switch in switches:
-        name = (switch.name if named[switch.name] == 1 else switch.datapath,)
+        name = (named[switch.datapath],)
         connected.add_metric(name, switch.connected)
         in_sync.add_metric(name, switch.connected and switch.in_sync)
         flows.add_metric(name, switch.installed)
         limit.add_metric(name, switch.max_rules)
     return [connected, in_sync, flows, limit]
+
+
+def _labels(switches: Sequence[SwitchStatus]) -> dict[str, str]:
+    """The names of switches by datapath id. Those that share one are distinguished by their datapath ids: of two series
+    with equal labels Prometheus drops one."""
+    named = Counter(switch.name for switch in switches)
+    return {each.datapath: each.name if named[each.name] == 1 else each.datapath for each in switches}
+
+
+def _wan_ports(ports: Iterable[WanPortStatus], names: Mapping[str, str]) -> list[Metric]:
+    labels = ("switch", "port")
+    down = GaugeMetricFamily("lark_wan_port_down", "1 where a WAN port of a core is down.", labels=labels)
+    words = "1 where it is down, and no other takes its place."
+    unreplaced = GaugeMetricFamily("lark_wan_port_unreplaced", words, labels=labels)
+    for port in ports:
+        name = names.get(port.datapath, port.datapath), port.name
+        down.add_metric(name, not port.up)
+        unreplaced.add_metric(name, not port.up and not port.replaced)
+    return [down, unreplaced]

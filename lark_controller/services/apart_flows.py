@@ -35,9 +35,10 @@ class ApartFlows:
             where = f"job {to.job.called}" if to.job is not None else ", ".join(map(str, to.networks)) or to.name
             raise ApartError(f"job {sender.called} to {where}: {why}")
 
-    def note(self, reservation: Reservation) -> None:
-        """Take in a reserved flow that is new or changed."""
-        self.forget(reservation.id)
+    def note(self, reservation: Reservation) -> bool:
+        """Take in a reserved flow that is new or changed, or whose sender or receiver is; returns whether its reason is
+        another now."""
+        before = self._why.pop(reservation.id, "")
         sender = None if reservation.job is None else self._feed.find(reservation.job)
         if reservation.peer is None:
             why = self._outside(sender, reservation.destination, reservation.target)
@@ -45,6 +46,7 @@ class ApartFlows:
             why = self._between(sender, self._feed.find(reservation.peer))
         if why:
             self._why[reservation.id] = why
+        return why != before
 
     def forget(self, reservation_id: str) -> None:
         """Forget a flow that is over."""

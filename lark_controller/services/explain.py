@@ -15,7 +15,7 @@ from lark_common.runs import Address, NetworkType
 from lark_common.worker_rules import RULED
 from lark_controller.api.switches import Explanation, Step
 from lark_controller.flows import core
-from lark_controller.flows.build import TCP, UDP
+from lark_controller.flows.build import SWITCH, TCP, UDP
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import ETH_IPV4, ETH_IPV6, VLAN_PRESENT, Flow, FlowData, FlowKey, Program
 from lark_controller.flows.origins import origin
@@ -31,13 +31,15 @@ from lark_controller.flows.simulation.simulate import (
 from lark_controller.flows.tables import Edge, table_name
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.wan import local_networks, worker_address
-from lark_controller.flows.wan_down import are_unseen
-from lark_controller.flows.worker_rules import permits
+from lark_controller.flows.wan_down import UnseenWays, are_unseen, router_unsure
+from lark_controller.flows.worker_rules import refused
 from lark_controller.jobs.external import WITH_PORTS
 from lark_controller.jobs.job import Job, shown_state
 from lark_controller.policies.model import Because
+from lark_controller.policies.topology import is_wan
 from lark_controller.reconcile.workers import LATE, NOT_YET
-from lark_controller.services.explain_ends import Ends, is_local
+from lark_controller.services.explain_ends import Ends, external_steps, is_local
+from lark_controller.services.explain_lines import flow_line, rule_line
 
 # A MAC that is in use nowhere stands for an unknown station (locally administered).
 SOMEBODY: Final = 0x02FFFFFFFFFF
@@ -127,7 +129,8 @@ def _ruled(desired: Desired, ends: Ends, seen: Address, steps: list[Step]) -> tu
             continue
         rules = ends.rules[placed.job.host]
         job = next(each for each in rules.jobs if each.id == placed.job.id)
-        why = permits(rules, job, other, sends=sends)
+        found = refused(rules, job, other, sends=sends)
+        why = "" if found is None else found.reason + rule_line(ends, found.kind, inward=not sends)
         where = f"worker {placed.job.host}"
         steps.append(Step(where, why or f"the rules of job {ends.called(placed.job)} let it pass"))
         if why:
@@ -152,33 +155,6 @@ def _translated(desired: Desired, ends: Ends) -> list[Step]:
         if ends.dst_job is None and any(ends.dst in network for network in networks):
             return [Step("external", f"{ends.dst} is of pool {name}, and no live job has it")]
     return found
-
-
-def external_steps(ends: Ends, owner: str | None = None) -> list[Step]:
-    """The external address of one of the two jobs on the way; with ``owner`` of a job of this user alone."""
-    jobs = (placed.job for placed in (ends.src_job, ends.dst_job) if placed is not None)
-    own = [job for job in jobs if owner in (None, job.owner)]
-    if ends.inward is None and ends.outward is None:
-        closed = (each for job in own for each in ends.closed.get(job.number, {}).items())
-        shut = {address: why for address, why in closed if address.version == ends.dst.version}
-        return [Step("external", f"external address {address} is closed: {why}") for address, why in shut.items()]
-    opening = ends.opening
-    packet = f"a packet of {opening.protocol}" if opening is not None else "a packet"
-    if ends.inward is not None and ends.dst_job is not None and ends.dst_job.job in own:
-        where = f" to port {opening.first}" if opening is not None and opening.first else ""
-        opened = ", ".join(map(str, ends.inward.openings))
-        what = "an external address of" if ends.dst.version == 4 else "open to the WAN as that of"
-        sentence = f"{ends.dst} is {what} job {ends.called(ends.dst_job.job, owner)}, with {opened} open"
-        on = [] if ends.gateway is None else [Step("external", f"a Linux gateway sends it on to {ends.inside}")]
-        return [Step("external", f"{sentence}: explained for {packet}{where}"), *on]
-    if ends.outward is not None and ends.src_job is not None and ends.src_job.job in own:
-        where = f" from port {opening.first}" if opening is not None and opening.first else ""
-        opened = ", ".join(map(str, ends.outward.openings))
-        called = ends.called(ends.src_job.job, owner)
-        sentence = f"job {called} has the external address {ends.outward.address} with {opened} open"
-        by = [] if ends.gateway is None else [Step("external", f"a Linux gateway sends it as {ends.outward.address}")]
-        return [Step("external", f"{sentence}: explained for {packet}{where}"), *by]
-    return []
 
 
 def _who(ends: Ends, address: Address, placed: Placed | None) -> list[Step]:
@@ -228,9 +204,11 @@ class _Walk:
         self.all_live = True
         # A packet for an external address is for a job.
         self.local = ends.inward is not None or is_local(desired, ends.dst)
-        by_core = ends.translated is not None and ends.gateway is None
-        # A packet whose address a core translates passes by a core that is known.
-        self.unseen = () if by_core else tuple(each.name for each in desired.unseen_cores())
+        job = ends.translated if ends.gateway is None else None
+        self.by_core = job is not None
+        # A packet whose address a core translates passes by no other core.
+        there = None if job is None else set(desired.translating(job))
+        self.unseen = [each for each in desired.unseen_cores() if there is None or each.datapath in there]
 
     def go(self) -> tuple[str, str]:
         fields = self._fields()
@@ -248,13 +226,14 @@ class _Walk:
                 return "unknown", f"job {self.ends.called(placed.job)} is at no switch: {why}"
             if placed is not None and placed.datapath is not None and placed.port is None:
                 return "unknown", f"job {self.ends.called(placed.job)} is at no port of its switch: {placed.job.reason}"
-        by_core = self.ends.translated is not None and self.ends.gateway is None
-        if by_core and not any(here.switch.is_core for here in self.tables.values()):
-            return "unknown", "no core that translates the external address has connected yet"
+        if self.by_core and not any(here.switch.is_core for here in self.tables.values()):
+            names = ", ".join(each.name for each in self.unseen)
+            return "unknown", f"no core that translates the external address has connected yet: {names}"
         at, in_port = self._start()
         shut = next((w for w in self.tables[at].switch.wan if w.number == in_port and not w.up), None) if at else None
         if shut is not None:
-            return self._verdict("dropped", f"it would come from the WAN by {shut.name}, which is down")
+            entries = [each.name for each in self.unseen if any(map(is_wan, each.ports))]
+            return self._unless(entries, "dropped", f"it would come from the WAN by {shut.name}, which is down")
         for datapath in self._path(at):
             here = self.tables[datapath]
             if datapath != at:
@@ -276,21 +255,47 @@ class _Walk:
                     sent = result.headers[0].get("ipv4_src")
                     up = [wan.name for wan in out if wan.up]
                     by = f"{here.switch.name} sends it to the WAN by {', '.join(up or [wan.name for wan in out])}"
+                    others = self._others_out()
                     if not up:
-                        return self._verdict("dropped", f"{by}, which is down")
+                        return self._unless(others, "dropped", f"{by}, which is down")
+                    if unsure := self._unsure(here.switch, result):
+                        return self._verdict("unknown", unsure)
                     changed = sent is not None and sent != fields.get("ipv4_src")
-                    return self._verdict("forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
+                    return self._unless(others, "forwarded", f"{by} as {ip_address(sent)}" if changed and sent else by)
             fields = {k: v for k, v in result.headers[0].items() if k not in ("in_port", "metadata", "ct_state")}
         return self._forwarded("it leaves Lark's switches as a plain switch would send it")
+
+    def _unsure(self, switch: Switch, result: Result) -> str:
+        """The reason why nobody knows whether a packet reaches its router by the WAN ports to which it is flooded."""
+        last = result.trace[-1].data
+        plain = last is not None and last.cookie == SWITCH and result.headers[0].get("eth_dst") == SOMEBODY
+        why = router_unsure(switch) if plain else ""
+        return f"{switch.name} sends it as a plain switch would: {why}" if why else ""
 
     def _forwarded(self, reason: str) -> tuple[str, str]:
         """The verdict where no switch that is known drops it, nor sends it to the WAN."""
         source, target = self.ends.src_job, self.ends.dst_job
         # Between two jobs of one worker no core is on the way.
         together = source is not None and target is not None and source.job.host.lower() == target.job.host.lower()
-        if self.unseen and not together:
-            return "unknown", f"by the switches that are known: forwarded, {reason}; {are_unseen(self.unseen)}"
-        return self._verdict("forwarded", reason)
+        others = [] if together and not self.by_core else [each.name for each in self.unseen]
+        return self._unless(others, "forwarded", reason)
+
+    def _others_out(self) -> Sequence[str]:
+        """The cores that have not connected and by which it depends whether a packet leaves for the WAN, as the map has
+        it."""
+        source = self.ends.src_job
+        ways = UnseenWays(self.desired.policy, self.desired.cores(), self.unseen)
+        if source is None:
+            # What is no job's comes under no rule.
+            return ways.of(0, NetworkType.OVS_BRIDGE)
+        return ways.of(source.decision.wan, source.job.network_type)
+
+    def _unless(self, others: Sequence[str], verdict: str, reason: str) -> tuple[str, str]:
+        """The verdict by the switches that are known, unless these others, which have not connected, may have
+        another."""
+        if others:
+            return "unknown", f"by the switches that are known: {verdict}, {reason}; {are_unseen(others)}"
+        return self._verdict(verdict, reason)
 
     def _note_unlimited(self, switch: Switch, ports: Sequence[str]) -> None:
         """Say where the limits of the sender's group do not hold for what leaves by these ports."""
@@ -421,7 +426,7 @@ class _Walk:
                 self.steps.append(Step(where, "no flow matches: dropped"))
                 continue
             packets, size = here.counters.get(hit.key, (None, None))
-            why = origin(self.desired, self.desired.slices_at(here.switch.datapath), hit.data).text
+            why = self._why(here.switch, hit.key, hit.data)
             text = flow_text(hit.key, hit.data)
             drops = here.switch.is_edge and hit.data.goto == Edge.DROPS
             self.steps.append(Step(where, f"{'drops it' if drops else _does(hit.data)}: {why}", text, packets, size))
@@ -441,12 +446,17 @@ class _Walk:
         """The hits that decide anything: in the table after them a dropped packet is only counted."""
         return [hit for hit in result.trace if not (here.switch.is_edge and hit.table == Edge.DROPS)]
 
+    def _why(self, switch: Switch, key: FlowKey, data: FlowData) -> str:
+        """The origin of a flow, with the line of the rule where it drops and the line is known."""
+        why = origin(self.desired, self.desired.slices_at(switch.datapath), data).text
+        return f"{why}{flow_line(self.ends, key, data) if switch.is_edge else ''}"
+
     def _dropped(self, here: SwitchTables, result: Result) -> str:
         last = self._decided(here, result)[-1]
         table = table_name(here.switch.role, last.table)
         if last.key is None or last.data is None:
             return f"{here.switch.name} has no flow for it in table {table}"
-        why = origin(self.desired, self.desired.slices_at(here.switch.datapath), last.data).text
+        why = self._why(here.switch, last.key, last.data)
         vlans = [each.job.vlan for each in (self.ends.src_job, self.ends.dst_job) if each is not None]
         if here.switch.is_edge and last.table == Edge.FORWARD and len(set(vlans)) > 1:
             why += f"; the jobs are in different VLANs: {' and '.join(str(vlan or 'none') for vlan in vlans)}"

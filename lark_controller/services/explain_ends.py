@@ -10,6 +10,7 @@ from types import MappingProxyType
 from lark_common.errors import AdError, NotFoundError
 from lark_common.runs import Address, NetworkType
 from lark_common.worker_rules import RULED, WorkerRules
+from lark_controller.api.switches import Step
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.external import pool_ports
 from lark_controller.flows.placement import Placed
@@ -164,3 +165,30 @@ def _end_of(directory: Directory, what: str) -> tuple[tuple[Address, ...], Job |
 def _placed(desired: Desired, directory: Directory, job: Job | None) -> Placed | None:
     placed = None if job is None else desired.placed.get(job.number)
     return None if placed is None else replace(placed, job=directory.now(placed.job))
+
+
+def external_steps(ends: Ends, owner: str | None = None) -> list[Step]:
+    """The external address of one of the two jobs on the way; with ``owner`` of a job of this user alone."""
+    jobs = (placed.job for placed in (ends.src_job, ends.dst_job) if placed is not None)
+    own = [job for job in jobs if owner in (None, job.owner)]
+    if ends.inward is None and ends.outward is None:
+        closed = (each for job in own for each in ends.closed.get(job.number, {}).items())
+        shut = {address: why for address, why in closed if address.version == ends.dst.version}
+        return [Step("external", f"external address {address} is closed: {why}") for address, why in shut.items()]
+    opening = ends.opening
+    packet = f"a packet of {opening.protocol}" if opening is not None else "a packet"
+    if ends.inward is not None and ends.dst_job is not None and ends.dst_job.job in own:
+        where = f" to port {opening.first}" if opening is not None and opening.first else ""
+        opened = ", ".join(map(str, ends.inward.openings))
+        what = "an external address of" if ends.dst.version == 4 else "open to the WAN as that of"
+        sentence = f"{ends.dst} is {what} job {ends.called(ends.dst_job.job, owner)}, with {opened} open"
+        on = [] if ends.gateway is None else [Step("external", f"a Linux gateway sends it on to {ends.inside}")]
+        return [Step("external", f"{sentence}: explained for {packet}{where}"), *on]
+    if ends.outward is not None and ends.src_job is not None and ends.src_job.job in own:
+        where = f" from port {opening.first}" if opening is not None and opening.first else ""
+        opened = ", ".join(map(str, ends.outward.openings))
+        called = ends.called(ends.src_job.job, owner)
+        sentence = f"job {called} has the external address {ends.outward.address} with {opened} open"
+        by = [] if ends.gateway is None else [Step("external", f"a Linux gateway sends it as {ends.outward.address}")]
+        return [Step("external", f"{sentence}: explained for {packet}{where}"), *by]
+    return []

@@ -13,8 +13,8 @@ from lark_common.errors import NotFoundError
 from lark_common.runs import Address
 from lark_controller.api.switches import Explanation, Step
 from lark_controller.flows.placement import Placed
-from lark_controller.services.explain import external_steps, waits_for_gateway
-from lark_controller.services.explain_ends import Ends
+from lark_controller.services.explain import waits_for_gateway
+from lark_controller.services.explain_ends import Ends, external_steps
 
 _REASONS: Final = {
     "forwarded": "the network passes it on",

@@ -140,10 +140,11 @@ class PolicyInForce:
             with self._lock:
                 old = self.policy
                 change = self._reconciler.policy_change
-                jobs, switches, makers, known, closed = self._loop.call(
+                jobs, switches, away, makers, known, closed = self._loop.call(
                     lambda: (
                         self._reconciler.jobs(),
                         change.placed_switches(new),
+                        change.away(new),
                         change.queue_makers(new),
                         self._reconciler.desired.policy,
                         self._reconciler.desired.closed,
@@ -155,7 +156,7 @@ class PolicyInForce:
             names = needed_attributes(new)
             if not self._covers(names):
                 jobs = with_facts(self._store, self._wider(names), jobs, pace.keep)
-            made = planning.plan(before, after, jobs, switches, pace, live[1])
+            made = planning.plan(before, after, jobs, switches, pace, live[1], away)
             capacities = self._store.reservations.worker_capacities()
             hosts = {*capacities, *(job.host for job in jobs)}
             warnings = (
@@ -236,7 +237,7 @@ class PolicyInForce:
 
             def why_unknown(each: Deciding) -> str:
                 names = unseen_ways.of(each.decision.wan, each.network) if unseen_ways else ()
-                return are_unseen(names) if names else ""
+                return are_unseen(names) if names else ways.unsure(each.decision.wan, each.network)
 
             enforced = desired.policy
             if enforced.digest != decider.policy.digest:

@@ -7,8 +7,9 @@ process have at least half of the time meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from lark_common.errors import AdError, BusyError, RuleLimitError
@@ -19,7 +20,7 @@ from lark_controller.flows.desired import Desired
 from lark_controller.flows.diff import diff
 from lark_controller.flows.live_addresses import Closed, LiveAddresses, left_out, live_addresses
 from lark_controller.flows.model import Changes, Program
-from lark_controller.flows.placement import Switch, cut_off
+from lark_controller.flows.placement import Placed, Switch, cut_off
 from lark_controller.flows.text import flow_text
 from lark_controller.flows.worker_rules import unsupported
 from lark_controller.jobs.job import Job
@@ -83,10 +84,12 @@ def plan(
     switches: Iterable[BothPlaces],
     pace: Pace | None = None,
     live: LiveAddresses | None = None,
+    away: Mapping[int, str] = MappingProxyType({}),
 ) -> Plan:
     """The plan for live jobs and connected switches. ``before`` and ``after`` are the desired states of the old and the
     new policy with what stands now, still without jobs and switches, which they get here. ``live`` are the addresses of
-    live jobs that the new policy leaves out, and that of ``after`` has.
+    live jobs that the new policy leaves out, and that of ``after`` has. ``away`` are the declared switches that are not
+    connected, by datapath id, with the reasons.
 
     Raises BusyError where it takes longer than its ``pace``.
     """
@@ -105,13 +108,14 @@ def plan(
     differences = Differences(old, new)
     changed = [
         JobChange(job.id, job.owner, found, job.cluster, job.proc, job.run.global_job_id)
-        for job in jobs
+        for job in _paced(jobs, pace)
         if (
             found := (
                 *differences.of(job, was[job.number], will[job.number]),
                 *losses.get(job.number, ()),
                 *_closed(before, after, job),
                 *_placed(before, after, job),
+                *_awaited(before, after, job, away),
             )
         )
     ]
@@ -178,13 +182,13 @@ def _turned_away(policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[st
 
 def left_out_of(policy: Policy, jobs: Iterable[Job], known: Policy, before: Closed, pace: Pace) -> LiveAddresses:
     """As :func:`~lark_controller.flows.live_addresses.live_addresses`. Raises BusyError where it takes too long."""
+    return live_addresses(policy, _paced(jobs, pace), known, before)
 
-    def paced() -> Iterator[Job]:
-        for job in jobs:
-            pace.step()
-            yield job
 
-    return live_addresses(policy, paced(), known, before)
+def _paced(jobs: Iterable[Job], pace: Pace) -> Iterator[Job]:
+    for job in jobs:
+        pace.step()
+        yield job
 
 
 def _left_out(given: Policy, policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[str]:
@@ -247,12 +251,34 @@ def _placed(before: Desired, after: Desired, job: Job) -> Iterator[str]:
     switch, spec = after.switches.get(here), after.policy.switches.get(here)
     if was.datapath != here:
         name = spec.name if spec is not None else f"{here:016x}" if switch is None else switch.name
-        yield f"is at switch {name}{', which is not connected' if switch is None else ''}"
+        yield f"is at switch {name}"
     if will.port is not None:
         if was.datapath == here:
             yield "has a port at its switch"
     elif switch is not None:
         yield f"has no port at its switch: {switch.why_no_job_port(job.port)}"
+
+
+def _awaited(before: Desired, after: Desired, job: Job, away: Mapping[int, str]) -> Iterator[str]:
+    """The switches that are not connected for which a job would be pending, and those for which it would no longer."""
+    # A quarantined job is pending for none.
+    if not away or job.quarantine:
+        return
+    was, will = (_needed(each, each.placed[job.number]) & away.keys() for each in (before, after))
+    for datapath in sorted(will - was):
+        yield f"is pending, as switch {_name(after, datapath)} {away[datapath]}"
+    for datapath in sorted(was - will):
+        yield f"no longer waits for switch {_name(before, datapath)}, which {away[datapath]}"
+
+
+def _needed(desired: Desired, placed: Placed) -> set[int]:
+    """The switches, connected or not, that a job needs."""
+    return desired.needed_cores(placed) | ({placed.datapath} if placed.datapath is not None else set[int]())
+
+
+def _name(desired: Desired, datapath: int) -> str:
+    spec = desired.policy.switches.get(datapath)
+    return f"{datapath:016x}" if spec is None else spec.name
 
 
 def _effects(changed: Iterable[JobChange]) -> tuple[Effect, ...]:

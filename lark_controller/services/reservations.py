@@ -172,11 +172,15 @@ class Reservations:
         return any(self._flows[each].job == job_id for each in self._of_job.get(peer, ()))
 
     def tell_peers(self, made: Iterable[Reservation], job_id: str) -> None:
-        """Let jobs at the other ends of what was reserved with a job have it, and the flows to it its addresses."""
+        """Let jobs at the other ends of what was reserved with a job have it, the flows to it its addresses, and those
+        from and to it the reasons that follow from its ads."""
         for each in self.towards(job_id):
             if (now := as_of_now(each, self._find)) != each:
                 self._keep(now)
                 self._flows_changed(now)
+        for each in (*self.sent_by(job_id), *self.towards(job_id)):
+            if self.apart.note(each):
+                self._watch.bump()
         for peer in sorted({end for each in made for end in (each.job, each.peer) if end not in (None, job_id)}):
             self._feed.change(peer, self.with_flows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -20,11 +20,13 @@ from lark_controller.api.switches import (
     PortStatus,
     SwitchProblem,
     SwitchStatus,
+    WanPortStatus,
 )
 from lark_controller.flows.desired import Desired
 from lark_controller.flows.model import PORT_LOCAL
 from lark_controller.flows.placement import Switch, cut_off
 from lark_controller.policies.model import SwitchRole
+from lark_controller.policies.topology import is_wan
 from lark_controller.reconcile.calls import LOOP_TIMEOUT, LoopCalls
 from lark_controller.reconcile.confirmations import TRANSLATED, RulesAt
 from lark_controller.reconcile.reconciler import Reconciler
@@ -121,6 +123,13 @@ class Switches:
         loop = self._reconciler
         return self._loop.call(
             lambda: {dpid_text(dp): found for dp in sorted(loop.switches) if (found := loop.core_ports.loads(dp))}
+        )
+
+    def wan_ports(self) -> tuple[WanPortStatus, ...]:
+        """The WAN ports that the policy declares at cores which are connected."""
+        loop = self._reconciler
+        return self._loop.call(
+            lambda: tuple(each for dp in loop.desired.policy.switches for each in _wan_ports(loop, dp))
         )
 
     def flows(self, datapath: str, chosen: FlowFilter, cursor: str | None, limit: int, timeout: float) -> FlowPage:
@@ -221,6 +230,16 @@ def _status(loop: Reconciler, datapath: int, names: SwitchNames, *, ports: bool)
         ports=_ports(desired, state, known) if ports and known is not None else (),
         problems=_problems(loop, state) if ports else (),
     )
+
+
+def _wan_ports(loop: Reconciler, datapath: int) -> Iterator[WanPortStatus]:
+    state, known = loop.switches.get(datapath), loop.desired.switches.get(datapath)
+    if state is None or state.link is None or known is None or not known.is_core:
+        return
+    up = {port.name for port in known.wan if port.up}
+    # One that the switch lacks is down as well.
+    for name in filter(is_wan, loop.desired.policy.switches[datapath].ports):
+        yield WanPortStatus(dpid_text(datapath), name, name in up, known.instead(name) is not None)
 
 
 def _why_cut_off(state: SwitchState, desired: Desired, known: Switch | None) -> str:

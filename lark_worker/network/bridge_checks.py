@@ -14,8 +14,9 @@ from lark_worker.network.commands import SEARCHED, run
 
 DEVICES: Final = Path("/sys/class/net")
 STATUS: Final = Path("/proc/self/status")
-# The names that the kernel takes for devices (dev_valid_name), of printable characters.
-_NAME: Final = re.compile(r"(?!\.{1,2}$)[!-.0-9;-~]{1,15}")
+# The names that the kernel takes for devices (dev_valid_name), of printable characters. For one with "%d" it takes a
+# number instead, and "all" and "default" are other things in /proc/sys/net.
+_NAME: Final = re.compile(r"(?!(?:\.{1,2}|all|default)$)[!-$&-.0-9;-~]{1,15}")
 # ARPHRD_ETHER and ARPHRD_LOOPBACK in a device's type.
 _ETHERNET: Final = "1"
 _LOOPBACK: Final = "772"
@@ -29,7 +30,10 @@ def check_names(*names: str) -> None:
     """Raises NetworkError for a name that no device can have."""
     for name in names:
         if not _NAME.fullmatch(name):
-            raise NetworkError(f"{name!a:.60} is no name of a device; accepted: 1 to 15 characters, not / or :")
+            raise NetworkError(
+                f"{name!a:.60} is no name of a device; accepted: 1 to 15 characters other than / : and %, and not all "
+                "or default"
+            )
 
 
 def check_rights(folder: Path) -> None:

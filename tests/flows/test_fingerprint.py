@@ -124,6 +124,7 @@ SWITCH: dict[str, Any] = {
     "datapath": 1, "name": "another", "role": SwitchRole.EDGE, "ports": MappingProxyType({"p7": 999, "uplink": 1}),
     "uplinks": (1, 40), "lan": (5,), "wan": (), "normal": False, "tracks": False, "max_meter": 3, "max_rules": 0,
     "local_mac": 5, "speeds": MappingProxyType({1: 10.0}), "group_control": None, "backups": MappingProxyType({}),
+    "handed_over": frozenset({"wan"}),
 }  # fmt: skip
 
 

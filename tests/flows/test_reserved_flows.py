@@ -202,6 +202,18 @@ def test_what_stays_inside_a_worker_takes_no_queue(started: tuple[Site, Lark], o
 
 
 @pytest.mark.ovs
+def test_what_a_job_reserves_as_a_sender_limits_nobodys_receiving(started: tuple[Site, Lark], ovs: OpenVSwitch) -> None:
+    site, lark = started
+    lark.put_policy(topology(site, "bandwidth: {mode: guarantee}", "full"))
+    job = post(site, lark, "a", "alice")
+    post(site, lark, "b", "alice")
+    made = ask(lark, "POST", "/v1/reservations", {"source": job["id"], "destination": "192.0.2.1", "rate": 50})
+    assert made.status == 201
+    wait(lambda: any(least >= 50 for least, _ in queues(ovs).get(site.net.name("ue1"), {}).values()))
+    assert set(queues(ovs)) == {site.net.name("ue1")}
+
+
+@pytest.mark.ovs
 def test_of_a_half_duplex_link_the_sender_has_what_is_not_promised_towards_it(
     started: tuple[Site, Lark], ovs: OpenVSwitch
 ) -> None:

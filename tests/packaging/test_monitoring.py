@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from lark_controller import __version__
+from lark_controller.api.switches import WanPortStatus
 from tests.fixtures.fake_controls import post_body
 from tests.fixtures.rest_app import make_api
 
@@ -215,6 +216,10 @@ ILL = {
     'lark_switch_in_sync{switch="other"}': "0x120",
     'lark_switch_flows{switch="other"}': "95x120",
     'lark_switch_flow_limit{switch="other"}': "100x120",
+    'lark_wan_port_down{switch="other",port="wan"}': "1x120",
+    'lark_wan_port_unreplaced{switch="other",port="wan"}': "1x120",
+    'lark_wan_port_down{switch="other",port="wan-fast"}': "1x120",
+    'lark_wan_port_unreplaced{switch="other",port="wan-fast"}': "0x120",
     'lark_jobs{state="pending"}': "10x120",
     'lark_jobs{state="quarantined"}': "1x120",
     "lark_guarantees_missed_total": "0+1x120",
@@ -379,4 +384,21 @@ def test_switches_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest
     assert series == [
         [f'lark_switch_connected{{switch="{name}"}}', value]
         for name, value in ((one.datapath, "1.0"), (other.datapath, "0.0"), ("core1", "0.0"))
+    ]
+
+
+def test_each_wan_port_of_a_core_is_there_with_its_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = make_api(tmp_path)
+    core = "00000000000000c0"
+    ports = (
+        WanPortStatus(core, "wan", up=True, replaced=False),
+        WanPortStatus(core, "wan-fast", up=False, replaced=True),
+        WanPortStatus(core, "wan-spare", up=False, replaced=False),
+    )
+    monkeypatch.setattr(api.controls.switches, "wan_ports", lambda: ports)
+    series = [line for line in api.get("/metrics").text.splitlines() if line.startswith("lark_wan_port_")]
+    assert series == [
+        f'lark_wan_port_{name}{{port="{port}",switch="core1"}} {value:.1f}'
+        for name, values in (("down", (0, 1, 1)), ("unreplaced", (0, 0, 1)))
+        for port, value in zip(("wan", "wan-fast", "wan-spare"), values, strict=True)
     ]

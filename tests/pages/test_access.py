@@ -8,13 +8,14 @@ from io import BytesIO
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, Route, expect
 
 from tests.fixtures.browser import (
     POLICY,
     VIEWS,
     Reader,
     Site,
+    panel,
     reading,
 )
 
@@ -128,6 +129,28 @@ def test_on_a_phone_links_and_reservations_are_lists_with_all_that_is_said_of_th
         cell = table.locator(f"[data-head='{words}']").first
         expect(cell).to_be_visible()
         assert cell.evaluate("it => getComputedStyle(it, '::before').content") == f'"{words}"'
+
+
+def test_on_a_phone_events_have_their_whole_text(phone: Reader, reader: Reader, site: Site) -> None:
+    job = site.run("alice")
+    said = "WAN port wan-fast of core1 is down; nothing takes its place, and of the next it is not known, either"
+
+    def longer(route: Route) -> None:
+        found = route.fetch()
+        answer = found.json()
+        answer["entries"] = [{**each, "detail": said} for each in answer["entries"]]
+        route.fulfill(response=found, json=answer)
+
+    for one in (phone, reader):
+        one.page.route("**/v1/audit?*", longer)
+        page = one.log_in(site.reader)
+        for where in ("", f"jobs/{job['id']}"):
+            one.go(f"#/{where}")
+            detail = panel(page, "Events").locator(".reason", has_text=said).first
+            expect(detail).to_be_visible()
+            # At a desk it is one line, with the rest where the pointer is.
+            cut = detail.evaluate("it => it.scrollWidth > it.clientWidth")
+            assert (cut, detail.get_attribute("title")) == (one is reader, said), where
 
 
 def _shaded(table: Locator, *, left: bool) -> bool:

@@ -256,6 +256,56 @@ def test_a_ceiling_by_a_meter_and_a_queue_that_an_administrator_made_are_kept() 
     assert policy_warnings(switched(CORE + "}", groups=kept)) == ()
 
 
+HOP = 'next_hop: "02:00:00:00:ff:01"'
+ACCEPTED = 'its router\'s MAC address, as next_hop: "02:00:00:00:00:01"'
+
+
+def unused(port: str, backup: str, what: str = "nothing") -> str:
+    return (
+        f"switches.core1.ports.{port} has the backup {backup} and no next_hop, so while it is down {what} goes by"
+        f" {backup}; accepted on each of the two ports: {ACCEPTED}"
+    )
+
+
+def another_mac(port: str, backup: str) -> str:
+    return (
+        f"switches.core1.ports.{port} has the backup {backup}, which has no next_hop, so while {port} is down packets"
+        f" leave by {backup} to the MAC address 02:00:00:00:ff:01, which reaches no router there unless both share it;"
+        f" accepted on {backup}: {ACCEPTED}"
+    )
+
+
+TO_WAN, TO_FAST = "policies: [{wan: {port: wan}}]", "policies: [{wan: {port: wan-fast}}]"
+TRANSFER = "networks: {local: [10.0.0.0/8]}\npolicies: [{transfers: {port: wan-fast}}]"
+
+
+@pytest.mark.parametrize(
+    ("ports", "rules", "said"),
+    [
+        ("wan: {port: 2, backup: wan-fast}, wan-fast: 3", "", [unused("wan", "wan-fast")]),
+        ("wan: {port: 2, backup: wan-fast}, wan-fast: {port: 3, HOP}", "", [unused("wan", "wan-fast")]),
+        # The first port has also what no rule sends to it.
+        ("wan: {port: 2, backup: wan-fast}, wan-fast: 3", TO_WAN,
+         [unused("wan", "wan-fast", "what no rule sends to it")]),
+        ("wan: {port: 2, HOP, backup: wan-fast}, wan-fast: 3", "", [another_mac("wan", "wan-fast")]),
+        ("wan: {port: 2, HOP, backup: wan-fast}, wan-fast: {port: 3, HOP}", "", []),
+        # A rule's port is handed over as it is.
+        ("wan: 2, wan-fast: {port: 3, backup: wan}", "", [unused("wan-fast", "wan")]),
+        ("wan: 2, wan-fast: {port: 3, backup: wan}", TO_FAST, []),
+        ("wan: 2, wan-fast: {port: 3, backup: wan}", TRANSFER, []),
+        # So is the backup of a backup.
+        ("wan: {port: 2, HOP, backup: wan-a}, wan-a: {port: 3, backup: wan-b}, wan-b: 4", "",
+         [another_mac("wan", "wan-a")]),
+        ("wan: {port: 2, backup: wan-fast}, wan-fast: {port: 3, backup: wan}", "",
+         [unused("wan", "wan-fast"), unused("wan-fast", "wan")]),
+    ],
+)  # fmt: skip
+def test_backups_that_are_not_used_as_they_seem_are_said(ports: str, rules: str, said: list[str]) -> None:
+    switch = f'{{datapath: "00000000000000c0", role: core, ports: {{lan: 1, {ports.replace("HOP", HOP)}}}}}'
+    found = policy_warnings(load(f"version: 1\nswitches: {{core1: {switch}}}\n{rules}\n"))
+    assert [each for each in found if "backup" in each] == said
+
+
 EDGES = [
     QueueMaker("w1", SwitchRole.EDGE, False, "userspace"),
     QueueMaker("w2", SwitchRole.EDGE, False, ""),

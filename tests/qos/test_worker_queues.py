@@ -235,6 +235,16 @@ def test_a_jobs_own_port_has_room_for_what_is_reserved_towards_it() -> None:
     }
 
 
+@pytest.mark.parametrize("steady", [True, False])
+def test_what_is_reserved_away_from_jobs_limits_nobodys_receiving(steady: bool) -> None:
+    out = flow(1, 300, 2) if not steady else QueueDemand(Claim.of_flow(1), 101, None, 300, way=Way.OUT, job=2)
+    plan = worker_queue_plan([out, demand(2), demand(3)], UPLINK, SPLIT)
+    assert set(plan.ports) == {"eth0"}
+    # What is promised towards one of them does: others could take it.
+    plan = worker_queue_plan([out, flow(2, 100, 3, way=Way.IN), demand(2), demand(3)], UPLINK, SPLIT)
+    assert {name: port.rate for name, port in plan.ports.items()} == {"eth0": 10**9, "p2": 45 * 10**7, "p3": 55 * 10**7}
+
+
 @pytest.mark.parametrize(
     ("steady", "share", "expected"),
     [

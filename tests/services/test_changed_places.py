@@ -125,10 +125,12 @@ def test_a_plan_counts_the_jobs_whose_places_come_or_go(tmp_path: Path, network:
 
         assert planned(at(2)) == ()
         assert planned(at(3)) == ("is at switch e3",)
-        assert planned(at(9)) == ("is at switch e9, which is not connected",)
+        assert planned(at(9)) == ("is at switch e9", "is pending, as switch e9 has not connected yet")
         assert planned(at(4)) == ("is at switch e4", "has no port at its switch: it has no port p1")
         assert planned(OPEN) == ("is at no switch any more",)
         uplink = at(2).replace("policies:", 'edge: {uplinks: ["uplink*", "p1*"]}\npolicies:')
         assert planned(uplink) == ("has no port at its switch: its port p1 is an uplink, not a job's",)
+        controller.policy.put(at(9), "ops")
+        assert planned(at(3)) == ("is at switch e3", "no longer waits for switch e9, which has not connected yet")
         controller.policy.put(uplink, "ops")
         assert planned(at(2)) == ("has a port at its switch",)

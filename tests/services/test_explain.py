@@ -169,7 +169,7 @@ def test_explain_has_the_worker_that_keeps_a_nat_job_without_a_slice_from_those_
         sender = attached(controller, 4, "nat", "carol", worker=2)
         found = controller.switches.explain(sender.id, "10.64.0.1", PATIENCE)
         why = "10.64.0.1 is in the job networks and of no job without a slice, and the job has none"
-        assert (found.verdict, found.reason) == ("dropped", f"worker worker2 drops it: {why}")
+        assert (found.verdict, found.reason) == ("dropped", f"worker worker2 drops it: {why} (policy line 10)")
         assert controller.switches.explain(sender.id, "10.64.0.2", PATIENCE).verdict == "forwarded"
         assert controller.switches.explain(sender.id, "10.1.1.1", PATIENCE).verdict == "forwarded"
 
@@ -341,7 +341,7 @@ def test_a_call_is_explained_by_the_wan_port_where_its_pool_is(tmp_path: Path, n
         controller.external.associate(ExternalWish(alice.id), "test")
         for ends in (("192.0.2.1", "198.51.100.64"), (alice.id, "192.0.2.1")):
             found = controller.switches.explain(*ends, PATIENCE)
-            waits = "no core that translates the external address has connected yet"
+            waits = "no core that translates the external address has connected yet: core2"
             assert (found.verdict, found.reason) == ("unknown", waits)
         connect(network, controller, FakeSwitch(0xC2, {1: "l", 2: "w", 3: "f"}))
         controller.jobs.confirm(alice.id, 20)

@@ -151,7 +151,9 @@ def are_told(controller: Controller, problems: set[str]) -> bool:
 
 
 def test_a_wan_port_that_is_down_names_the_port_that_is_used_now(tmp_path: Path, network: FakeNetwork) -> None:
-    mutual = "ports: {lan: 1, wan: {port: 2, backup: wan-fast}, wan-fast: {port: 3, backup: wan}}"
+    hops = [f'next_hop: "02:00:00:00:ff:0{number}"' for number in (1, 2)]
+    ports = f"wan: {{port: 2, {hops[0]}, backup: wan-fast}}, wan-fast: {{port: 3, {hops[1]}, backup: wan}}"
+    mutual = f"ports: {{lan: 1, {ports}}}"
     policy = POLICY.replace("ports: {lan: 1, wan: 2, wan-fast: 3}", mutual)
     assert policy != POLICY
     with running(tmp_path, policy) as controller:

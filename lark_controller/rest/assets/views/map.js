@@ -188,7 +188,7 @@ export function open({ paint, live }) {
     paint("Map",
       h("div", { class: "panel", key: "map" }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Map" }, picture(found, phone.matches ? NARROW : WIDE)),
         h("p", { class: "reason" }, "A line is as thick as its load against its capacity, a bar as long. ↑ is towards the WAN, ↓ towards the jobs: at a core’s ports all ",
-          "that passes, elsewhere what jobs send and receive. Capacities are those of the policy’s topology, and the speeds of a core’s ports."),
+          "that passes, elsewhere what jobs send and receive; the two are read at different moments, so neither is a part of the other. Capacities are those of the policy’s topology, and the speeds of a core’s ports."),
         found.uncounted > 0 && h("p", { class: "hint" }, `Not counted under this policy: what ${several(found.uncounted, "job")} ${found.uncounted === 1 ? "sends and receives" : "send and receive"}.`),
         unread(found.unread)),
       headed("Who reaches whom", link("Explain one case", "explain"), found.parties.length ? [reachTable(found),
