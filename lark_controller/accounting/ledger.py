@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from math import inf
 from typing import Final
@@ -332,15 +332,15 @@ class Ledger:
         with self._lock:
             return self._shown.recent.of(number)
 
-    def flowing(self, by: str, limit: int) -> tuple[Flowing, ...]:
-        """The rates of live jobs now, by group (AcctGroup), user, host, access point or job: the ``limit`` that move
-        most."""
+    def flowing(self, by: str, limit: int, hosts: Collection[str] = ()) -> tuple[Flowing, ...]:
+        """The rates of live jobs now, by group (AcctGroup), user, host, access point or job (of these ``hosts`` alone,
+        in lower case, where there are any): the ``limit`` that move most."""
         if by != "job":
             with self._lock:
                 return tuple(self._shown.flowing.most(by, limit))
         with self._lock:
             accounts = list(self._accounts.values())
-        return most_moving(accounts, limit)
+        return most_moving(accounts, limit, hosts)
 
     def dropping(self, limit: int, wanted: Callable[[Dropping], bool] | None = None) -> list[Dropping]:
         """The jobs whose packets are dropped now, the ``limit`` with the most of a kind, the most first (of those that

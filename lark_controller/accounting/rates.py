@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import add, attrgetter, itemgetter
 from typing import Any, Final, TypeAlias
@@ -126,9 +126,11 @@ def _change(sums: dict[_Key, list[int]], key: _Key, delta: Sequence[int]) -> Non
         del sums[key]
 
 
-def most_moving(accounts: Iterable[Account], limit: int) -> tuple[Flowing, ...]:
-    """The ``limit`` jobs that send and receive most, the most first."""
-    busy = [(rate.moving, rate, account) for account in accounts if (rate := account.rate) is not IDLE]
+def most_moving(accounts: Iterable[Account], limit: int, hosts: Collection[str] = ()) -> tuple[Flowing, ...]:
+    """The ``limit`` jobs that send and receive most, the most first; of these ``hosts`` alone, in lower case, where
+    there are any."""
+    chosen_from = filter(lambda account: account.host.lower() in hosts, accounts) if hosts else accounts
+    busy = [(rate.moving, rate, account) for account in chosen_from if (rate := account.rate) is not IDLE]
     chosen = heapq.nlargest(limit, busy, key=itemgetter(0))
     chosen.sort(key=lambda each: (-each[0], each[2].id))
     return tuple(

@@ -213,9 +213,8 @@ class Accounts:
     def at_switches(self, hosts: Collection[str]) -> Mapping[str, Rate]:
         """The rates of the live jobs of these hosts (in lower case) by the datapath id of their switch; by the host
         those of jobs at none."""
-        busy = self._ledger.flowing("job", _ALL)
-        here = {each.name: (each.host.lower(), each.rate) for each in busy if each.host and each.host.lower() in hosts}
-
+        busy = self._ledger.flowing("job", _ALL, hosts)
+        here = {each.name: (each.host.lower(), each.rate) for each in busy if each.host}
         live, desired = self._reconciler.directory.by_id, self._reconciler.desired
         rates: dict[str, Rate] = {}
         # The hosts of a pool may all be among these: single look-ups, which need not hold up the loop.

@@ -130,6 +130,18 @@ def test_jobs_that_take_each_others_port_add_up_to_its_counters_though_the_last_
     assert [used(ledger, number).bytes_out for number in (1, 2, 3, 4)] == [1000, 4000, 2000, 0]
 
 
+def test_the_jobs_of_some_hosts_alone_are_asked_for() -> None:
+    ledger = Ledger()
+    for number, host in ((1, "worker1.example"), (2, "Worker2.EXAMPLE")):
+        ledger.begin(job(number, host=host), "")
+        ledger.read(number, NOW + 10, PortReading(0, 0, 0, 0), port_age=1.0)
+        ledger.read(number, NOW + 20, PortReading(10, 10_000_000, 0, 0), port_age=11.0)
+    assert {each.host for each in ledger.flowing("job", 9)} == {"worker1.example", "Worker2.EXAMPLE"}
+    # A host is the same in any case.
+    assert [each.name for each in ledger.flowing("job", 9, {"worker2.example"})] == [job(2).id]
+    assert ledger.flowing("job", 9, {"worker3.example"}) == ()
+
+
 def test_rates_are_between_readings_and_add_up_by_group() -> None:
     ledger = opened()
     ledger.begin(job(2), "group_cms")
