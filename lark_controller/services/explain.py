@@ -286,7 +286,7 @@ class _Walk:
         source = self.ends.src_job
         ways = UnseenWays(self.desired.policy, self.desired.cores(), self.unseen)
         if source is None:
-            # What is no job's comes under no rule.
+            # No rule is about packets of others than jobs.
             return ways.of(0, NetworkType.OVS_BRIDGE)
         return ways.of(source.decision.wan, source.job.network_type)
 
