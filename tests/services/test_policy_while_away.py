@@ -131,3 +131,25 @@ def test_a_switch_that_is_away_keeps_no_policy_from_being_put(tmp_path: Path, ne
         assert needed > 1
         network.call(core.connect(*controller.openflow_addresses[0]))
         until(lambda: status(controller, 0xC0).reason.startswith(f"needs {needed} rules and takes 1; nothing was sent"))
+
+
+def test_a_plan_says_which_switches_it_leaves_out(tmp_path: Path, network: FakeNetwork) -> None:
+    with running(tmp_path, CORE) as controller:
+        first, second, core = an_edge(), an_edge(2, description="worker2"), a_core()
+
+        def left_out() -> list[str]:
+            plan = controller.policy.plan(DROPS)
+            assert len(plan.switches) == sum(each.connected for each in controller.switches.all())
+            return [each for each in plan.warnings if "away" in each]
+
+        # One that is declared and has not come yet.
+        assert left_out() == ["1 switch is away, core1: what changes there is not counted"]
+        for switch in (first, second, core):
+            connect(network, controller, switch)
+        assert left_out() == []
+        goes(network, controller, second)
+        assert left_out() == ["1 switch is away, worker2: what changes there is not counted"]
+        goes(network, controller, core)
+        # One that has not come yet, and has jobs.
+        post(controller, 1, datapath=9)
+        assert left_out() == [f"3 switches are away, such as {9:016x}: what changes there is not counted"]
