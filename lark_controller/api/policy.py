@@ -81,7 +81,8 @@ class SwitchPlan:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A policy file's changes on the running pool. ``refusals`` are the reasons why it could not be put in force,
-    ``warnings`` its refusals of jobs to come, and what it promises that nothing keeps."""
+    ``warnings`` its refusals of jobs to come, what it promises that nothing keeps, and the number of switches that are
+    away, which it leaves out."""
 
     digest: Annotated[str, "SHA-256 of the policy's text"]
     jobs_examined: Annotated[int, "Jobs looked at"]
@@ -90,7 +91,9 @@ class Plan:
     jobs: Annotated[tuple[JobChange, ...], "Those jobs"] = ()
     switches: Annotated[tuple[SwitchPlan, ...], "The switches that would change"] = ()
     refusals: Annotated[tuple[str, ...], "Reasons why it could not be put in force"] = ()
-    warnings: Annotated[tuple[str, ...], "Refusals of jobs to come, and promises that nothing keeps"] = ()
+    warnings: Annotated[
+        tuple[str, ...], "Refusals of jobs to come, promises that nothing keeps, switches left out"
+    ] = ()
 
 
 class PolicyControls(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from lark_common.errors import RuleLimitError, UnsupportedError
 from lark_controller.flows.desired import Desired
@@ -28,6 +28,13 @@ _REMEMBERED: Final = 65_536
 # By desired state (0: in force, 1: coming), then by datapath.
 PairChanges = dict[int, dict[int, Changes]]
 PlacedSwitch = tuple[Switch, tuple[str, ...]]
+
+
+class KnownSwitch(NamedTuple):
+    """A switch that has been connected, to be ``placed`` by a policy with its workers' names, and whether it is now."""
+
+    placed: Callable[[], PlacedSwitch]
+    connected: bool
 
 
 class DesiredPair:
@@ -140,11 +147,11 @@ class DesiredPair:
         while self.desired.moved:
             yield self.desired.moved.pop()
 
-    async def prepare(self, policy: Policy, switches: Callable[[], Mapping[int, Callable[[], PlacedSwitch]]]) -> None:
+    async def prepare(self, policy: Policy, switches: Callable[[], Mapping[int, KnownSwitch]]) -> None:
         """Build the desired state of a new policy beside the one in force; jobs that come meanwhile enter both.
 
-        ``switches`` gives the connected switches, each to be placed by the new policy with its workers' names. Raises
-        RuleLimitError or UnsupportedError where the policy cannot be enforced; nothing has changed then.
+        ``switches`` gives the known switches, each to be placed by the new policy. Raises RuleLimitError or
+        UnsupportedError where connected ones cannot enforce the policy; nothing has changed then.
         """
         decider = Decider(policy)
         # Before other work may go ahead: a job that comes in between would be left out.
@@ -162,14 +169,14 @@ class DesiredPair:
                 await pace.step()
             for _ in desired.move_labels():
                 await pace.step()
-            connected = switches()
-            for datapath, place in connected.items():
+            known = switches()
+            for datapath, switch in known.items():
                 if not follows:
-                    desired.place_switch(*place(), self.desired.with_room(datapath))
+                    desired.place_switch(*switch.placed(), self.desired.with_room(datapath))
                     await pace.step()
                 elif desired.switches[datapath].max_rules:
                     desired.fit(datapath)
-            for _ in _check_whole(desired, connected):
+            for _ in _check_whole(desired, [datapath for datapath, each in known.items() if each.connected]):
                 await pace.step()
         except BaseException:
             self._coming = None

@@ -104,7 +104,7 @@ class Markers:
         loaded, now = self._loaded.desired, self._loop.desired
         # Until all switches are back there are two states, and what they have in common is in memory once.
         same = loaded.policy is now.policy
-        switch = now.switches[link.datapath] if same else placed_switch(loaded.policy, link)
+        switch = now.switches[link.datapath] if same else placed_switch(loaded.policy, link.datapath, link.features)
         loaded.place_switch(switch, hosts, like=now.placed)
 
     def agrees(self, link: SwitchLink) -> bool:

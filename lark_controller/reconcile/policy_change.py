@@ -20,7 +20,7 @@ from lark_controller.qos.warnings import QueueMaker
 from lark_controller.qos.worker_queues import why_none
 from lark_controller.reconcile.confirmations import FlowsAt
 from lark_controller.reconcile.counters import CounterReader
-from lark_controller.reconcile.desired_pair import PlacedSwitch
+from lark_controller.reconcile.desired_pair import KnownSwitch, PlacedSwitch
 from lark_controller.reconcile.pace import Pace
 from lark_controller.reconcile.packet_ins import Reactions
 from lark_controller.reconcile.progress import Progress
@@ -30,7 +30,7 @@ from lark_controller.reconcile.state import LoopState
 from lark_controller.reconcile.switch import SwitchState, dpid_text, placed_switch
 from lark_controller.reconcile.workers import Workers
 from lark_controller.switches.openflow.applies import Outcome
-from lark_controller.switches.openflow.link import SwitchLink
+from lark_controller.switches.openflow.features import SwitchFeatures
 
 # Switches whose changes are under way at a time: what one is sent takes megabytes meanwhile, and each has a part of
 # every turn of the loop, which jobs that start wait for. Where none ends for so long (seconds), one more begins.
@@ -73,16 +73,17 @@ class PolicyChange:
 
     async def prepare(self, policy: Policy) -> None:
         """Build the desired state of a new policy beside the one in force. Raises RuleLimitError, UnsupportedError."""
-        await self._loop.pair.prepare(policy, lambda: self._connected_switches(policy))
+        await self._loop.pair.prepare(policy, lambda: self._known_switches(policy))
 
-    def _connected_switches(self, policy: Policy) -> dict[int, Callable[[], PlacedSwitch]]:
-        def placed(link: SwitchLink, hosts: tuple[str, ...]) -> PlacedSwitch:
-            return placed_switch(policy, link), hosts
+    def _known_switches(self, policy: Policy) -> dict[int, KnownSwitch]:
+        def placed(datapath: int, features: SwitchFeatures, hosts: tuple[str, ...]) -> PlacedSwitch:
+            return placed_switch(policy, datapath, features), hosts
 
         return {
-            state.datapath: partial(placed, state.link, state.hosts)
+            state.datapath: KnownSwitch(partial(placed, state.datapath, features, state.hosts), state.link is not None)
             for state in self._loop.switches.values()
-            if state.link is not None
+            # One that is away stays known: its jobs are at its ports, and what it should hold is shown.
+            if (features := state.features if state.link is None else state.link.features) is not None
         }
 
     def placed_switches(self, policy: Policy) -> list[BothPlaces]:
@@ -91,7 +92,7 @@ class PolicyChange:
         return [
             BothPlaces(
                 desired.switches[state.datapath],
-                placed_switch(policy, state.link),
+                placed_switch(policy, state.datapath, state.link.features),
                 state.hosts,
                 frozenset(desired.with_room(state.datapath)),
             )
@@ -118,7 +119,7 @@ class PolicyChange:
         found = []
         for state in self._loop.switches.values():
             if state.link is not None:
-                switch = placed_switch(policy, state.link)
+                switch = placed_switch(policy, state.datapath, state.link.features)
                 queues = switch.group_control is GroupControl.QUEUES
                 why = self._queues.obstacle(state.link, policy)
                 if switch.is_edge and not why:
@@ -267,6 +268,9 @@ class PolicyChange:
             changes = transition.changes(datapath)
             if changes or arriving:
                 outcome = self._send(state, changes, [placed.job.number for placed in arriving])
+        elif datapath in before.rules and datapath in after.switches:
+            # Nothing is sent to one that is away; what it should hold is counted all the same.
+            transition.changes(datapath)
         other: list[Placed] = []
         for placed in before.jobs_at(datapath):
             now = after.placed.get(placed.job.number)

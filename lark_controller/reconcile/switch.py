@@ -26,6 +26,7 @@ from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy
 from lark_controller.switches.openflow.applies import FlowError
 from lark_controller.switches.openflow.dumps import Held
+from lark_controller.switches.openflow.features import SwitchFeatures
 from lark_controller.switches.openflow.link import SwitchLink
 
 KEPT_PROBLEMS = 100
@@ -104,7 +105,8 @@ class SwitchState:
     ``compared`` is True once the complete dump was compared, so that changes may follow; ``trusted`` means that a
     marker stands for that until the next full check. ``compared_at`` is when a complete dump was compared last, in
     seconds of a clock that only goes on, and ``proof`` the last comparison that found no difference. While it is away
-    ``still`` says that this controller stood still before, if it did. ``to_forget`` are
+    ``still`` says that this controller stood still before, if it did, and ``features`` are those by which it was placed
+    last. ``to_forget`` are
     addresses of jobs that ended while it was away, whose connections it still tracks. ``links`` is True for each of its
     uplinks and LAN ports that was up when last seen, and ``told`` are the links of which the audit trail has that they
     are down, and no end. ``problems`` have happened; ``lacks`` (by sentence), ``down`` (by the port's name) and
@@ -113,6 +115,7 @@ class SwitchState:
 
     datapath: int
     link: SwitchLink | None = None
+    features: SwitchFeatures | None = None
     compared: bool = False
     trusted: bool = False
     compared_at: float = -math.inf
@@ -312,12 +315,12 @@ def _instead(switch: Switch, name: str) -> str:
     return "nothing takes its place" if port is None else f"{port.name} is used"
 
 
-def placed_switch(policy: Policy, link: SwitchLink) -> Switch:
-    """A connected switch as a policy places it, with what its handshake found out."""
-    features, ports = link.features, link.features.ports
+def placed_switch(policy: Policy, datapath: int, features: SwitchFeatures) -> Switch:
+    """A switch as a policy places it, with what its handshake found out."""
+    ports = features.ports
     return place_switch(
         policy,
-        link.datapath,
+        datapath,
         ports.numbers(),
         normal=features.normal,
         tracks=features.tracks,

@@ -112,12 +112,13 @@ class SwitchEvents:
         return sorted(key for key in dump.program.flows if key not in wanted)
 
     def _place(self, state: SwitchState, link: SwitchLink, dump: Dump | None = None) -> None:
+        state.features = link.features
         state.address = link.features.address
         state.description = link.features.description
         # The one in force stands first. Whatever the switch holds is compared with the whole program afterwards.
         open_there = frozenset[int]() if dump is None else _external_in(dump)
         arrived, *_ = [
-            desired.place_switch(placed_switch(desired.policy, link), state.hosts, open_there)
+            desired.place_switch(placed_switch(desired.policy, link.datapath, link.features), state.hosts, open_there)
             for desired, _ in self._loop.pair.all()
         ]
         state.arrived |= arrived
@@ -262,13 +263,14 @@ class SwitchEvents:
         if state is None:
             return
         loop = self._loop
+        state.features = link.features
         self._reactions.ports_changed(link)
         waiting = [p.job.number for p in loop.desired.jobs_at(link.datapath) if p.port is None]
         held = {p.job.number: p.port for p in loop.desired.jobs_at(link.datapath) if p.port is not None}
         holds = loop.desired_of(link.datapath)
         known = holds.switches.get(link.datapath)
         for desired, _ in loop.pair.all():
-            changes = desired.set_switch(placed_switch(desired.policy, link), state.hosts)
+            changes = desired.set_switch(placed_switch(desired.policy, link.datapath, link.features), state.hosts)
             if desired is holds and state.compared and changes:
                 arrived = [n for n in waiting if (p := desired.placed.get(n)) is not None and p.port is not None]
                 for number in arrived:

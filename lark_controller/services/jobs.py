@@ -254,7 +254,8 @@ class Jobs:
     def at(self, address: str, owner: str | None = None) -> JobDetail:
         """The live job (of this owner) behind an address. Raises NotFoundError."""
         directory = self._reconciler.directory
-        job = directory.by_address.get(_address(address))
+        known = _address(address)
+        job = directory.by_address.get(known) or directory.by_external.get(known)
         # A job that a switch has refused is in the directory until that is in the store.
         if job is None or not directory.now(job).live or owner not in (None, job.owner):
             raise NotFoundError(f"no live job has the address {address}")

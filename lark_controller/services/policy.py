@@ -49,6 +49,7 @@ from lark_controller.services.job_facts import refresh_facts, with_facts
 from lark_controller.services.registration import Registration
 from lark_controller.services.scitags import RegistryFile, check_names
 from lark_controller.services.stored_policy import load_stored
+from lark_controller.services.switch_names import away_switches
 from lark_controller.store import Store
 from lark_controller.switches.openflow.loop_thread import OpenFlow
 
@@ -140,11 +141,12 @@ class PolicyInForce:
             with self._lock:
                 old = self.policy
                 change = self._reconciler.policy_change
-                jobs, switches, away, makers, known, closed = self._loop.call(
+                jobs, switches, away, left_out, makers, known, closed = self._loop.call(
                     lambda: (
                         self._reconciler.jobs(),
                         change.placed_switches(new),
                         change.away(new),
+                        away_switches(self._reconciler),
                         change.queue_makers(new),
                         self._reconciler.desired.policy,
                         self._reconciler.desired.closed,
@@ -162,6 +164,7 @@ class PolicyInForce:
             warnings = (
                 *policy_warnings(new, refused=refuse_all(new, capacities, hosts)),
                 *worker_warnings(new, capacities, hosts),
+                *planning.left_out_switches(left_out),
                 *made.warnings,
                 *queue_warnings(new, makers),
                 *self._recounted(new, capacities, jobs, pace.step),

@@ -180,6 +180,13 @@ def _turned_away(policy: Policy, jobs: Sequence[Job], pace: Pace) -> Iterator[st
         yield f"{count} of {len(jobs)} live jobs would be refused if they started now, such as {such}"
 
 
+def left_out_switches(away: Sequence[str]) -> Iterator[str]:
+    """Warns of the switches that are away, by name: a plan has those that are connected alone."""
+    if away:
+        count = "1 switch is away," if len(away) == 1 else f"{len(away)} switches are away, such as"
+        yield f"{count} {away[0]}: what changes there is not counted"
+
+
 def left_out_of(policy: Policy, jobs: Iterable[Job], known: Policy, before: Closed, pace: Pace) -> LiveAddresses:
     """As :func:`~lark_controller.flows.live_addresses.live_addresses`. Raises BusyError where it takes too long."""
     return live_addresses(policy, _paced(jobs, pace), known, before)

@@ -101,6 +101,13 @@ def known_switches(loop: Reconciler) -> list[int]:
     return sorted({*loop.switches, *loop.desired.policy.switches, *loop.desired.edges()})
 
 
+def away_switches(loop: Reconciler) -> list[str]:
+    """The names of the known switches that are not connected, in order."""
+    away = [each for each in known_switches(loop) if (state := loop.switches.get(each)) is None or state.link is None]
+    names = SwitchNames.of(loop) if away else None
+    return [] if names is None else sorted(map(names.name, away))
+
+
 def is_known(loop: Reconciler, datapath: int) -> bool:
     """True for one of these switches."""
     return datapath in loop.switches or datapath in loop.desired.policy.switches or loop.desired.count_at(datapath) > 0

@@ -25,12 +25,12 @@ def at(datapath: int) -> str:
     return OPEN.replace("policies:", declared + "policies:")
 
 
-def by_its_host(controller: Controller) -> Job:
+def by_its_host(controller: Controller, port: str = "p1") -> Job:
     """A job on worker9, whose ad names no switch."""
     text = (
         'Owner = "alice"\nGlobalJobId = "s#1.0#1"\nJobCurrentStartDate = 1\n------\nMachine = "worker9"\n'
         'Name = "slot1@worker9"\nLarkInnerMacAddress = "02:00:00:00:00:01"\nLarkInnerAddressIPv4 = "10.64.0.1"\n'
-        'LarkExternalInterface = "p1"'
+        f'LarkExternalInterface = "{port}"'
     )
     return controller.jobs.register(*parse_post(text.encode(), "text/plain"), "hook").job
 

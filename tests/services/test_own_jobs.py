@@ -8,7 +8,8 @@ import pytest
 
 from fake_switch.switch import FakeNetwork
 from lark_common.errors import NotFoundError
-from tests.fixtures.controllers import a_core, an_edge, connect, post, running, until
+from lark_controller.api.external import ExternalWish
+from tests.fixtures.controllers import OPEN, a_core, an_edge, connect, post, running, until
 from tests.services.test_drops import POLICY, sends
 
 
@@ -36,6 +37,25 @@ def test_explanations_say_nothing_of_others(tmp_path: Path, network: FakeNetwork
         for src, dst in (("10.64.0.3", "192.0.2.1"), ("10.64.0.3", "10.64.0.9"), ("192.0.2.1", "192.0.2.2")):
             with pytest.raises(NotFoundError):
                 explain(src, dst, 5, "alice")
+
+
+def test_a_live_job_is_found_by_its_external_addresses(tmp_path: Path, network: FakeNetwork) -> None:
+    pools = "external: {pools: {public: [203.0.113.64/29]}, rules: [{pool: public, open: [tcp/80], per_user: 9}]}\n"
+    with running(tmp_path, OPEN + pools) as controller:
+        connect(network, controller, an_edge())
+        alice, bob = (post(controller, number, owner).job for number, owner in ((1, "alice"), (2, "bob")))
+        given = [controller.external.associate(ExternalWish(job.id), "test").association for job in (alice, bob)]
+        for job, one in zip((alice, bob), given, strict=True):
+            found = controller.jobs.at(str(one.address), job.owner).job
+            assert (found.id, found.external_addresses) == (job.id, (one.address,))
+            assert controller.jobs.at(str(one.address)).job.id == job.id
+        for address, owner in ((given[1].address, "alice"), ("203.0.113.66", None)):
+            with pytest.raises(NotFoundError, match=f"no live job has the address {address}"):
+                controller.jobs.at(str(address), owner)
+        # One that rests is nobody's.
+        controller.external.release(given[0].id, "test")
+        with pytest.raises(NotFoundError):
+            controller.jobs.at(str(given[0].address))
 
 
 def test_names_and_addresses_are_those_of_own_jobs(tmp_path: Path, network: FakeNetwork) -> None:

@@ -190,7 +190,7 @@ function summary({ jobs_changed: changed, jobs_examined: examined, switches }) {
 }
 
 function warned(warnings) {
-  return warnings.length > 0 && h("div", { class: "note", role: "status" }, h("strong", {}, "What it refuses, and what nothing keeps"),
+  return warnings.length > 0 && h("div", { class: "note", role: "status" }, h("strong", {}, "Warnings"),
     h("ul", {}, warnings.map((each) => h("li", { key: each }, each))));
 }
 
