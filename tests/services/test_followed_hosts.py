@@ -151,7 +151,7 @@ def test_a_flow_to_an_address_counts_at_the_host_that_has_it(tmp_path: Path, mor
     nowhere = swapped.replace("[10.0.0.5]", "[10.0.0.8]")
 
     def counted(controller: Controller) -> list[float]:
-        """What is reserved at the two hosts, and to the WAN."""
+        """The rates that are reserved at the two hosts, and to the WAN."""
         ends = ("access:files.example", "access:other.example", "internet")
         return [left(controller, each, "core1").reserved for each in ends]
 
