@@ -41,6 +41,13 @@ class End:
         """The name that a reservation keeps: a policy may let packets leave by another WAN."""
         return WAN if self.follows else self.node
 
+    @property
+    def called(self) -> str:
+        """The job, the host, or the addresses, in words."""
+        if self.job is not None:
+            return f"job {self.job.called}"
+        return self.node if self.whole or not self.networks else ", ".join(map(str, self.networks))
+
 
 def job_booking(job: Job, policy: Policy, topology: Topology, decided: Deciding | None = None) -> Booking | None:
     """The booking of a job's RequestBandwidth, by the policy's ``bandwidth`` rules (default, maximum); None where it
@@ -170,21 +177,43 @@ def end_of(text: str, find: Finder, sender: Job | None, policy: Policy, topology
     return End(wan_node(sender, policy, topology), None, (network,), follows=True)
 
 
-def _check_versions(source: End, destination: End) -> None:
-    """Raise PathError for two jobs of which one has IPv4 alone and the other IPv6."""
-    here, there = source.job, destination.job
-    if here is None or there is None or not here.addresses or not destination.networks:
-        return
-    if AddressType.DHCP in (here.address_type, there.address_type):
+def sent_versions(sender: Job) -> frozenset[int]:
+    """The IP versions of which a job may send packets: one with DHCP, or without an address yet, may get any."""
+    if sender.address_type is AddressType.DHCP or not sender.addresses:
+        return frozenset((4, 6))
+    return frozenset(address.version for address in sender.addresses)
+
+
+def why_no_version(sender: Job, networks: tuple[Network, ...], called: str) -> str:
+    """The reason why no packet of a job goes to addresses (``called`` so) of the other IP version alone; "" where one
+    may."""
+    sent, received = sent_versions(sender), {network.version for network in networks}
+    if not received or sent & received:
+        return ""
+    return (
+        f"job {sender.called} has IPv{max(sent)} alone and {called} IPv{max(received)} alone, so no packet "
+        "goes from one to the other"
+    )
+
+
+def why_no_version_between(sender: Job, receiver: Job) -> str:
+    """The same of two jobs."""
+    if receiver.address_type is AddressType.DHCP:
         # An address of the other version may come.
+        return ""
+    return why_no_version(sender, tuple(map(ip_network, receiver.addresses)), f"job {receiver.called}")
+
+
+def _check_versions(source: End, destination: End) -> None:
+    """Raise PathError for a job's flow to another job or to addresses of which it has not the IP version."""
+    if source.job is None:
         return
-    sent = {address.version for address in here.addresses}
-    received = {network.version for network in destination.networks}
-    if not sent & received:
-        raise PathError(
-            f"job {here.called} has IPv{max(sent)} alone and job {there.called} IPv{max(received)} alone, so no packet "
-            "goes from one to the other"
-        )
+    if destination.job is not None:
+        why = why_no_version_between(source.job, destination.job) if destination.networks else ""
+    else:
+        why = why_no_version(source.job, destination.networks, destination.called)
+    if why:
+        raise PathError(why)
 
 
 def wan_node(job: Job | None, policy: Policy, topology: Topology, decided: Deciding | None = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -12,9 +13,11 @@ from lark_common.runs import Network
 from lark_controller.jobs.job import Job
 from lark_controller.policies.decide import Decider
 from lark_controller.policies.model import Policy
+from lark_controller.policies.switches import WAN
+from lark_controller.policies.topology import is_wan
 from lark_controller.qos.booking import Finder, demand_of, job_rate, promise
 from lark_controller.qos.reservation import Booking, Reservation, ReservationKind
-from lark_controller.qos.topology import KILO, Channel, Demand, Topology
+from lark_controller.qos.topology import KILO, Channel, Demand, Topology, has_some_of
 
 # Links that a plan names.
 MOST: Final = 20
@@ -29,16 +32,47 @@ class Recount:
         self._topology = topology
         self._find = find
         self._decide = Decider(policy).decide
+        self._local = (*policy.local_networks, *policy.job_networks)
+        # Many flows go to few addresses.
+        self._hosts: dict[Network, str | None] = {}
 
     def demand(self, reservation: Reservation) -> Demand:
         """The demand of a reservation. Raises PathError."""
-        return demand_of(reservation, self._topology, self._policy, self._find, decided=self._decide)
+        return demand_of(self.followed(reservation), self._topology, self._policy, self._find, decided=self._decide)
+
+    def followed(self, reservation: Reservation) -> Reservation:
+        """The reservation as it is now: one to a host of the topology goes to the addresses that are declared, and one
+        to an address to the host that has it, or to the WAN."""
+        if reservation.to_host:
+            return replace(reservation, target=self.target(reservation))
+        if reservation.kind is not ReservationKind.FLOW or reservation.peer is not None or not reservation.target:
+            return reservation
+        to = self._destination(reservation)
+        return reservation if to == reservation.destination else replace(reservation, destination=to)
 
     def target(self, reservation: Reservation) -> tuple[Network, ...]:
         """The addresses to which a reservation goes: one to a host of the topology follows those that are declared."""
         if not reservation.to_host:
             return reservation.target
         return () if self._topology is None else self._topology.addresses(reservation.destination)
+
+    def _destination(self, flow: Reservation) -> str:
+        """The host that has an address of a flow, that of before where it has one still; the WAN where none has one,
+        and they are not local; that of before where they are."""
+        topology, here = self._topology, flow.destination
+        if topology is None or has_some_of(topology.spec, here, flow.target):
+            return here
+        hosts = (self._host_at(each, topology) for each in flow.target)
+        if (host := next(filter(None, hosts), None)) is not None:
+            return host
+        local = (each.version == near.version and each.overlaps(near) for each in flow.target for near in self._local)
+        return here if is_wan(here) or any(local) else WAN
+
+    def _host_at(self, network: Network, topology: Topology) -> str | None:
+        if network not in self._hosts:
+            first, last = (topology.host_at(network[place]) for place in (0, -1))
+            self._hosts[network] = first if first == last else None
+        return self._hosts[network]
 
     def promised(self, live: Iterable[Job]) -> dict[str, Booking]:
         """The guarantees to live jobs, by job id; one takes nothing where no path is known for it."""
@@ -75,17 +109,28 @@ class Recount:
             yield f"{has} no path any more, and would count on no link, such as {such}"
 
     def unaddressed(self, flows: Iterable[Reservation], step: Callable[[], None] = lambda: None) -> Iterator[str]:
-        """The sentence on flows of jobs whose hosts have addresses now and would have none; ``step`` is called between
-        them."""
-        count, such = 0, ""
+        """The sentences on flows of jobs that go to addresses of hosts now and would go to none; ``step`` is called
+        between them."""
+        to_hosts, to_addresses = list[str](), list[str]()
         for each in flows:
             step()
-            if each.job is not None and each.target and not self.target(each):
-                count += 1
-                such = such or self._called(each)
-        if count:
-            goes = "1 reservation goes to a host" if count == 1 else f"{count} reservations go to hosts"
-            yield f"{goes} without addresses in the topology, and would be pending, such as {such}"
+            if each.job is None or each.peer is not None or not each.target:
+                continue
+            now = self.followed(each)
+            if not now.target:
+                to_hosts.append(self._called(each))
+            elif not is_wan(now.destination) and not self._has_some(now):
+                to_addresses.append(self._called(each))
+        if to_hosts:
+            goes = "1 reservation goes to a host" if len(to_hosts) == 1 else f"{len(to_hosts)} reservations go to hosts"
+            yield f"{goes} without addresses in the topology, and would be pending, such as {to_hosts[0]}"
+        if to_addresses:
+            count = len(to_addresses)
+            goes = "1 reservation goes to an address" if count == 1 else f"{count} reservations go to addresses"
+            yield f"{goes} that no host of the topology has, and would be pending, such as {to_addresses[0]}"
+
+    def _has_some(self, flow: Reservation) -> bool:
+        return self._topology is not None and has_some_of(self._topology.spec, flow.destination, flow.target)
 
     def _called(self, flow: Reservation) -> str:
         job = None if flow.job is None else self._find(flow.job)

@@ -276,3 +276,11 @@ def _demand(parts: Iterable[tuple[Channel, int]]) -> Demand:
     for each, kbps in parts:
         total[each] = total.get(each, 0) + kbps
     return tuple(total.items())
+
+
+def has_some_of(spec: TopologySpec, host: str, networks: Iterable[Network]) -> bool:
+    """True where a host is declared with one of these addresses."""
+    declared = spec.hosts.get(host.lower())
+    return declared is not None and any(
+        each.version == own.version and each.overlaps(own) for each in networks for own in declared.addresses
+    )

@@ -242,7 +242,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "ad": "An ad cannot be accepted",
     "address": "The address cannot be used",
     "capacity": "The network has no room",
-    "apart": "The policy lets nothing of the flow pass",
+    "apart": "Nothing of the flow would pass",
     "external-address": "The job cannot have an external address",
     "topology": "The declared topology has no such path",
     "policy": "The policy has mistakes",

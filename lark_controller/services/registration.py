@@ -410,6 +410,7 @@ class Registration:
         job = replace(known, quarantine=stored.quarantine, vouched=stored.vouched)
         if changed:
             self._feed.put(job)
+            self._reservations.judge_again(job.id)
             event(what, level=level, job=job.id, reason=reason, actor=actor)
         return job
 

@@ -16,7 +16,7 @@ from lark_common.classads.ads import JobAd
 from lark_common.errors import AdmissionError, PathError, StoreError
 from lark_common.log import WARNING, event
 from lark_controller.api.reservations import Change, LinkStatus, PathStatus, Seen, Wish
-from lark_controller.jobs.job import Job, ReservedFlow
+from lark_controller.jobs.job import Job
 from lark_controller.policies.model import Policy, Refused
 from lark_controller.policies.topology import ACCESS
 from lark_controller.qos.admission import ReservedCapacity
@@ -107,7 +107,7 @@ class Reservations:
         topology = None if policy.topology is None else Topology(policy.topology, dict(capacities))
         count = Recount(policy, topology, self._find)
         lost = self._store.reservations.reroute(
-            count.demand, count.promised(live), time.time(), count.is_over, count.target
+            count.demand, count.promised(live), time.time(), count.is_over, count.followed
         )
         flows = self._store.reservations.flows(self._feed.clock.earliest())
         self._coming = None
@@ -178,11 +178,15 @@ class Reservations:
             if (now := as_of_now(each, self._find)) != each:
                 self._keep(now)
                 self._flows_changed(now)
-        for each in (*self.sent_by(job_id), *self.towards(job_id)):
-            if self.apart.note(each):
-                self._watch.bump()
+        self.judge_again(job_id)
         for peer in sorted({end for each in made for end in (each.job, each.peer) if end not in (None, job_id)}):
             self._feed.change(peer, self.with_flows)
+
+    def judge_again(self, job_id: str) -> None:
+        """Find out anew of which flows from and to a job, which has changed, nothing passes; under the feed's lock."""
+        for each in self.at(job_id):
+            self.apart.note(each)
+            self._watch.bump()
 
     def access_rate(self, host: str) -> float | None:
         """The rate that a worker's link carries, in Mb/s: its capacity by topology or machine ads, and no more than the
@@ -346,15 +350,13 @@ class Reservations:
         self._nodes.note(job)
         for each in made:
             self._keep(each)
+        found = sorted((self._flows[each] for each in self._of_job.get(job.id, ())), key=lambda each: each.number)
+        self.apart.note_shared(job.id, found)
         if self._topology is not None:
             # It may have a booking of its own.
             self._watch.bump()
-        flows = self._flows_of(job.id)
+        flows = flows_of(job.id, found)
         return job if flows == job.reserved else replace(job, reserved=flows)
-
-    def _flows_of(self, job_id: str) -> tuple[ReservedFlow, ...]:
-        """The reserved flows from and to a job, in order of number."""
-        return flows_of(job_id, (self._flows[each] for each in self._of_job.get(job_id, ())))
 
     def find(self, reservation_id: str, owner: str | None = None) -> Reservation:
         """A valid reservation (of one of this user's jobs). Raises NotFoundError, StoreError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from ipaddress import ip_network
 
@@ -31,16 +31,34 @@ def takes_part_of(flow: Reservation, networks: tuple[Network, ...]) -> bool:
     return not set(networks).isdisjoint(flow.target)
 
 
-def flows_of(job_id: str, reservations: Iterable[Reservation]) -> tuple[ReservedFlow, ...]:
-    """The reserved flows from and to a job, in order of number; without those to a host that has no addresses (any
-    more): no addresses mean the WAN."""
-    return tuple(
-        ReservedFlow(each.number, each.kbps, each.target, steady=each.steady, peer=each.peer, node=each.destination)
-        if each.job == job_id
-        else ReservedFlow(each.number, each.kbps, incoming=True)
-        for each in sorted(reservations, key=lambda each: each.number)
-        if each.target or is_wan(each.destination)
-    )
+def holders_of(job_id: str, flows: Iterable[Reservation]) -> dict[Network, str]:
+    """The reservation whose packets go to each address to which a job has reserved; ``flows`` are those from and to it
+    in order of number. A policy may give a host an address to which another one goes: the older one has it."""
+    holders: dict[Network, str] = {}
+    for each in flows:
+        if each.job == job_id:
+            for network in each.target:
+                holders.setdefault(network, each.id)
+    return holders
+
+
+def flows_of(job_id: str, flows: Sequence[Reservation]) -> tuple[ReservedFlow, ...]:
+    """The reserved flows from and to a job, of reservations in order of number; without those to a host that has no
+    addresses (any more), and to addresses that older ones have: no addresses mean the WAN."""
+    holders = holders_of(job_id, flows)
+    found = []
+    for each in flows:
+        if not (each.target or is_wan(each.destination)):
+            continue
+        if each.job != job_id:
+            found.append(ReservedFlow(each.number, each.kbps, incoming=True))
+            continue
+        target = tuple(network for network in each.target if holders[network] == each.id)
+        if target or not each.target:
+            found.append(
+                ReservedFlow(each.number, each.kbps, target, steady=each.steady, peer=each.peer, node=each.destination)
+            )
+    return tuple(found)
 
 
 def check_owner(reservation: Reservation, of_job: bool) -> None:

@@ -182,12 +182,12 @@ def reroute(
     promised: Mapping[str, Booking],
     now: float,
     is_over: Callable[[Reservation], bool] = lambda _: False,
-    target_of: Callable[[Reservation], tuple[Network, ...]] = lambda each: each.target,
+    followed: Callable[[Reservation], Reservation] = lambda each: each,
 ) -> list[str]:
     """Count every reservation on the links of a new topology, and make the sums anew; returns the ids of those that
     the topology has no path for. Reservations stay, also where a link has become too small, but for those that are over
-    by the new policy; what is ``promised`` to live jobs, by id, takes the place of what they had, or is added. Those to
-    a host go to the addresses ``target_of`` them."""
+    by the new policy; what is ``promised`` to live jobs, by id, takes the place of what they had, or is added.
+    ``followed`` has each with the destination and addresses that it has now."""
     of_jobs = select(reservations.c.job).where(reservations.c.kind == ReservationKind.JOB.value)
     have = set(connection.execute(of_jobs).scalars())
     live = _lock_live(connection, [job_id for job_id in promised if job_id not in have])
@@ -200,15 +200,14 @@ def reroute(
     changed: list[dict[str, Any]] = []
     over: list[int] = []
     for row in connection.execute(select(*reservations.c).order_by(reservations.c.number)):
-        before = after = _reservation(row)
+        before = _reservation(row)
+        after = followed(before)
         booking = promised.get(before.job or "") if before.kind is ReservationKind.JOB else None
         if booking is None and is_over(before):
             over.append(before.number)
             continue
         if booking is not None:
             after = replace(before, kbps=booking.kbps, source=booking.source, destination=booking.destination)
-        if before.to_host:
-            after = replace(after, target=target_of(before))
         try:
             demand = demand_of(after) if booking is None else booking.demand
             without = booking is not None and not demand

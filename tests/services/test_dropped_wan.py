@@ -18,6 +18,8 @@ from tests.services.test_reservations import POLICY, left, start
 DROPPED = POLICY.replace("policies:", "policies:\n  - wan: {when: 'Owner == \"alice\"', action: drop}")
 EXCEPT = DROPPED.replace("action: drop", 'action: drop, except: [192.0.2.0/28, "2001:db9::/64"]')
 LINE = next(number for number, line in enumerate(DROPPED.splitlines(), 1) if "action: drop" in line)
+# A job with addresses of both IP versions.
+BOTH = 'AvailBandwidth = 1000\nLarkInnerAddressIPv6 = "2001:db8:64::1"'
 WHY = f"nothing of it passes: the job's WAN traffic is dropped (policy line {LINE})"
 
 
@@ -31,7 +33,7 @@ WHY = f"nothing of it passes: the job's WAN traffic is dropped (policy line {LIN
         (EXCEPT, "2001:db9:0:1::/64", "2001:db9:0:1::/64"),
     ],
 )
-@pytest.mark.parametrize("more", ["", BRIDGED])
+@pytest.mark.parametrize("more", [BOTH, f"{BRIDGED}\n{BOTH}"])
 def test_a_flow_to_a_wan_that_a_rule_drops_is_refused_with_its_line(
     tmp_path: Path, policy: str, to: str, called: str, more: str
 ) -> None:
@@ -65,7 +67,9 @@ def test_a_flow_of_which_something_reaches_the_wan_is_reserved(
     tmp_path: Path, policy: str, to: str, owner: str
 ) -> None:
     with running(tmp_path, policy) as controller:
-        made = controller.reservations.reserve(Wish(start(controller, 1, owner).id, to, 5), "test", of_job=True)
+        made = controller.reservations.reserve(
+            Wish(start(controller, 1, owner, more=BOTH).id, to, 5), "test", of_job=True
+        )
         assert controller.reservations.apart.why(made.id) == ""
 
 

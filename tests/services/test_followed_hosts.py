@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fake_switch.switch import FakeNetwork
-from lark_common.errors import PathError
+from lark_common.errors import CapacityError, PathError
 from lark_common.runs import Network, NetworkType
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.controller import Controller
@@ -112,13 +112,77 @@ def test_a_flow_to_a_host_without_addresses_is_pending_and_is_none_to_the_wan(tm
         assert told(controller, job) == [OLD, ()]
 
 
-def test_a_host_that_gets_the_address_of_another_flow_of_the_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["", BRIDGED])
+@pytest.mark.parametrize("host_first", [False, True])
+def test_a_host_that_gets_the_address_of_another_flow_of_the_job(
+    tmp_path: Path, network: FakeNetwork, kind: str, host_first: bool
+) -> None:
+    near = (ip_network("192.0.2.55/32"),)
+    taken = POLICY.replace("[10.0.0.5]", "[192.0.2.55]")
     with running(tmp_path, POLICY) as controller:
-        job = start(controller, 5, host=3, more=BRIDGED)
-        for to in ("192.0.2.55", "files.example"):
-            controller.reservations.reserve(Wish(job.id, to, 5), "test", of_job=False)
-        controller.policy.put(POLICY.replace("[10.0.0.5]", "[192.0.2.55]"), "ops")
-        assert told(controller, job) == [(ip_network("192.0.2.55/32"),)] * 2
+        connect(network, controller, an_edge())
+        job = start(controller, 5, host=3 if kind else 1, more=kind)
+        wishes = ("files.example", "192.0.2.55") if host_first else ("192.0.2.55", "files.example")
+        one, other = (controller.reservations.reserve(Wish(job.id, to, 5), "test", of_job=False).id for to in wishes)
+        controller.policy.put(taken, "ops")
+        # The older one has it, at a switch as at a worker.
+        shared = f"reservation {one} has the same addresses"
+        assert (told(controller, job), reasons(controller, job)) == ([near], ["", shared])
+        assert [each.number for each in flows(controller, job)] == [controller.reservations.find(one).number]
+        assert [each.target for each in listed(controller, job)] == [near, near]
+    with running(tmp_path, taken) as controller:
+        assert (told(controller, job), reasons(controller, job)) == ([near], ["", shared])
+        # With one more address something is of it.
+        controller.policy.put(POLICY.replace("[10.0.0.5]", "[192.0.2.55, 10.0.0.5]"), "ops")
+        found = [(*near, *OLD)] if host_first else [near, OLD]
+        assert told(controller, job) == found
+        assert reasons(controller, job) == ["", shared if host_first else ""]
+        controller.policy.put(taken, "ops")
+        controller.reservations.release(one, "test", of_job=False)
+        assert (told(controller, job), reasons(controller, job)) == ([near], [""])
+        assert controller.reservations.find(other).target == near
+
+
+@pytest.mark.parametrize("more", ["", BRIDGED])
+def test_a_flow_to_an_address_counts_at_the_host_that_has_it(tmp_path: Path, more: str) -> None:
+    another = "    other.example: {switch: core1, capacity: 300, addresses: [X]}\n    worker2:"
+    policy = POLICY.replace("    worker2:", another.replace("X", "10.0.0.6"))
+    swapped = policy.replace("[10.0.0.5]", "[10.0.0.7]").replace("[10.0.0.6]", "[10.0.0.5]")
+    nowhere = swapped.replace("[10.0.0.5]", "[10.0.0.8]")
+
+    def counted(controller: Controller) -> list[float]:
+        """The rates that are reserved at the two hosts, and to the WAN."""
+        ends = ("access:files.example", "access:other.example", "internet")
+        return [left(controller, each, "core1").reserved for each in ends]
+
+    with running(tmp_path, policy) as controller:
+        job = start(controller, 1, more=more)
+        made = controller.reservations.reserve(Wish(job.id, "10.0.0.5", 5), "test", of_job=False)
+        assert (made.destination, counted(controller)) == ("files.example", [5, 0, 0])
+        assert not any("reservation" in each for each in controller.policy.plan(swapped).warnings)
+        controller.policy.put(swapped, "ops")
+        assert controller.reservations.find(made.id).destination == "other.example"
+        assert (told(controller, job), reasons(controller, job)) == ([OLD], [""])
+        assert counted(controller) == [0, 5, 0]
+        with pytest.raises(CapacityError, match=r"has 295 of 300 Mb/s left"):
+            controller.reservations.reserve(Wish("worker2", "other", 299, 60), "test", of_job=False)
+        said = f"{made.id} from job 1.0 to other.example"
+        assert (
+            f"1 reservation goes to an address that no host of the topology has, and would be pending, such as {said}"
+            in controller.policy.plan(nowhere).warnings
+        )
+        controller.policy.put(nowhere, "ops")
+    with running(tmp_path, nowhere) as controller:
+        assert reasons(controller, job) == ["no host of the policy's topology has 10.0.0.5/32"]
+        assert controller.reservations.find(made.id).destination == "other.example"
+        # An address that is not local is of the WAN, until a host has it.
+        far = nowhere.replace("local: [10.0.0.0/8,", "local: [10.0.0.8/32,")
+        controller.policy.put(far, "ops")
+        assert (controller.reservations.find(made.id).destination, reasons(controller, job)) == ("wan", [""])
+        assert counted(controller) == [0, 0, 5]
+        controller.policy.put(policy, "ops")
+        assert (controller.reservations.find(made.id).destination, reasons(controller, job)) == ("files.example", [""])
+        assert counted(controller) == [5, 0, 0]
 
 
 def test_a_flow_from_before_stays_where_it_was_reserved(tmp_path: Path) -> None:

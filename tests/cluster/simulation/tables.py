@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lark_common.errors import AddressError, ExternalAddressError, LarkError, NotFoundError, PathError
-from lark_common.runs import Network
 from lark_controller.jobs.external import Association, rotated
 from lark_controller.jobs.job import Job, JobState
 from lark_controller.qos.admission import NOTHING, ChannelRates, ReservedCapacity, rates_of
@@ -378,22 +377,22 @@ class Tables:
         promised: Mapping[str, Booking],
         now: float,
         is_over: Callable[[Reservation], bool] = lambda _: False,
-        target_of: Callable[[Reservation], tuple[Network, ...]] = lambda each: each.target,
+        followed: Callable[[Reservation], Reservation] = lambda each: each,
     ) -> list[str]:
         """As store/reservations.py:reroute, of the policy that was in force before."""
         del now, is_over
         self._lock(ROOM)
         lost = []
         self.reserved = {}
-        for number, each in self.reservations.items():
+        for number, before in self.reservations.items():
+            each = followed(before)
             booking = promised.get(each.job or "") if each.kind is ReservationKind.JOB else None
             try:
                 demand = demand_of(each) if booking is None else booking.demand
             except PathError:
                 demand = ()
                 lost.append(each.id)
-            target = target_of(each) if each.to_host else each.target
-            self.reservations[number] = replace(each, holds=rates_of(demand), target=target)
+            self.reservations[number] = replace(each, holds=rates_of(demand))
             self._write(NOTHING, rates_of(demand))
         return lost
 
