@@ -9,7 +9,7 @@ import pytest
 from lark_common.errors import CapacityError, PathError
 from lark_controller.api.reservations import Change, Wish
 from lark_controller.controller import Controller
-from tests.fixtures.controllers import running
+from tests.fixtures.controllers import planned, running
 from tests.services.test_reservations import POLICY, start
 
 NOT_STEERED = POLICY.replace("carol", "nobody")
@@ -86,7 +86,7 @@ def test_a_wan_that_gets_another_name_has_what_was_reserved_to_the_wan(tmp_path:
             controller.reservations.reserve(Wish(job.id, destination, rate), "hook", True)
         controller.reservations.reserve(Wish("files.example", "wan", 5, 600.0), "ops", False)
         for policy, reserved in ((renamed, (95, 0)), (steered, (5, 90)), (renamed, (95, 0))):
-            assert controller.policy.plan(policy).warnings == ()
+            assert planned(controller, policy) == ()
             controller.policy.put(policy, "ops")
             assert trunks(controller) == {"internet": reserved[0], "fast": reserved[1]}
         assert {each.name for each in controller.reservations.links().items if each.name.startswith("access:")} == {
@@ -102,12 +102,12 @@ def test_a_named_wan_that_is_gone_is_a_path_that_is_gone(tmp_path: Path) -> None
     with running(tmp_path, DEFAULTS) as controller:
         job = start(controller, 1)
         made = controller.reservations.reserve(Wish(job.id, "wan-fast", 90), "hook", True)
-        assert controller.policy.plan(gone).warnings == (
+        assert planned(controller, gone) == (
             f"1 reservation has no path any more, and would count on no link, such as {made.id} from job 1.0 to "
             f"wan-fast: {why}",
         )
         controller.reservations.reserve(Wish("wan-fast", job.id, 5), "ops", False)
-        assert any(each.startswith("2 reservations have no path") for each in controller.policy.plan(gone).warnings)
+        assert any(each.startswith("2 reservations have no path") for each in planned(controller, gone))
         controller.policy.put(gone, "ops")
         found = controller.reservations.page(None, None, 10).reservations
         assert [dict(each.holds) for each in found] == [{}, {}]
@@ -117,7 +117,7 @@ def test_a_named_wan_that_is_gone_is_a_path_that_is_gone(tmp_path: Path) -> None
             controller.reservations.reserve(Wish(job.id, "Wan-Fast", 1), "hook", True)
         with pytest.raises(PathError, match=why):
             controller.reservations.change(made.id, Change(91), "hook", True)
-        assert controller.policy.plan(gone).warnings == ()
+        assert planned(controller, gone) == ()
         # It counts again once there is such a WAN.
         controller.policy.put(DEFAULTS, "ops")
         assert trunks(controller)["fast"] == 90

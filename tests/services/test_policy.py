@@ -32,6 +32,7 @@ from tests.fixtures.controllers import (
     an_edge,
     connect,
     flows_of,
+    planned,
     post,
     running,
     until,
@@ -71,8 +72,8 @@ def test_a_new_policy_touches_only_what_differs(tmp_path: Path, network: FakeNet
         before = dict(edge.program.flows)
         plan = controller.policy.plan(POLICY.replace('"mallory"', '"carol"'))
         assert [change.changes for change in plan.jobs] == [("is blocked",)]
-        assert plan.warnings == ()
-        held = controller.policy.plan(POLICY + "topology: {hosts: {default: {switch: rack2}}}\n").warnings
+        assert plan.warnings == ("1 switch is away, core1: what changes there is not counted",)
+        held = planned(controller, POLICY + "topology: {hosts: {default: {switch: rack2}}}\n")
         assert [sentence.partition(" ")[0] for sentence in held] == ["topology.hosts.default", "every"]
         assert "at 1 of 1 workers of this pool" in held[1]
         controller.policy.put(POLICY.replace('"mallory"', '"carol"'), "ops")
@@ -200,9 +201,9 @@ def test_a_worker_whose_ports_are_no_uplinks_is_cut_off_and_that_is_said(tmp_pat
             return [each.problem for each in controller.switches.find(f"{1:016x}").problems]
 
         assert (leave_by(), said(), controller.switches.find(f"{1:016x}").reason) == ({1}, [], "")
-        planned = [each for each in controller.policy.plan(elsewhere).warnings if "cut off" in each]
-        assert len(planned) == 1
-        assert planned[0].startswith(
+        lost = [each for each in controller.policy.plan(elsewhere).warnings if "cut off" in each]
+        assert len(lost) == 1
+        assert lost[0].startswith(
             "1 of 1 switches of workers would be cut off from all others, such as fake 0000000000000001:"
         )
         controller.policy.put(elsewhere, "ops")
@@ -365,8 +366,8 @@ def test_a_plan_warns_where_jobs_as_those_that_live_could_not_start(tmp_path: Pa
         connect(network, controller, an_edge())
         post(controller, 1)
         post(controller, 2, "carol", address=None, more='LarkAddressType = "controller"')
-        assert controller.policy.plan(POLICY).warnings == ()
-        assert controller.policy.plan(POLICY.replace("10.64.0.0/16", "10.65.0.0/16")).warnings == (
+        assert planned(controller, POLICY) == ()
+        assert planned(controller, POLICY.replace("10.64.0.0/16", "10.65.0.0/16")) == (
             "1 of 2 live jobs would be refused if they started now, such as 1.0 of alice: 10.64.0.1 is outside the"
             " declared job networks: 10.65.0.0/16",
             "2 of 2 live jobs keep addresses that networks.jobs leaves out or networks.hosts has: their slices hold for"
@@ -374,7 +375,7 @@ def test_a_plan_warns_where_jobs_as_those_that_live_could_not_start(tmp_path: Pa
         )
         # The switch of another worker, or of this one by a part of its name.
         edge = '  w: {datapath: "0000000000000001", role: edge, host: worker, ports: {uplink: 1}}\npolicies:'
-        (warned,) = controller.policy.plan(POLICY.replace("policies:", edge)).warnings
+        (warned,) = planned(controller, POLICY.replace("policies:", edge))
         assert "2 of 2 live jobs would be refused" in warned
         assert "switch w is that of worker, and the job's host is worker1" in warned
 
