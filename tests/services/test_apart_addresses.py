@@ -11,7 +11,7 @@ from lark_common.errors import ApartError, PathError
 from lark_controller.api.reservations import Wish
 from lark_controller.controller import Controller
 from lark_controller.jobs.job import Job
-from tests.fixtures.controllers import running
+from tests.fixtures.controllers import running, until
 from tests.services.test_dropped_wan import DROPPED, EXCEPT, LINE, WHY
 from tests.services.test_enforced_reservations import BRIDGED
 from tests.services.test_followed_jobs import DHCP
@@ -152,7 +152,7 @@ def test_a_flow_to_a_job_in_quarantine_waits_for_its_end(tmp_path: Path) -> None
         made = reserve(controller, sender, receiver.id)
         controller._registration.quarantine(receiver.id, "its slot is another job's", "pool")
         assert pending(controller, sender) == [why]
-        assert [each.pending for each in controller.reservations.paths("worker1").items] == [why]
+        until(lambda: [each.pending for each in controller.reservations.paths("worker1").items] == [why])
         assert controller.reservations.find(made).holds
         with pytest.raises(ApartError) as caught:
             reserve(controller, start(controller, 3, more=BRIDGED), receiver.id)
