@@ -47,8 +47,8 @@ def _of_switch(spec: SwitchSpec, own: frozenset[str]) -> Iterator[str]:
         elif port.next_hop is not None and spec.ports[port.backup].next_hop is None:
             yield (
                 f"{where} has the backup {port.backup}, which has no next_hop, so while {name} is down packets leave"
-                f" by {port.backup} to the MAC address {port.next_hop}, which reaches no router there unless both"
-                f" share it; accepted on {port.backup}: {hop}"
+                f" by {port.backup} to the MAC address that they have, mostly that of the jobs' default router, which"
+                f" reaches a router there only if it is its own; accepted on {port.backup}: {hop}"
             )
 
 
