@@ -270,8 +270,8 @@ def unused(port: str, backup: str, what: str = "nothing") -> str:
 def another_mac(port: str, backup: str) -> str:
     return (
         f"switches.core1.ports.{port} has the backup {backup}, which has no next_hop, so while {port} is down packets"
-        f" leave by {backup} to the MAC address that they have, mostly that of the jobs' default router, which reaches a"
-        f" router there only if it is its own; accepted on {backup}: {ACCEPTED}"
+        f" leave by {backup} to the MAC address that they have, mostly that of the jobs' default router, which reaches"
+        f" a router there only if it is its own; accepted on {backup}: {ACCEPTED}"
     )
 
 
