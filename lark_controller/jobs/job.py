@@ -214,7 +214,7 @@ class Standing(NamedTuple):
     state: JobState
     reason: str = ""
 
-    def kept_apart(self, why: str) -> Standing:
+    def unenforced_for(self, why: str) -> Standing:
         """The standing of a reservation by that of its job, or of all flows of its sender, and what in the policy keeps
         it from being enforced ("": nothing). That comes first: a queue may come by itself, a rule waits for its
         policy."""
@@ -373,7 +373,7 @@ class Directory:
         """The reason why a reserved flow of a live job is not enforced; "" where it is, and while that is under way.
         ``why_apart``: the rule by which nothing of it passes."""
         found = self.reserved(job_id)
-        found = None if found is None else found.kept_apart(why_apart)
+        found = None if found is None else found.unenforced_for(why_apart)
         return "" if found is None or found.state not in (JobState.PENDING, JobState.QUARANTINED) else found.reason
 
     def begin(self, number: int, standing: Standing) -> None:

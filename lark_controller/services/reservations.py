@@ -184,8 +184,9 @@ class Reservations:
 
     def judge_again(self, job_id: str) -> None:
         """Find out anew of which flows from and to a job, which has changed, nothing passes; under the feed's lock."""
-        for each in self.at(job_id):
+        for each in (flows := self.at(job_id)):
             self.apart.note(each)
+        if flows:
             self._watch.bump()
 
     def access_rate(self, host: str) -> float | None:

@@ -409,13 +409,13 @@ def _standing(reservation: Reservation) -> Standing | None:
     jobs, apart = current().controls.jobs, current().controls.reservations.apart
     if reservation.kind is ReservationKind.FLOW:
         found = jobs.reserved(reservation.job)
-        return None if found is None else found.kept_apart(apart.why(reservation.id))
+        return None if found is None else found.unenforced_for(apart.why(reservation.id))
     if (job := jobs.live(reservation.job)) is None:
         return None
     own = Standing(job.state, shown_job(job).reason)
     if job.state is JobState.ENFORCED and (nothing := jobs.why_nothing_passes(job)):
         own = Standing(JobState.PENDING, nothing)
-    return own.kept_apart(_why_no_rule(reservation))
+    return own.unenforced_for(_why_no_rule(reservation))
 
 
 def _why_no_rule(reservation: Reservation) -> str:
